@@ -1,0 +1,38 @@
+"""rewardsmith: reward-first post-training of language models.
+
+The nouns that flow through a run are importable from here; everything else lives in the room that its name says.
+Importing this package loads neither torch nor any other heavy library.
+"""
+
+from rewardsmith.errors import Problem, RecipeError, UserError
+from rewardsmith.types import (
+    Demonstration,
+    Failure,
+    Message,
+    Preference,
+    Prompt,
+    Ranking,
+    Rollout,
+    RolloutGroup,
+    Score,
+    ScoredGroup,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Demonstration",
+    "Failure",
+    "Message",
+    "Preference",
+    "Problem",
+    "Prompt",
+    "Ranking",
+    "RecipeError",
+    "Rollout",
+    "RolloutGroup",
+    "Score",
+    "ScoredGroup",
+    "UserError",
+    "__version__",
+]

@@ -1,0 +1,58 @@
+"""Estimators that do not look at the group: REINFORCE, REINFORCE++, ReMax."""
+
+from __future__ import annotations
+
+from rewardsmith.algorithms.advantages.settings import Discount
+from rewardsmith.algorithms.sequences import reward_to_go, whiten
+from rewardsmith.algorithms.shapes import FloatBT, IdsB, MaskBT, masked
+
+
+def reinforce(
+    rewards_BT: FloatBT,
+    mask_BT: MaskBT,
+    groups_B: IdsB,
+    values_BT: FloatBT | None = None,
+    support_BT: MaskBT | None = None,
+    *,
+    discount: Discount = 1.0,
+) -> FloatBT:
+    r"""Reward to go, less a baseline if one is given.
+
+    $$A_t = \sum_{s \ge t} \gamma^{s-t} r_s - V_t$$
+
+    Williams 1992. With `values_BT` from a process reward model this is "PRM as value" (PRIME, arXiv 2502.01456).
+    """
+    returns_BT = reward_to_go(masked("rewards", rewards_BT, mask_BT), mask_BT, discount=discount)
+    return returns_BT if values_BT is None else returns_BT - masked("values", values_BT, mask_BT)
+
+
+def reinforce_plus_plus(
+    rewards_BT: FloatBT,
+    mask_BT: MaskBT,
+    groups_B: IdsB,
+    values_BT: FloatBT | None = None,
+    support_BT: MaskBT | None = None,
+    *,
+    discount: Discount = 1.0,
+) -> FloatBT:
+    """Reward to go, whitened over all tokens of the batch.
+
+    Hu 2025 (REINFORCE++), arXiv 2501.03262. The paper puts the reference KL into the rewards; see `kl.kl_reward`.
+    """
+    return whiten(reinforce(rewards_BT, mask_BT, groups_B, discount=discount), mask_BT)
+
+
+def remax(
+    rewards_BT: FloatBT,
+    mask_BT: MaskBT,
+    groups_B: IdsB,
+    values_BT: FloatBT,
+    support_BT: MaskBT | None = None,
+    *,
+    discount: Discount = 1.0,
+) -> FloatBT:
+    """Reward to go, less the reward of the greedy answer to the same prompt.
+
+    Li et al. 2023 (ReMax), arXiv 2310.10505. `values_BT` holds that reward at every token of the row.
+    """
+    return reinforce(rewards_BT, mask_BT, groups_B, values_BT, discount=discount)

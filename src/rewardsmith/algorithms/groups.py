@@ -1,0 +1,70 @@
+"""Statistics of a group of rollouts, for all groups at once: ids in any order, groups of any size.
+
+Only rows that vote take part. Everything is computed in float64 on [B] vectors, which costs nothing next to the
+[B, T] work and keeps sums exact for any reward that a float32 can hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rewardsmith.algorithms.shapes import FloatB, IdsB, MaskB
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Which row belongs to which group, and which rows vote.
+
+    Attributes:
+        index_B: int64 [B], the group of each row, numbered from 0.
+        votes_B: bool [B].
+        voters_B: float64 [B], how many rows vote in the row's group.
+    """
+
+    index_B: Tensor
+    votes_B: Tensor
+    voters_B: Tensor
+
+    @classmethod
+    def of(cls, groups_B: IdsB, votes_B: MaskB) -> Groups:
+        """Number the groups and count their votes."""
+        index_B = torch.unique(groups_B, return_inverse=True)[1]
+        counts_G = torch.zeros(len(index_B), dtype=torch.float64, device=index_B.device)
+        counts_G.index_add_(0, index_B, votes_B.double())
+        return cls(index_B, votes_B, counts_G[index_B])
+
+    def total(self, values_B: FloatB) -> FloatB:
+        """Return for each row the sum of the values that its group's voters hold, float64 [B]."""
+        sums_G = torch.zeros(len(self.index_B), dtype=torch.float64, device=values_B.device)
+        sums_G.index_add_(0, self.index_B, torch.where(self.votes_B, values_B.double(), 0))
+        return sums_G[self.index_B]
+
+    def mean(self, values_B: FloatB, weights_B: FloatB | None = None) -> FloatB:
+        """Return for each row the (weighted) mean over its group's voters; 0 where nobody votes.
+
+        The mean of equal values is that value to the last bit, so a constant group has exactly no advantage.
+        """
+        weights_B = self.votes_B.double() if weights_B is None else weights_B.double()
+        mean_B = self.total(values_B.double() * weights_B) / self.total(weights_B).clamp(min=1e-300)
+        return torch.where(self.constant(values_B), values_B.double(), mean_B)
+
+    def leave_one_out(self, values_B: FloatB) -> FloatB:
+        """Return for each voting row the mean over the *other* voters of its group; its own value if it has none."""
+        others_B = (self.total(values_B) - values_B.double()) / (self.voters_B - 1).clamp(min=1)
+        return torch.where(self.constant(values_B), values_B.double(), others_B)
+
+    def std(self, values_B: FloatB) -> FloatB:
+        """Return for each row the unbiased standard deviation over its group's voters; 0 for fewer than two."""
+        centred_B = torch.where(self.votes_B, values_B.double() - self.mean(values_B), 0)
+        return (self.total(centred_B.square()) / (self.voters_B - 1).clamp(min=1)).sqrt()
+
+    def constant(self, values_B: FloatB) -> MaskB:
+        """Return for each row whether all voters of its group hold the very same value."""
+        low_G = torch.full((len(self.index_B),), torch.inf, dtype=torch.float64, device=values_B.device)
+        high_G = -low_G
+        low_G.scatter_reduce_(0, self.index_B, torch.where(self.votes_B, values_B.double(), torch.inf), "amin")
+        high_G.scatter_reduce_(0, self.index_B, torch.where(self.votes_B, values_B.double(), -torch.inf), "amax")
+        return (low_G >= high_G)[self.index_B]

@@ -1,0 +1,37 @@
+"""Group sequence policy optimisation: one ratio per response, the geometric mean of the tokens' ratios."""
+
+from __future__ import annotations
+
+import torch
+
+from rewardsmith.algorithms.policy_losses.ratio import High, Low, bounded_ratio, checked, statistics
+from rewardsmith.algorithms.shapes import FloatBT, MaskBT
+
+
+def gspo(
+    logprobs_BT: FloatBT,
+    old_BT: FloatBT,
+    advantages_BT: FloatBT,
+    mask_BT: MaskBT,
+    *,
+    low: Low = 3e-4,
+    high: High = 4e-4,
+) -> tuple[FloatBT, dict[str, FloatBT]]:
+    r"""GSPO's clipped loss with a sequence-level ratio, in the form that keeps a gradient for every token.
+
+    $$s_i = \exp\Bigl(\tfrac{1}{|y_i|}\sum_t \log\rho_{i,t}\Bigr), \quad
+      s_{i,t} = \mathrm{sg}[s_i]\,\frac{\pi(y_{i,t})}{\mathrm{sg}[\pi(y_{i,t})]}, \quad
+      \ell_{i,t} = \max(-A\,s_{i,t}, -A\,\mathrm{clip}(s_{i,t}, 1-\epsilon_{low}, 1+\epsilon_{high}))$$
+
+    Zheng et al. 2025, arXiv 2507.18071, eq. 5, 7 and the token form of section 4.3. sg stops the gradient. The paper
+    averages per sequence: use the reduction `sequence-mean-token-mean`.
+    """
+    logprobs_BT, log_ratio_BT, advantages_BT = checked(logprobs_BT, old_BT, advantages_BT, mask_BT)
+    lengths_B1 = mask_BT.sum(-1, keepdim=True).clamp(min=1)
+    log_sequence_B1 = (log_ratio_BT.sum(-1, keepdim=True) / lengths_B1).detach()
+    ratio_BT = bounded_ratio(log_sequence_B1 + logprobs_BT - logprobs_BT.detach())
+    plain_BT = -advantages_BT * ratio_BT
+    clipped_BT = -advantages_BT * ratio_BT.clamp(1 - low, 1 + high)
+    binding_BT = clipped_BT > plain_BT
+    report = statistics(log_ratio_BT, binding_BT & (advantages_BT < 0), binding_BT & (advantages_BT > 0))
+    return torch.maximum(plain_BT, clipped_BT), report

@@ -1,0 +1,86 @@
+"""Losses for reward models that learn from comparisons: Bradley-Terry on pairs, Plackett-Luce on whole lists."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import logsigmoid
+
+from rewardsmith.algorithms.shapes import FloatG, FloatGN, FloatN, IntGN, MaskGN, MaskN
+
+
+def bradley_terry(
+    chosen_N: FloatN,
+    rejected_N: FloatN,
+    *,
+    margin_N: FloatN | None = None,
+    tied_N: MaskN | None = None,
+    tie_width: float = 0.0,
+) -> FloatN:
+    r"""Negative log-likelihood of each pair, with d = r_chosen - r_rejected.
+
+    $$\ell = -\log\sigma(d - m - \eta) \quad\text{for a win with margin } m$$
+
+    Bradley & Terry 1952; the margin as in Llama 2 (arXiv 2307.09288). Ties follow Rao & Kupper 1967: with width
+    η = `tie_width` > 0, P(tie) = 1 - σ(d - η) - σ(-d - η). With η = 0 a tie has no likelihood of its own and counts as
+    half a win for either side: ℓ = -½ log σ(d) - ½ log σ(-d).
+
+    Args:
+        chosen_N: rewards of the better answers (of either, in a tie).
+        rejected_N: rewards of the others.
+        margin_N: at least 0; None means 0. Ignored for ties.
+        tied_N: which pairs are ties; None means none.
+        tie_width: η, at least 0.
+
+    Returns:
+        [N], to be averaged by the caller.
+    """
+    if chosen_N.shape != rejected_N.shape or chosen_N.dim() != 1:
+        raise ValueError(f"chosen has shape {tuple(chosen_N.shape)}, rejected {tuple(rejected_N.shape)}: both are [N]")
+    if tie_width < 0:
+        raise ValueError(f"tie_width is {tie_width}: it must be at least 0")
+    difference_N = chosen_N - rejected_N
+    win_N = -logsigmoid(difference_N - (0 if margin_N is None else margin_N) - tie_width)
+    if tied_N is None:
+        return win_N
+    if tie_width > 0:
+        # 1 - σ(d-η) - σ(-d-η) = σ(η-d)·σ(η+d)·(1 - e^{-2η}), which cannot cancel
+        constant = torch.log(-torch.expm1(torch.tensor(-2.0 * tie_width, dtype=chosen_N.dtype)))
+        tie_N = -(logsigmoid(tie_width - difference_N) + logsigmoid(tie_width + difference_N) + constant)
+    else:
+        tie_N = -(logsigmoid(difference_N) + logsigmoid(-difference_N)) / 2
+    return torch.where(tied_N, tie_N, win_N)
+
+
+def reward_centering(chosen_N: FloatN, rejected_N: FloatN) -> FloatN:
+    """Return (r_chosen + r_rejected)², which keeps rewards around 0 (Eisenstein et al. 2023, arXiv 2312.09244)."""
+    return (chosen_N + rejected_N).square()
+
+
+def plackett_luce(scores_GN: FloatGN, levels_GN: IntGN, mask_GN: MaskGN) -> FloatG:
+    r"""Negative log-likelihood of whole rankings.
+
+    $$\ell = -\sum_i \Bigl[ s_i - \log \sum_{j:\ \mathrm{level}_j \ge \mathrm{level}_i} e^{s_j} \Bigr]$$
+
+    Plackett 1975, Luce 1959; ListMLE (Xia et al. 2008). Tied items share a level and stand in each other's denominators
+    (Breslow's treatment). For two items this is Bradley-Terry.
+
+    Args:
+        scores_GN: [G, N] the model's rewards.
+        levels_GN: [G, N] place of each item, smaller is better; equal numbers are ties.
+        mask_GN: [G, N] True for items that exist.
+
+    Returns:
+        [G]; 0 for a list of fewer than two items.
+    """
+    if scores_GN.shape != levels_GN.shape or scores_GN.shape != mask_GN.shape or scores_GN.dim() != 2:
+        raise ValueError(
+            f"scores, levels and mask have shapes {tuple(scores_GN.shape)}, {tuple(levels_GN.shape)}, {tuple(mask_GN.shape)}:"
+            " all are [G, N]"
+        )
+    kept_GN = torch.where(mask_GN, scores_GN, 0)
+    remaining = (
+        (levels_GN[:, None, :] >= levels_GN[:, :, None]) & mask_GN[:, None, :] & mask_GN[:, :, None]
+    )  # [G, i, j]
+    # Rows of items that do not exist stay all zero instead of all -inf, whose gradient would be NaN.
+    filled = torch.where(remaining | ~mask_GN[:, :, None], kept_GN[:, None, :], -torch.inf)
+    return torch.where(mask_GN, torch.logsumexp(filled, dim=-1) - kept_GN, 0).sum(-1)

@@ -1,0 +1,70 @@
+"""The shape legend, and the checks that every estimator and loss makes of its input.
+
+    B  rollouts (rows)           T  response tokens, padded on the right to the longest
+    N  pairs or items            G  groups
+    V  vocabulary
+
+A mask is True where a token counts. Masked positions may hold anything, NaN included: they are never read. A row
+with no True in its mask is a rollout that does not take part: a failed one, or an empty response.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+FloatBT = Float[Tensor, "B T"]
+FloatB = Float[Tensor, "B"]
+FloatN = Float[Tensor, "N"]
+Scalar = Float[Tensor, ""]
+MaskBT = Bool[Tensor, "B T"]
+MaskB = Bool[Tensor, "B"]
+MaskN = Bool[Tensor, "N"]
+IdsB = Int[Tensor, "B"]
+IntBT = Int[Tensor, "B T"]
+FloatG = Float[Tensor, "G"]
+FloatGN = Float[Tensor, "G N"]
+IntGN = Int[Tensor, "G N"]
+MaskGN = Bool[Tensor, "G N"]
+
+
+def masked(name: str, values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return `values_BT` with exact zeros where the mask is False, after checking that the two fit together.
+
+    Args:
+        name: what to call the values in an error message.
+        values_BT: [B, T] floating point; finite wherever the mask is True.
+        mask_BT: [B, T] bool.
+
+    Returns:
+        [B, T]; NaN and infinity behind the mask are gone.
+
+    Raises:
+        ValueError: for another shape or dtype, or a value under the mask that is not finite.
+    """
+    if mask_BT.dtype != torch.bool:
+        raise ValueError(f"mask is {mask_BT.dtype}: it must be bool, True where a token counts")
+    if not values_BT.is_floating_point():
+        raise ValueError(f"{name} is {values_BT.dtype}: it must be floating point")
+    if values_BT.shape != mask_BT.shape or values_BT.dim() != 2:
+        raise ValueError(f"{name} has shape {tuple(values_BT.shape)} and mask {tuple(mask_BT.shape)}: both are [B, T]")
+    kept_BT = torch.where(mask_BT, values_BT, 0)
+    # The sum is not finite if any term is not: one cheap pass in the ordinary case, a search only in the bad one.
+    if not torch.isfinite(kept_BT.detach().sum()):
+        bad = (~torch.isfinite(kept_BT)).nonzero()
+        if len(bad):
+            row, column = bad[0].tolist()
+            raise ValueError(
+                f"{name}[{row}, {column}] is {kept_BT[row, column].item()}: it must be finite. A rollout that could"
+                " not be scored has no reward: set its mask row to False"
+            )
+    return kept_BT
+
+
+def check_groups(groups_B: Tensor, mask_BT: Tensor) -> None:
+    """Raise a ValueError unless there is one integer group id per row of the mask."""
+    if groups_B.dim() != 1 or len(groups_B) != len(mask_BT):
+        raise ValueError(f"groups has shape {tuple(groups_B.shape)}: one id for each of the {len(mask_BT)} rollouts")
+    if groups_B.is_floating_point() or groups_B.dtype == torch.bool:
+        raise ValueError(f"groups is {groups_B.dtype}: group ids are integers")

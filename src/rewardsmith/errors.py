@@ -1,0 +1,57 @@
+"""What a user is told when something is wrong: the setting, its value, and the remedy.
+
+Every mistake that a user can make ends in a `UserError`. The command line prints it without a traceback and exits
+with status 2; a program that uses rewardsmith as a library can catch it as a `ValueError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class UserError(ValueError):
+    """Something that the user gave cannot be used; the message says what, and how to mend it."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong in a recipe.
+
+    Attributes:
+        path: where, as the user would write it in an override: `stages.1.loss.high`.
+        message: what is wrong and how to mend it, in one or two sentences.
+        value: the offending value as TOML would show it, or "" when there is none (a missing table).
+    """
+
+    path: str
+    message: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        """Return the two lines that a user reads."""
+        where = f"{self.path} = {self.value}" if self.value else self.path
+        return f"  {where}\n    {self.message}"
+
+
+class RecipeError(UserError):
+    """A recipe that cannot be run, with every problem that was found in it."""
+
+    def __init__(self, source: str, problems: Iterable[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        heading = f"{source}: {count} problem{'' if count == 1 else 's'}"
+        super().__init__("\n".join([heading, *map(str, self.problems)]))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean "x"?` for the known name closest to `name`, or "" when none is close."""
+    close = difflib.get_close_matches(name.lower(), [k for k in known if k], n=1, cutoff=0.6)
+    return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def listing(known: Iterable[str]) -> str:
+    """Return the known names in a stable order, for the end of an error message."""
+    return ", ".join(sorted(known)) or "none"

@@ -1,0 +1,133 @@
+"""The nouns as JSON lines: what every run writes to disk and reads back, unchanged.
+
+    line = dumps(scored_group)
+    assert loads(ScoredGroup, line) == scored_group
+
+The form is stable: keys are the field names in the order of the class, every field is present, and the same noun
+always gives the same bytes. Token data is base64 of little-endian numbers (`{"int32": "AQAAAAIAAAA="}`), a third of
+the size of a printed list and exact; plain lists are accepted when reading. Files are untrusted: whatever is wrong
+in a line is reported as a `UserError` that names the field.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rewardsmith.errors import UserError, listing, nearest
+
+Noun = TypeVar("Noun")
+
+_DTYPES = {"int32": "<i4", "float32": "<f4", "float64": "<f8"}
+
+
+def dumps(noun: object) -> str:
+    """Return `noun` as one line of JSON."""
+    return json.dumps(to_json(noun), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def loads(kind: type[Noun], line: str | bytes) -> Noun:
+    """Return the `kind` that `line` holds; a `UserError` says what is wrong with it otherwise."""
+    try:
+        return from_json(kind, json.loads(line))
+    except UserError:
+        raise
+    except ValueError as error:  # not JSON, not UTF-8, or an integer of thousands of digits
+        raise UserError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise UserError("not usable JSON: nested too deeply") from None
+
+
+def to_json(value: object) -> Any:
+    """Return a noun, or anything inside one, as plain JSON values."""
+    if isinstance(value, np.ndarray):
+        name = value.dtype.name
+        data = np.ascontiguousarray(value, dtype=_DTYPES[name]).tobytes()
+        return {name: base64.b64encode(data).decode("ascii")}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(kind: type[Noun], value: object) -> Noun:
+    """Return the `kind` that the plain JSON `value` describes; missing fields take their defaults."""
+    result: Noun = _decode(kind, value, kind.__name__)
+    return result
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _decode(kind: Any, value: Any, path: str) -> Any:
+    """Turn the plain `value` into `kind`, one level at a time; `path` names the place in error messages."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType) and type(None) in arguments:
+        inner = next(a for a in arguments if a is not type(None))
+        return None if value is None else _decode(inner, value, path)
+    if origin is np.ndarray:
+        return _decode_array(value, path)
+    if is_dataclass(kind):
+        return _decode_noun(typing.cast(type, kind), value, path)
+    if origin is Sequence and is_dataclass(arguments[0]):
+        if not isinstance(value, list):
+            raise UserError(f"{path} is {_shown(value)}: it must be a list")
+        return tuple(_decode(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+    if origin is Mapping:
+        if not isinstance(value, dict):
+            raise UserError(f"{path} is {_shown(value)}: it must be a table")
+        return {key: _decode(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
+    return value  # checked by the noun itself
+
+
+def _decode_noun(kind: type, value: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is {_shown(value)}: it must be a table with the fields of {kind.__name__}")
+    known = {f.name: f for f in fields(kind)}
+    for key in value:
+        if key not in known:
+            raise UserError(
+                f"{path} has an unknown field {key!r}.{nearest(key, known)} {kind.__name__} has: {listing(known)}"
+            )
+    for name, f in known.items():
+        if name not in value and f.default is MISSING and f.default_factory is MISSING:
+            raise UserError(f"{path} has no field {name!r}: {kind.__name__} needs it")
+    inner = {key: _decode(_hints(kind)[key], item, f"{path}.{key}") for key, item in value.items()}
+    try:
+        return kind(**inner)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _decode_array(value: Any, path: str) -> NDArray[Any] | list[Any]:
+    if isinstance(value, list):
+        return value
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, text),) = value.items()
+        if name in _DTYPES and isinstance(text, str):
+            try:
+                data = base64.b64decode(text, validate=True)
+                return np.frombuffer(data, dtype=_DTYPES[name])
+            except (binascii.Error, ValueError) as error:
+                raise UserError(f"{path} is not base64 of {name} numbers: {error}") from None
+    raise UserError(f'{path} is {_shown(value)}: it must be a list of numbers or {{"int32": base64}}')
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
