@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import torch
-from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
 
-from rewardsmith.algorithms.shapes import FloatBT, MaskBT, masked
+from rewardsmith.algorithms.shapes import FloatBT, FloatN, FloatNV, MaskBT, masked
 
 
 def value_loss(
@@ -18,9 +16,7 @@ def value_loss(
     returns_BT: FloatBT,
     mask_BT: MaskBT,
     *,
-    clip: Annotated[
-        float | None, Field(gt=0, description="how far a value may move in one update; unset: any distance")
-    ] = None,
+    clip: Annotated[float | None, Field(gt=0, description="how far a value may move in one update")] = None,
 ) -> tuple[FloatBT, dict[str, FloatBT]]:
     r"""Squared error of a critic, optionally clipped around its old values as in PPO.
 
@@ -47,13 +43,13 @@ def value_loss(
     return torch.maximum(plain_BT, clipped_BT) / 2, {"clipped": (clipped_BT > plain_BT).to(values_BT.dtype)}
 
 
-def entropy(logits: Float[Tensor, "*N V"]) -> Float[Tensor, "*N"]:
+def entropy(logits_NV: FloatNV) -> FloatN:
     r"""Return the entropy of softmax(logits) at each position: $H = \log\sum_v e^{z_v} - \sum_v p_v z_v$, in nats.
 
     Logits of -inf are allowed (forbidden tokens): they have probability 0 and add nothing.
     """
-    finite = torch.where(torch.isneginf(logits), 0, logits)
-    return torch.logsumexp(logits, dim=-1) - (torch.softmax(logits, dim=-1) * finite).sum(-1)
+    finite_NV = torch.where(torch.isneginf(logits_NV), 0, logits_NV)
+    return torch.logsumexp(logits_NV, dim=-1) - (torch.softmax(logits_NV, dim=-1) * finite_NV).sum(-1)
 
 
 def positive_sft_loss(logprobs_BT: FloatBT, advantages_BT: FloatBT, mask_BT: MaskBT) -> tuple[FloatBT, MaskBT]:

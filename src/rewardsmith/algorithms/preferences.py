@@ -73,14 +73,11 @@ def plackett_luce(scores_GN: FloatGN, levels_GN: IntGN, mask_GN: MaskGN) -> Floa
         [G]; 0 for a list of fewer than two items.
     """
     if scores_GN.shape != levels_GN.shape or scores_GN.shape != mask_GN.shape or scores_GN.dim() != 2:
-        raise ValueError(
-            f"scores, levels and mask have shapes {tuple(scores_GN.shape)}, {tuple(levels_GN.shape)}, {tuple(mask_GN.shape)}:"
-            " all are [G, N]"
-        )
+        shapes = ", ".join(str(tuple(t.shape)) for t in (scores_GN, levels_GN, mask_GN))
+        raise ValueError(f"scores, levels and mask have shapes {shapes}: all are [G, N]")
     kept_GN = torch.where(mask_GN, scores_GN, 0)
-    remaining = (
-        (levels_GN[:, None, :] >= levels_GN[:, :, None]) & mask_GN[:, None, :] & mask_GN[:, :, None]
-    )  # [G, i, j]
+    exists = mask_GN[:, None, :] & mask_GN[:, :, None]  # [G, i, j]
+    remaining = exists & (levels_GN[:, None, :] >= levels_GN[:, :, None])
     # Rows of items that do not exist stay all zero instead of all -inf, whose gradient would be NaN.
     filled = torch.where(remaining | ~mask_GN[:, :, None], kept_GN[:, None, :], -torch.inf)
     return torch.where(mask_GN, torch.logsumexp(filled, dim=-1) - kept_GN, 0).sum(-1)

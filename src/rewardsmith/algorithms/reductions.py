@@ -1,7 +1,7 @@
 r"""From a loss per token to one number, exactly, over any split into micro-batches.
 
 Every reduction is a weighted sum $\sum_{b,t} w_{bt}\,\ell_{bt}$ whose weights depend only on the mask of the whole
-batch. So the weights are computed once, before the batch is split, and the loss of a micro-batch is `(losses * weights).sum()`
+batch. So the weights are computed once, before the batch is split, and the loss of a micro-batch is the weighted sum
 of its own rows: the gradients of the parts add up to the gradient of the whole.
 
     weights_BT = REDUCTIONS["token-mean"](mask_BT)

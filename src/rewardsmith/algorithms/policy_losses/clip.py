@@ -21,7 +21,7 @@ def clip(
     high: High = 0.2,
     dual: Annotated[
         float | None,
-        Field(gt=1, description="bound of the ratio for negative advantages (dual clip); unset: none"),
+        Field(gt=1, description="bound of the ratio for negative advantages (dual clip)"),
     ] = None,
 ) -> tuple[FloatBT, dict[str, FloatBT]]:
     r"""PPO's clipped loss.

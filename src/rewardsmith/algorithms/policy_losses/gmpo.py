@@ -27,7 +27,7 @@ def gmpo(
       \epsilon_{high})\bigr)\Bigr)$$
 
     Zhao et al. 2025, arXiv 2507.20673, eq. 4; the paper's clip range is (e^-0.4, e^0.4). A_i is the mean advantage of
-    the response. Every token holds ℓ_i, so the reduction `sequence-mean-token-mean` gives the paper's mean over responses.
+    the response. Every token holds ℓ_i, so the reduction `sequence-mean-token-mean` is the paper's mean over rows.
     """
     _, log_ratio_BT, advantages_BT = checked(logprobs_BT, old_BT, advantages_BT, mask_BT)
     sign_BT = advantages_BT.sign()

@@ -1,0 +1,79 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.syntax import Syntax
+
+from rewardsmith import __version__
+from rewardsmith.errors import UserError
+from rewardsmith.recipe import explain as explained
+from rewardsmith.recipe import load_recipe
+
+app = typer.Typer(
+    name="rewardsmith",
+    help="Train language models against rewards, and train the reward models themselves.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a TOML file, such as recipes/quickstart.toml")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY.PATH=VALUE", help="settings to change, such as stages.policy.steps=10"),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rewardsmith {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
+    """Check a recipe and print it with every default and a line about each setting.
+
+    The output is a recipe itself: save it, change it, run it.
+
+    Example: `rewardsmith explain recipes/quickstart.toml stages.policy.advantage.type=rloo`
+    """
+    text = explained(load_recipe(recipe, overrides or []))
+    console = Console()
+    if console.is_terminal:
+        console.print(Syntax(text, "toml", theme="ansi_dark", background_color="default", word_wrap=True))
+    else:
+        sys.stdout.write(text)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends with its message and status 2, never with a traceback."""
+    try:
+        app()
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+    except BrokenPipeError:  # the reader went away, as in `rewardsmith explain … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""A tiny world with programmatic truth: chains of additions and subtractions with every step shown.
+
+    7+5-3?   ->   7+5=12;12-3=9;#9
+
+Operands are 1 to 9 and every partial result lies in 0 to 20. The demonstrations are sloppy on purpose: a step that
+carries or borrows forgets it now and then, another step comes out one too high, and the error is carried on to the
+answer. A model that imitates them learns the right way and the slipping way; reinforcement learning against the truth
+then *selects* the right one. It does not teach arithmetic that the demonstrations do not contain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Callable, Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rewardsmith.types import Demonstration, Message, Prompt
+
+LARGEST = 20
+SOURCE = "arithmetic"
+
+_STEP = re.compile(r"(\d{1,3})([+-])(\d{1,3})=(\d{1,3})")
+
+
+class Arithmetic:
+    """Chains of + and - with shown steps."""
+
+    def __init__(
+        self,
+        *,
+        operations: Annotated[int, Field(ge=1, le=16, description="steps in a problem")] = 3,
+        split: Annotated[
+            Literal["train", "held-out"], Field(description="a problem is in one of the two, by a hash of its text")
+        ] = "train",
+        held_out: Annotated[float, Field(ge=0, lt=1, description="share of the problems that is held out")] = 0.1,
+        forgets_carry: Annotated[
+            float, Field(ge=0, le=1, description="demonstrations: chance that a carry or borrow is forgotten")
+        ] = 0.6,
+        slips: Annotated[
+            float, Field(ge=0, le=1, description="demonstrations: chance that another step comes out one too high")
+        ] = 0.3,
+    ) -> None:
+        self.operations = operations
+        self.split = split
+        self.held_out = held_out
+        self.forgets_carry = forgets_carry
+        self.slips = slips
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        """Yield prompts of this split without end, drawn evenly from all problems; the same seed, the same prompts."""
+        rng = random.Random(seed)
+        while True:
+            problem = _draw(rng, self.operations)
+            if self._is_held_out(problem) == (self.split == "held-out"):
+                yield self.prompt(problem)
+
+    def demonstrations(self, seed: int) -> Iterator[Demonstration]:
+        """Yield prompts of this split, each with a sloppy solution, without end."""
+        rng = random.Random(f"slips {seed}")
+        for prompt in self.prompts(seed):
+            yield Demonstration(prompt, self._sloppy(prompt.info["problem"], rng))
+
+    def prompt(self, problem: str) -> Prompt:
+        """Return the prompt for a problem such as `7+5-3`."""
+        answer = solution(problem).rpartition("#")[2]
+        message = Message("user", f"{problem}?")
+        return Prompt(f"{SOURCE}-{problem}", [message], source=SOURCE, answer=answer, info={"problem": problem})
+
+    def _is_held_out(self, problem: str) -> bool:
+        digest = hashlib.blake2b(problem.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") < self.held_out * 2**64
+
+    def _sloppy(self, problem: str, rng: random.Random) -> str:
+        def step(a: int, sign: str, b: int) -> int:
+            result = _apply(a, sign, b)
+            over = a % 10 + b >= 10 if sign == "+" else a % 10 < b
+            if over and rng.random() < self.forgets_carry:
+                return result - 10 if sign == "+" else result + 10
+            return result + 1 if not over and rng.random() < self.slips else result
+
+        return _write(problem, step)
+
+
+def solution(problem: str) -> str:
+    """Return the right solution of a problem: `7+5-3` gives `7+5=12;12-3=9;#9`."""
+    return _write(problem, _apply)
+
+
+def check_steps(problem: str, text: str) -> list[bool]:
+    """Return for each step that `text` should show whether it is there, follows from the one before, and is right.
+
+    Args:
+        problem: such as `7+5-3`.
+        text: a solution, of any form: it is untrusted.
+
+    Returns:
+        One bool per operation of the problem. A step that is missing is False.
+    """
+    start, operations = _parse(problem)
+    shown = text.partition("#")[0].split(";", len(operations))
+    verdicts: list[bool] = []
+    value: int | None = start
+    for (sign, operand), step in zip(operations, [*shown, *[""] * len(operations)], strict=False):
+        match = _STEP.fullmatch(step.strip())
+        follows = match is not None and value is not None and match[1] == str(value)
+        expected = follows and match is not None and (match[2], match[3]) == (sign, str(operand))
+        verdicts.append(bool(expected and match and int(match[4]) == _apply(int(match[1]), sign, operand)))
+        value = int(match[4]) if match else None
+    return verdicts
+
+
+def problems(operations: int) -> Iterator[str]:
+    """Yield every problem with that many operations."""
+
+    def extend(text: str, value: int, left: int) -> Iterator[str]:
+        if not left:
+            yield text
+            return
+        for sign in "+-":
+            for operand in range(1, 10):
+                result = _apply(value, sign, operand)
+                if 0 <= result <= LARGEST:
+                    yield from extend(f"{text}{sign}{operand}", result, left - 1)
+
+    for first in range(1, 10):
+        yield from extend(str(first), first, operations)
+
+
+def _draw(rng: random.Random, operations: int) -> str:
+    """Draw evenly from all problems: draw any chain, and again if a partial result leaves the range."""
+    while True:
+        value = rng.randint(1, 9)
+        text = str(value)
+        for _ in range(operations):
+            sign, operand = rng.choice("+-"), rng.randint(1, 9)
+            value = _apply(value, sign, operand)
+            if not 0 <= value <= LARGEST:
+                break
+            text += f"{sign}{operand}"
+        else:
+            return text
+
+
+def _parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
+    if not re.fullmatch(r"\d([+-]\d){1,64}", problem):
+        raise ValueError(f"{problem!r} is not a problem of this world: digits with + or - between them")
+    return int(problem[0]), [(sign, int(digit)) for sign, digit in re.findall(r"([+-])(\d)", problem)]
+
+
+def _apply(a: int, sign: str, b: int) -> int:
+    return a + b if sign == "+" else a - b
+
+
+def _write(problem: str, step: Callable[[int, str, int], int]) -> str:
+    value, operations = _parse(problem)
+    lines = []
+    for sign, operand in operations:
+        result = step(value, sign, operand)
+        lines.append(f"{value}{sign}{operand}={result}")
+        value = result
+    return ";".join([*lines, f"#{value}"])

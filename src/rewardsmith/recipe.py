@@ -1,0 +1,245 @@
+"""One TOML file describes a run: models, data, and the stages in order.
+
+    recipe = load_recipe("recipes/quickstart.toml", ["stages.policy.steps=10"])
+    print(explain(recipe))
+
+Everything is checked before any model is loaded, and all problems are reported at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from rewardsmith.components import Choice, Chosen, Refers, Settings, problems_of, shown, summary
+from rewardsmith.engines import ModelSettings
+from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
+
+
+class Recipe(Settings):
+    """What a run does. A recipe file is this table."""
+
+    title: str = Field(default="", description="one line for people: what this recipe shows")
+    seed: int = Field(default=0, ge=0, description="seed of everything that is random in the run")
+    models: dict[str, ModelSettings] = Field(default={}, description="the models that take part, by name")
+    data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES")]] = Field(
+        default={}, description="where prompts and demonstrations come from, by name"
+    )
+    stages: list[Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]] = Field(
+        min_length=1, description="what happens, in order"
+    )
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Return the validated recipe of a file.
+
+    Args:
+        path: the TOML file.
+        overrides: changes as `key.path=value`; see `override`.
+
+    Raises:
+        RecipeError: with every problem that was found.
+        UserError: when the file cannot be read, or an override cannot be understood.
+    """
+    file = Path(path)
+    table = _read(file)
+    for change in overrides:
+        override(table, change)
+    # A user's own `module:Name` may lie beside the recipe or in the current folder. Last, so that nothing is shadowed.
+    for folder in (str(file.resolve().parent), str(Path.cwd())):
+        if folder not in sys.path:
+            sys.path.append(folder)
+    return parse_recipe(table, source=str(path))
+
+
+def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
+    """Return the validated recipe of an already parsed table; `source` names it in messages."""
+    try:
+        recipe = Recipe.model_validate(table)
+    except ValidationError as error:
+        raise RecipeError(source, problems_of(error, Recipe)) from None
+    problems = list(_dangling(recipe))
+    if problems:
+        raise RecipeError(source, problems)
+    return recipe
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        others = [p.name for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
+        raise UserError(f"there is no recipe {str(file)!r}.{nearest(file.name, others)}") from None
+    except OSError as error:
+        raise UserError(f"cannot read the recipe {str(file)!r}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: a recipe is UTF-8 text, but byte {error.start} is not ({error.reason})") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UserError(f"{file}: not valid TOML: {error or 'nested too deeply'}") from None
+
+
+def override(table: dict[str, Any], change: str) -> None:
+    """Apply `key.path=value` to a parsed recipe, in place.
+
+    The value is TOML (`0.1`, `true`, `[1, 2]`, `"text"`); anything else is taken as text. An entry of a list is named
+    by its number from 0, by its `name` or by its `type`: `stages.1.steps=5`, `stages.policy.steps=5`. Missing
+    tables are made.
+    """
+    key, equals, text = change.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"cannot read the override {change!r}: write it as key.path=value")
+    try:
+        *parents, last = _key_path(key)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"cannot read the key of the override {change!r}: {error}") from None
+    place: Any = table
+    for depth, part in enumerate(parents):
+        place = _enter(place, part, change, key=".".join(parents[: depth + 1]))
+    if isinstance(place, list):
+        place[_index(place, last, change)] = _value(text)
+    elif isinstance(place, dict):
+        place[last] = _value(text)
+    else:
+        raise UserError(f"cannot apply the override {change!r}: {'.'.join(parents)} is {shown(place)}, not a table")
+
+
+def _key_path(key: str) -> list[str]:
+    """Split a dotted key by TOML's own rules, so that quoted keys work."""
+    path: list[str] = []
+    node: Any = tomllib.loads(f"{key} = 0")
+    while isinstance(node, dict):
+        ((part, node),) = node.items()
+        path.append(part)
+    return path
+
+
+def _value(text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text  # a line break in the text must not smuggle in a second key
+
+
+def _enter(place: Any, part: str, change: str, *, key: str) -> Any:
+    if isinstance(place, list):
+        return place[_index(place, part, change)]
+    if not isinstance(place, dict):
+        raise UserError(f"cannot apply the override {change!r}: {key} is inside {shown(place)}, which is not a table")
+    inner = place.setdefault(part, {})
+    if isinstance(inner, str):  # `loss = "clip"` is short for a table with a type
+        inner = place[part] = {"type": inner}
+    return inner
+
+
+def _index(entries: list[Any], part: str, change: str) -> int:
+    if part.isdecimal():
+        if int(part) < len(entries):
+            return int(part)
+        raise UserError(f"cannot apply the override {change!r}: there are {len(entries)} entries, counted from 0")
+    names = [{str(e.get("name")), str(e.get("type"))} if isinstance(e, dict) else set() for e in entries]
+    matches = [i for i, name in enumerate(names) if part in name]
+    if len(matches) == 1:
+        return matches[0]
+    known = {n for name in names for n in name} - {"None"}
+    reason = "several entries match; use a number" if matches else f"no entry has that name.{nearest(part, known)}"
+    raise UserError(f"cannot apply the override {change!r}: {part!r}: {reason} Known: {listing(known)}")
+
+
+# ---- the resolved recipe, for checks and for people ---------------------------------------------------------------
+
+
+def _fields(table: Settings | Chosen) -> Iterator[tuple[str, FieldInfo, Any]]:
+    """Yield (name, field, value) of a table; a choice shows the settings of its place before its own."""
+    for settings in (table.beside, table.settings) if isinstance(table, Chosen) else (table,):
+        if settings is not None:
+            for name, info in type(settings).model_fields.items():
+                yield name, info, getattr(settings, name)
+
+
+def _tables(path: str, value: Any) -> Iterator[tuple[str, Settings | Chosen]]:
+    """Yield every table inside a value with its path, outer before inner."""
+    if isinstance(value, Settings | Chosen):
+        yield path, value
+        for name, _, inner in _fields(value):
+            yield from _tables(f"{path}.{name}".lstrip("."), inner)
+    elif isinstance(value, dict | list | tuple):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _tables(f"{path}.{key}", inner)
+
+
+def _dangling(recipe: Recipe) -> Iterator[Problem]:
+    """Yield a problem for every setting that names a model or a data source that the recipe does not have."""
+    for path, table in _tables("", recipe):
+        for name, info, value in _fields(table):
+            for mark in info.metadata:
+                if isinstance(mark, Refers) and value is not None and value not in getattr(recipe, mark.table):
+                    known = getattr(recipe, mark.table)
+                    message = (
+                        f"the recipe has no [{mark.table}.{value}].{nearest(value, known)} Known: {listing(known)}"
+                    )
+                    yield Problem(f"{path}.{name}", message, shown(value))
+
+
+def explain(recipe: Recipe) -> str:
+    """Return the recipe as TOML with every default filled in and a comment on every setting. It can be run as it is."""
+    return "\n".join(_lines("", recipe)).strip() + "\n"
+
+
+def _lines(path: str, table: Settings | Chosen) -> Iterator[str]:
+    """Yield the settings of one table as aligned lines, then its inner tables."""
+    rows: list[tuple[str, str]] = []
+    inner: list[tuple[str, FieldInfo, Any]] = []
+    if isinstance(table, Chosen):
+        rows.append((f"type = {toml(table.name)}", summary(table.target)))
+    for name, info, value in _fields(table):
+        if isinstance(value, Chosen) and not any(_fields(value)):
+            rows.append((f"{name} = {toml(value.name)}", summary(value.target)))
+        elif any(_tables("", value)):
+            inner.append((name, info, value))
+        elif value is None:
+            rows.append((f"# {name} =", f"{info.description or ''} (not set)".strip()))
+        else:
+            rows.append((f"{name} = {toml(value)}", info.description or ""))
+    width = min(44, max((len(setting) for setting, _ in rows), default=0))
+    yield from (f"{setting:<{width}}  # {about}".rstrip(" #") for setting, about in rows)
+    for name, info, value in inner:
+        yield from _table_lines(f"{path}.{_key(name)}".lstrip("."), info, value)
+
+
+def _table_lines(path: str, info: FieldInfo, value: Any) -> Iterator[str]:
+    if isinstance(value, Settings | Chosen):
+        yield from ("", f"[{path}]" + (f"  # {info.description}" if info.description else ""), *_lines(path, value))
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            about = "" if isinstance(inner, Chosen) else f"  # {summary(type(inner))}"
+            yield from ("", f"[{path}.{_key(key)}]{about}", *_lines(f"{path}.{_key(key)}", inner))
+    else:
+        for inner in value:
+            yield from ("", f"[[{path}]]", *_lines(path, inner))
+
+
+def _key(name: str) -> str:
+    return name if name and name.replace("-", "_").isidentifier() and name.isascii() else toml(name)
+
+
+def toml(value: Any) -> str:
+    """Return a plain value as TOML on one line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+        return '"' + "".join(escapes.get(c, c if c.isprintable() else f"\\U{ord(c):08x}") for c in value) + '"'
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(k)} = {toml(v)}" for k, v in value.items()) + " }" if value else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    raise TypeError(f"{type(value).__name__} has no form in TOML")

@@ -1,0 +1,10 @@
+"""Plain equality."""
+
+from __future__ import annotations
+
+from rewardsmith.types import Prompt
+
+
+def exact(prompt: Prompt, text: str) -> float:
+    """1 when the text, without surrounding white space, is the answer, else 0."""
+    return float(text.strip() == str(prompt.answer).strip())
