@@ -13,7 +13,7 @@ import asyncio
 import itertools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -140,27 +140,15 @@ def accuracy(policy: Policy, reward: Reward, prompts: list[Prompt]) -> float:
     return statistics.fmean(s.value for group in scored for s in group.scores if s.value is not None)
 
 
-def run(advantage: str, loss: str, *, seed: int, imitate: int, steps: int) -> tuple[float, float]:
-    """Cold start, then reinforcement learning; return the sampled accuracy before and after."""
-    torch.manual_seed(seed)
-    world = Arithmetic(operations=1, held_out=0.0, forgets_carry=0.7, slips=0.4)
-    reward = make_reward({"type": "rule", "rule": "arithmetic"})
-    policy = Policy()
-    print(f"imitating {imitate} batches of sloppy sums …")
-    cold_start(policy, world, steps=imitate)
-    test = list(itertools.islice(world.prompts(seed=99), 256))
-    before = accuracy(policy, reward, test)
-    print(f"sampled accuracy after imitation: {before:.2f}")
+def reinforce(
+    policy: Policy, world: Arithmetic, reward: Reward, *, advantage: str, loss: str, steps: int
+) -> Iterator[float]:
+    """Yield the mean reward of each step of reinforcement learning."""
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3, weight_decay=0)
     prompts = world.prompts(seed=2)
-    for step in range(1, steps + 1):
+    for _ in range(steps):
         drawn = list(itertools.islice(prompts, 32))
-        mean = policy_step(policy, optimizer, reward, drawn, 8, ADVANTAGES[advantage], POLICY_LOSSES[loss])
-        if step % 10 == 0:
-            print(f"step {step:3d}   reward {mean:.2f}   {'#' * round(40 * mean)}")
-    after = accuracy(policy, reward, test)
-    print(f"sampled accuracy after {steps} steps of {advantage} with the {loss} loss: {after:.2f}, from {before:.2f}")
-    return before, after
+        yield policy_step(policy, optimizer, reward, drawn, 8, ADVANTAGES[advantage], POLICY_LOSSES[loss])
 
 
 def main() -> None:
@@ -170,7 +158,23 @@ def main() -> None:
     parser.add_argument("--loss", default="clip", choices=sorted(POLICY_LOSSES))
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    run(given.advantage, given.loss, seed=given.seed, imitate=400, steps=100)
+    torch.manual_seed(given.seed)
+    world = Arithmetic(operations=1, held_out=0.0, forgets_carry=0.7, slips=0.4)
+    reward = make_reward({"type": "rule", "rule": "arithmetic"})
+    policy = Policy()
+    print("imitating 400 batches of sloppy sums …")
+    cold_start(policy, world, steps=400)
+    test = list(itertools.islice(world.prompts(seed=99), 256))
+    before = accuracy(policy, reward, test)
+    print(f"right answers after imitation: {before:.0%}")
+    means = reinforce(policy, world, reward, advantage=given.advantage, loss=given.loss, steps=100)
+    for step, mean in enumerate(means, 1):
+        if step % 10 == 0:
+            print(f"step {step:3d}   reward {mean:.2f}   {'#' * round(40 * mean)}")
+    after = accuracy(policy, reward, test)
+    print(
+        f"right answers after 100 steps of {given.advantage} with the {given.loss} loss: {after:.0%}, from {before:.0%}"
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from rewardsmith.algorithms.shapes import FloatBT, FloatN, FloatNV, MaskBT, masked
 
@@ -17,7 +18,7 @@ def value_loss(
     mask_BT: MaskBT,
     *,
     clip: Annotated[float | None, Field(gt=0, description="how far a value may move in one update")] = None,
-) -> tuple[FloatBT, dict[str, FloatBT]]:
+) -> tuple[FloatBT, dict[str, Tensor]]:
     r"""Squared error of a critic, optionally clipped around its old values as in PPO.
 
     $$\ell_t = \tfrac12 \max\bigl((V_t - G_t)^2, (\mathrm{clip}(V_t, V^{old}_t \pm c) - G_t)^2\bigr)$$
@@ -36,11 +37,10 @@ def value_loss(
     returns_BT = masked("returns", returns_BT, mask_BT).detach()
     plain_BT = (values_BT - returns_BT).square()
     if clip is None:
-        return plain_BT / 2, {"clipped": torch.zeros_like(plain_BT)}
+        return plain_BT / 2, {"clipped": torch.zeros_like(mask_BT)}
     old_values_BT = masked("old values", old_values_BT, mask_BT).detach()
-    near_BT = torch.minimum(torch.maximum(values_BT, old_values_BT - clip), old_values_BT + clip)
-    clipped_BT = (near_BT - returns_BT).square()
-    return torch.maximum(plain_BT, clipped_BT) / 2, {"clipped": (clipped_BT > plain_BT).to(values_BT.dtype)}
+    clipped_BT = (values_BT.clamp(old_values_BT - clip, old_values_BT + clip) - returns_BT).square()
+    return torch.maximum(plain_BT, clipped_BT) / 2, {"clipped": clipped_BT > plain_BT}
 
 
 def entropy(logits_NV: FloatNV) -> FloatN:

@@ -36,6 +36,11 @@ class Groups:
         counts_G.index_add_(0, index_B, votes_B.double())
         return cls(index_B, votes_B, counts_G[index_B])
 
+    @property
+    def compared_B(self) -> MaskB:
+        """Which rows vote and have a voting sibling to be compared with."""
+        return self.votes_B & (self.voters_B > 1)
+
     def total(self, values_B: FloatB) -> FloatB:
         """Return for each row the sum of the values that its group's voters hold, float64 [B]."""
         sums_G = torch.zeros(len(self.index_B), dtype=torch.float64, device=values_B.device)

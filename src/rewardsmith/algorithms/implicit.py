@@ -14,14 +14,13 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from rewardsmith.algorithms.groups import Groups
-from rewardsmith.algorithms.sequences import last_token, reward_to_go
-from rewardsmith.algorithms.shapes import FloatB, FloatBT, IdsB, IntBT, MaskB, MaskBT, Scalar, masked
+from rewardsmith.algorithms.sequences import last_token, reward_to_go, sum_to_go
+from rewardsmith.algorithms.shapes import FloatB, FloatBT, IdsB, IntBT, MaskB, MaskBT, Scalar, masked_difference
 
 
 def implicit_rewards(logprobs_BT: FloatBT, reference_BT: FloatBT, mask_BT: MaskBT, *, beta: float) -> FloatBT:
     """Return r_t = β (log π_φ - log π_ref) at each response token; the gradient flows through π_φ only."""
-    logprobs_BT = masked("reward-model logprobs", logprobs_BT, mask_BT)
-    return beta * (logprobs_BT - masked("reference logprobs", reference_BT, mask_BT).detach())
+    return beta * masked_difference("reward-model logprobs", logprobs_BT, "reference logprobs", reference_BT, mask_BT)
 
 
 def gather_steps(rewards_BT: FloatBT, mask_BT: MaskBT, steps_BT: IntBT | None = None) -> tuple[FloatBT, MaskBT]:
@@ -63,8 +62,8 @@ def normalise_by_return(rewards_BT: FloatBT, mask_BT: MaskBT, *, eps: float = 1e
     """
     if not rewards_BT.numel():
         return rewards_BT
-    largest = reward_to_go(rewards_BT, mask_BT).abs().amax()
-    return torch.where(mask_BT, rewards_BT, 0) / (largest + eps)
+    kept_BT = torch.where(mask_BT, rewards_BT, 0)
+    return kept_BT / (sum_to_go(kept_BT, mask_BT, discount=1.0).abs().amax() + eps)
 
 
 def cross_entropy(
@@ -133,7 +132,7 @@ def pairwise_loss(
     if weighting != "none":
         rank_B = outcomes_B if weighting == "best-of-n-outcome" else fixed_B
         count_B = sibling_BB.sum(-1).clamp(min=1)
-        share_B = (sibling_BB & (rank_B[None, :] <= rank_B[:, None])).sum(-1) / count_B
+        share_B = (sibling_BB & (rank_B[None, :] <= rank_B[:, None])).sum(-1).to(losses_B.dtype) / count_B
         losses_B = losses_B * count_B * share_B.pow(count_B - 1)
     return torch.where(votes_B, losses_B, 0)
 

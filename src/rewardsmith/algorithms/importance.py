@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from rewardsmith.algorithms.shapes import FloatBT, MaskBT, masked
+from rewardsmith.algorithms.shapes import FloatBT, MaskBT, masked_difference
 
 _LOG_WEIGHT_BOUND = 20.0
 
@@ -33,9 +33,8 @@ def importance_weights(
     `truncate` is truncated importance sampling (Ionides 2008), as used for the gap between inference engines and
     trainers; `drop` with a floor is the masked form (IcePop). Weights are 0 where masked.
     """
-    difference_BT = (
-        masked("learner logprobs", learner_BT, mask_BT) - masked("sampler logprobs", sampler_BT, mask_BT)
-    ).detach()
+    learner_BT = learner_BT.detach()
+    difference_BT = masked_difference("learner logprobs", learner_BT, "sampler logprobs", sampler_BT, mask_BT)
     if level == "sequence":
         difference_BT = difference_BT.sum(-1, keepdim=True).expand_as(difference_BT)
     weights_BT = torch.exp(difference_BT.clamp(-_LOG_WEIGHT_BOUND, _LOG_WEIGHT_BOUND))

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from rewardsmith.algorithms.shapes import FloatBT, MaskBT, masked
+from rewardsmith.algorithms.shapes import FloatBT, MaskBT, masked_difference
 
 KlEstimator = Annotated[
     Literal["k1", "k2", "k3"],
@@ -34,15 +34,14 @@ def kl_estimate(logprobs_BT: FloatBT, reference_BT: FloatBT, mask_BT: MaskBT, *,
 
     k3 bounds d to ±20 before exponentiating; a token that far off has an estimate of 5e8 and no gradient.
     """
-    logprobs_BT = masked("logprobs", logprobs_BT, mask_BT)
-    difference_BT = logprobs_BT - masked("reference logprobs", reference_BT, mask_BT).detach()
+    difference_BT = masked_difference("logprobs", logprobs_BT, "reference logprobs", reference_BT, mask_BT)
     if estimator == "k1":
         return difference_BT
     if estimator == "k2":
         return difference_BT.square() / 2
     if estimator == "k3":
         bounded_BT = difference_BT.clamp(-_LOG_RATIO_BOUND, _LOG_RATIO_BOUND)
-        return torch.expm1(-bounded_BT) + bounded_BT
+        return torch.expm1(-bounded_BT) + bounded_BT  # e^-d - 1 would lose all digits for small d
     raise ValueError(f"estimator is {estimator!r}: it must be one of k1, k2, k3")
 
 

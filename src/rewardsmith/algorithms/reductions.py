@@ -7,6 +7,9 @@ of its own rows: the gradients of the parts add up to the gradient of the whole.
     weights_BT = REDUCTIONS["token-mean"](mask_BT)
     for rows in micro_batches:
         reduce(losses_BT[rows], weights_BT[rows]).backward()
+
+Each takes the mask [B, T] and the dtype of the weights, and returns weights [B, T] that are zero where masked. An empty
+batch has weights of zero, and so a loss of zero.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rewardsmith.algorithms.sequences import token_counts
 from rewardsmith.algorithms.shapes import FloatBT, MaskBT, Scalar
 
 
@@ -26,33 +30,34 @@ def reduce(losses_BT: FloatBT, weights_BT: FloatBT) -> Scalar:
     return torch.where(weights_BT != 0, losses_BT * weights_BT, 0).sum()
 
 
-def token_mean(mask_BT: MaskBT) -> FloatBT:
+def token_mean(mask_BT: MaskBT, dtype: torch.dtype = torch.float32) -> FloatBT:
     """Weigh every token alike: 1 / (tokens of the batch). Long responses count more (DAPO, arXiv 2503.14476)."""
-    return mask_BT / mask_BT.sum().clamp(min=1)
+    return mask_BT.to(dtype) / token_counts(mask_BT).sum().clamp(min=1)
 
 
-def sequence_mean_token_mean(mask_BT: MaskBT) -> FloatBT:
+def sequence_mean_token_mean(mask_BT: MaskBT, dtype: torch.dtype = torch.float32) -> FloatBT:
     """Average within each response, then over responses: 1 / (rows · own tokens). The original GRPO and GSPO."""
-    return mask_BT / mask_BT.sum(-1, keepdim=True).clamp(min=1) / _rows(mask_BT)
+    return mask_BT.to(dtype) / (token_counts(mask_BT).clamp(min=1) * _rows(mask_BT))[:, None]
 
 
-def sequence_mean_token_sum(mask_BT: MaskBT) -> FloatBT:
+def sequence_mean_token_sum(mask_BT: MaskBT, dtype: torch.dtype = torch.float32) -> FloatBT:
     """Sum within each response, average over responses: 1 / rows. The plain policy gradient."""
-    return mask_BT / _rows(mask_BT)
+    return mask_BT.to(dtype) / _rows(mask_BT)
 
 
 def constant_length(
     mask_BT: MaskBT,
+    dtype: torch.dtype = torch.float32,
     *,
     length: Annotated[int, Field(ge=1, description="tokens to divide by, e.g. the token limit")],
 ) -> FloatBT:
     """Sum within each response, divide by a constant: 1 / (rows · length). Dr. GRPO (arXiv 2503.20783)."""
-    return mask_BT / _rows(mask_BT) / length
+    return mask_BT.to(dtype) / (_rows(mask_BT) * length)
 
 
 def _rows(mask_BT: MaskBT) -> Tensor:
     """Count the rows that have any token; at least 1, so that an empty batch has loss 0."""
-    return mask_BT.any(-1).sum().clamp(min=1)
+    return (token_counts(mask_BT) > 0).sum().clamp(min=1)
 
 
 REDUCTIONS: dict[str, Callable[..., Tensor]] = {

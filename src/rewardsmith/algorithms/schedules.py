@@ -1,7 +1,7 @@
 r"""Learning-rate schedules: the factor of the peak rate at a step. No torch needed.
 
-All begin with a linear warm-up, $\text{factor} = \text{step} / \text{warmup}$, and never fall below `floor`. Steps
-count from 0, and `step` = `total` is the end; steps beyond stay there.
+All begin with a linear warm-up, $\text{factor} = \text{step} / \text{warmup}$, and do not fall below `floor` after
+it. Steps count from 0, and `step` = `total` is the end; steps beyond stay there.
 """
 
 from __future__ import annotations

@@ -9,38 +9,66 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rewardsmith.algorithms.shapes import FloatBT, MaskBT, Scalar
+from rewardsmith.algorithms.shapes import FloatB, FloatBT, IdsB, MaskBT, Scalar
 
-_BLOCK = 64
+_BLOCK = 32
+
+
+def token_counts(mask_BT: MaskBT) -> IdsB:
+    """Return how many tokens of each row count, int32 [B]."""
+    # A narrow accumulator is several times faster on a CPU, and summing bool as such is slower than anything.
+    narrow = torch.int16 if mask_BT.shape[-1] < 2**15 else torch.int32
+    return mask_BT.view(torch.int8).sum(-1, dtype=narrow).to(torch.int32)
 
 
 def masked_mean(values_BT: FloatBT, mask_BT: MaskBT) -> Scalar:
     """Return the mean over the tokens that count; 0 when there are none."""
-    return torch.where(mask_BT, values_BT, 0).sum() / mask_BT.sum().clamp(min=1)
+    return torch.where(mask_BT, values_BT, 0).sum() / token_counts(mask_BT).sum().clamp(min=1)
 
 
 def whiten(values_BT: FloatBT, mask_BT: MaskBT, *, eps: float = 1e-8) -> FloatBT:
     """Shift and scale to mean 0 and variance 1 over all tokens that count: (x - μ) / sqrt(σ² + eps).
 
-    σ² is the unbiased variance. Constant input gives exact zeros, and so does a single token.
+    σ² is the unbiased variance. Constant input gives exact zeros, and so does a single token. No gradient.
     """
-    count = mask_BT.sum()
-    kept_BT = torch.where(mask_BT, values_BT, 0)
-    # Statistics in float64: a sum over millions of tokens loses digits in float32, and a square may overflow.
-    mean = kept_BT.sum(dtype=torch.float64) / count.clamp(min=1)
+    values_BT = values_BT.detach()
+    count = token_counts(mask_BT).sum()
+    # Rows are summed in their own precision and added up in float64: millions of tokens lose no digits that matter.
+    mean = torch.where(mask_BT, values_BT, 0).sum(-1).double().sum() / count.clamp(min=1)
     centred_BT = torch.where(mask_BT, values_BT - mean.to(values_BT.dtype), 0)
-    scale = centred_BT.abs().amax() if centred_BT.numel() else centred_BT.new_zeros(())
-    if scale <= 8 * torch.finfo(values_BT.dtype).eps * mean.abs():  # rounding error of a constant
-        return torch.zeros_like(values_BT)
-    unit_BT = centred_BT / scale  # squares of this cannot overflow
-    variance = unit_BT.square().sum(dtype=torch.float64) / (count - 1).clamp(min=1) * scale.double().square()
-    return unit_BT * (scale.double() * torch.rsqrt(variance + eps)).to(values_BT.dtype)
+    std = _root_sum_square(centred_BT) / (count - 1).clamp(min=1).double().sqrt()
+    return centred_BT * _whitening_scale(mean, std, values_BT.dtype, eps).to(values_BT.dtype)
+
+
+def whiten_rows(values_B: FloatB, counts_B: IdsB, *, eps: float = 1e-8) -> FloatB:
+    """Return what `whiten` gives when each of a row's `counts_B` tokens holds the row's one value; float64."""
+    count = counts_B.sum()
+    mean = (values_B * counts_B).sum() / count.clamp(min=1)
+    centred_B = values_B - mean
+    std = (centred_B * counts_B.double().sqrt()).norm() / (count - 1).clamp(min=1).double().sqrt()
+    return centred_B * _whitening_scale(mean, std, values_B.dtype, eps)
+
+
+def _whitening_scale(mean: Scalar, std: Scalar, dtype: torch.dtype, eps: float) -> Tensor:
+    """Return 1 / sqrt(σ² + eps), or 0 where the spread is no more than the rounding error of a constant."""
+    constant = std <= 8 * torch.finfo(dtype).eps * mean.abs()
+    return torch.where(constant, 0.0, torch.rsqrt(std.square() + eps))
+
+
+def _root_sum_square(values_BT: FloatBT) -> Scalar:
+    """Return sqrt(Σx²) as float64, also where the squares would overflow."""
+    norm: Tensor = torch.linalg.vector_norm(values_BT, dim=-1).double().norm()
+    if torch.isfinite(norm):
+        return norm
+    largest = values_BT.abs().amax()
+    scaled: Tensor = torch.linalg.vector_norm(values_BT / largest, dim=-1).double().norm()
+    return scaled * largest
 
 
 def last_token(mask_BT: MaskBT) -> MaskBT:
     """Return a mask with True at the last token of each row that counts; an empty row stays all False."""
-    after_BT = mask_BT.flip(-1).cumsum(-1).flip(-1)  # tokens that count from here on
-    return mask_BT & (after_BT == 1)
+    remaining_BT = mask_BT.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1)
+    return mask_BT & (remaining_BT == 1)
 
 
 def reward_to_go(rewards_BT: FloatBT, mask_BT: MaskBT, *, discount: float = 1.0) -> FloatBT:
@@ -51,39 +79,42 @@ def reward_to_go(rewards_BT: FloatBT, mask_BT: MaskBT, *, discount: float = 1.0)
     Args:
         rewards_BT: [B, T].
         mask_BT: [B, T].
-        discount: γ in [0, 1]; 1 sums plainly.
+        discount: γ in [0, 1].
 
     Returns:
         [B, T], zero where the mask is False.
     """
-    kept_BT = torch.where(mask_BT, rewards_BT, 0)
+    return sum_to_go(torch.where(mask_BT, rewards_BT, 0), mask_BT, discount=discount)
+
+
+def sum_to_go(rewards_BT: FloatBT, mask_BT: MaskBT, *, discount: float) -> FloatBT:
+    """Return `reward_to_go` of rewards that are known to be zero where masked, without another pass to make sure."""
+    if discount == 0.0:
+        return rewards_BT
     if discount == 1.0:
-        sums_BT = kept_BT.flip(-1).cumsum(-1).flip(-1)
-    elif discount == 0.0:
-        sums_BT = kept_BT
-    elif _has_gaps(mask_BT):
-        order_BT = _gaps_last(mask_BT)
-        packed_BT = _discounted_suffix_sum(kept_BT.gather(-1, order_BT), discount)
-        sums_BT = torch.zeros_like(packed_BT).scatter(-1, order_BT, packed_BT)
-    else:
-        sums_BT = _discounted_suffix_sum(kept_BT, discount)
-    return torch.where(mask_BT, sums_BT, 0)
-
-
-def next_value(values_BT: FloatBT, mask_BT: MaskBT) -> FloatBT:
-    """Return for each token the value at the next one that counts; 0 after the last."""
-    kept_BT = torch.where(mask_BT, values_BT, 0)
-    if not _has_gaps(mask_BT):
-        return torch.cat([kept_BT[:, 1:], torch.zeros_like(kept_BT[:, :1])], dim=-1)
+        return torch.where(mask_BT, rewards_BT.flip(-1).cumsum(-1).flip(-1), 0)
+    if not has_gaps(mask_BT):
+        return _suffix_sum(rewards_BT, discount)  # zero behind the mask, since all that follows is zero
     order_BT = _gaps_last(mask_BT)
-    packed_BT = kept_BT.gather(-1, order_BT)
-    shifted_BT = torch.cat([packed_BT[:, 1:], torch.zeros_like(packed_BT[:, :1])], dim=-1)
-    return torch.where(mask_BT, torch.zeros_like(shifted_BT).scatter(-1, order_BT, shifted_BT), 0)
+    packed_BT = _suffix_sum(rewards_BT.gather(-1, order_BT), discount)
+    return torch.where(mask_BT, torch.empty_like(packed_BT).scatter_(-1, order_BT, packed_BT), 0)
 
 
-def _has_gaps(mask_BT: MaskBT) -> bool:
-    """Whether some token that counts follows one that does not, leading padding included."""
-    return bool((mask_BT[:, 1:] & ~mask_BT[:, :-1]).any())
+def temporal_difference(rewards_BT: FloatBT, values_BT: FloatBT, mask_BT: MaskBT, *, discount: float) -> FloatBT:
+    """Return r_t + γ·V_next - V_t; both inputs are zero where masked, and V after the last token is 0."""
+    deltas_BT = rewards_BT - values_BT
+    if not has_gaps(mask_BT):
+        deltas_BT[:, :-1].add_(values_BT[:, 1:], alpha=discount)
+        return deltas_BT
+    order_BT = _gaps_last(mask_BT)
+    packed_BT = deltas_BT.gather(-1, order_BT)
+    packed_BT[:, :-1].add_(values_BT.gather(-1, order_BT)[:, 1:], alpha=discount)
+    return torch.where(mask_BT, torch.empty_like(packed_BT).scatter_(-1, order_BT, packed_BT), 0)
+
+
+def has_gaps(mask_BT: MaskBT) -> bool:
+    """Return whether some token that counts follows one that does not, leading padding included."""
+    return bool((mask_BT[:, 1:] > mask_BT[:, :-1]).any())
 
 
 def _gaps_last(mask_BT: MaskBT) -> Tensor:
@@ -91,20 +122,24 @@ def _gaps_last(mask_BT: MaskBT) -> Tensor:
     return torch.argsort((~mask_BT).to(torch.int8), dim=-1, stable=True)
 
 
-def _discounted_suffix_sum(values_BT: FloatBT, discount: float) -> FloatBT:
+def _suffix_sum(values_BT: FloatBT, discount: float) -> FloatBT:
     """Return y_t = x_t + γ·y_{t+1} without a loop over tokens.
 
-    Inside a block of 64 tokens the recursion is one product with the triangular matrix of powers of γ; a loop over the
-    T/64 blocks hands on the carry.
+    Inside a block of 32 tokens the recursion is one product with the triangular matrix of powers of γ. What the later
+    blocks add is handed on by a loop over the T/32 blocks and spread over the block in one more product.
     """
     rows, width = values_BT.shape
     blocks = -(-width // _BLOCK)
-    padded_BT = torch.nn.functional.pad(values_BT, (0, blocks * _BLOCK - width))
+    if blocks * _BLOCK != width:
+        values_BT = torch.nn.functional.pad(values_BT, (0, blocks * _BLOCK - width))
+    gamma = torch.tensor(discount, dtype=torch.float64, device=values_BT.device)
     steps = torch.arange(_BLOCK, device=values_BT.device)
     distance = steps[:, None] - steps[None, :]  # from the column's token t to the row's token s
-    powers = torch.where(distance >= 0, float(discount) ** distance.clamp(min=0).double(), 0).to(values_BT.dtype)
-    sums = (padded_BT.reshape(-1, _BLOCK) @ powers).reshape(rows, blocks, _BLOCK)
-    decay = (float(discount) ** (_BLOCK - steps).double()).to(values_BT.dtype)  # from the next block's first token
+    powers = torch.where(distance >= 0, gamma ** distance.clamp(min=0), 0).to(values_BT.dtype)
+    sums = (values_BT.reshape(-1, _BLOCK) @ powers).reshape(rows, blocks, _BLOCK)
+    carry = sums[:, :, 0].clone()  # becomes y at the first token of each block
     for block in range(blocks - 2, -1, -1):
-        sums[:, block] += sums[:, block + 1, :1] * decay
+        carry[:, block].add_(carry[:, block + 1], alpha=discount**_BLOCK)
+    decay = (gamma ** (_BLOCK - steps)).to(values_BT.dtype)  # down to the block's tokens from the next block's first
+    sums[:, :-1].addcmul_(carry[:, 1:, None], decay)
     return sums.reshape(rows, blocks * _BLOCK)[:, :width]

@@ -63,6 +63,23 @@ def masked(name: str, values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return kept_BT
 
 
+def masked_difference(first: str, first_BT: Tensor, second: str, second_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return `first_BT - second_BT`, zero where masked; the gradient flows into the first only.
+
+    The two are checked like `masked` does, in one pass over their difference.
+    """
+    if first_BT.shape != second_BT.shape:
+        raise ValueError(
+            f"{first} has shape {tuple(first_BT.shape)} and {second} {tuple(second_BT.shape)}: they must be the same"
+        )
+    try:
+        return masked(f"{first} - {second}", first_BT - second_BT.detach(), mask_BT)
+    except ValueError:  # find out, and say, which of the two it was
+        masked(first, first_BT, mask_BT)
+        masked(second, second_BT, mask_BT)
+        raise
+
+
 def check_groups(groups_B: Tensor, mask_BT: Tensor) -> None:
     """Raise a ValueError unless there is one integer group id per row of the mask."""
     if groups_B.dim() != 1 or len(groups_B) != len(mask_BT):

@@ -23,7 +23,7 @@ from rewardsmith.types import Demonstration, Message, Prompt
 LARGEST = 20
 SOURCE = "arithmetic"
 
-_STEP = re.compile(r"(\d{1,3})([+-])(\d{1,3})=(\d{1,3})")
+_STEP = re.compile(r"([0-9]{1,3})([+-])([0-9]{1,3})=([0-9]{1,3})")
 
 
 class Arithmetic:
@@ -146,9 +146,9 @@ def _draw(rng: random.Random, operations: int) -> str:
 
 
 def _parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
-    if not re.fullmatch(r"\d([+-]\d){1,64}", problem):
+    if not re.fullmatch(r"[0-9]([+-][0-9]){1,64}", problem):
         raise ValueError(f"{problem!r} is not a problem of this world: digits with + or - between them")
-    return int(problem[0]), [(sign, int(digit)) for sign, digit in re.findall(r"([+-])(\d)", problem)]
+    return int(problem[0]), [(sign, int(digit)) for sign, digit in re.findall(r"([+-])([0-9])", problem)]
 
 
 def _apply(a: int, sign: str, b: int) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rewardsmith.algorithms.advantages.settings import Discount
-from rewardsmith.algorithms.sequences import next_value, reward_to_go
+from rewardsmith.algorithms.sequences import sum_to_go, temporal_difference
 from rewardsmith.algorithms.sequences import whiten as whitened
 from rewardsmith.algorithms.shapes import FloatBT, IdsB, MaskBT, masked
 
@@ -23,8 +23,8 @@ def generalized_advantages(
     """
     rewards_BT = masked("rewards", rewards_BT, mask_BT)
     values_BT = masked("values", values_BT, mask_BT)
-    deltas_BT = rewards_BT + discount * next_value(values_BT, mask_BT) - values_BT
-    return reward_to_go(deltas_BT, mask_BT, discount=discount * lam)
+    deltas_BT = temporal_difference(rewards_BT, values_BT, mask_BT, discount=discount)
+    return sum_to_go(deltas_BT, mask_BT, discount=discount * lam)
 
 
 def gae(

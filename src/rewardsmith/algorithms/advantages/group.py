@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rewardsmith.algorithms.advantages.settings import Discount, Epsilon
 from rewardsmith.algorithms.groups import Groups
-from rewardsmith.algorithms.sequences import last_token, reward_to_go, whiten
+from rewardsmith.algorithms.sequences import last_token, sum_to_go, token_counts, whiten, whiten_rows
 from rewardsmith.algorithms.shapes import FloatB, FloatBT, IdsB, MaskBT, check_groups, masked
 
 Scale = Annotated[
@@ -45,27 +45,28 @@ class _Carried:
         rewards_BT = masked("rewards", rewards_BT, mask_BT)
         check_groups(groups_B, mask_BT)
         if support_BT is None:
-            groups = Groups.of(groups_B, mask_BT.any(-1))
-            return cls(None, mask_BT, mask_BT, rewards_BT.sum(-1, dtype=torch.float64), groups, rewards_BT.dtype)
+            groups = Groups.of(groups_B, token_counts(mask_BT) > 0)
+            return cls(None, mask_BT, mask_BT, rewards_BT.sum(-1).double(), groups, rewards_BT.dtype)
         support_BT = support_BT & mask_BT
         rewards_BT = torch.where(support_BT, rewards_BT, 0)
-        level_B = rewards_BT.sum(-1, dtype=torch.float64) / support_BT.sum(-1).clamp(min=1)
-        groups = Groups.of(groups_B, support_BT.any(-1))
+        carriers_B = token_counts(support_BT)
+        level_B = rewards_BT.sum(-1).double() / carriers_B.clamp(min=1)
+        groups = Groups.of(groups_B, carriers_B > 0)
         return cls(rewards_BT, support_BT, mask_BT, level_B, groups, rewards_BT.dtype)
 
     def returns(self, baseline_B: FloatB, scale_B: FloatB | float, discount: float) -> FloatBT:
         """Return Σ_{s≥t} γ^{s-t} (r_s - b)·scale, zero for rows that have no sibling to be compared with."""
-        compared_B = self.groups.votes_B & (self.groups.voters_B > 1)
+        compared_B = self.groups.compared_B
         if self.rewards_BT is None:
             centred_B = torch.where(compared_B, (self.level_B - baseline_B) * scale_B, 0).to(self.dtype)
             if discount == 1.0:
                 return torch.where(self.mask_BT, centred_B[:, None], 0)
             placed_BT = torch.where(last_token(self.mask_BT), centred_B[:, None], 0)
-            return reward_to_go(placed_BT, self.mask_BT, discount=discount)
+            return sum_to_go(placed_BT, self.mask_BT, discount=discount)
         factor_B = torch.where(compared_B, torch.as_tensor(scale_B, dtype=torch.float64), 0).to(self.dtype)
         centred_BT = (self.rewards_BT - baseline_B.to(self.dtype)[:, None]) * factor_B[:, None]
         placed_BT = torch.where(self.support_BT & compared_B[:, None], centred_BT, 0)
-        return reward_to_go(placed_BT, self.mask_BT, discount=discount)
+        return sum_to_go(placed_BT, self.mask_BT, discount=discount)
 
 
 def grpo(
@@ -160,7 +161,9 @@ def opo(
     Hao et al. 2025 (OPO), arXiv 2505.23585.
     """
     carried = _Carried.of(rewards_BT, mask_BT, groups_B, support_BT)
-    return carried.returns(carried.groups.mean(carried.level_B, weights_B=mask_BT.sum(-1)), 1.0, discount)
+    return carried.returns(
+        carried.groups.mean(carried.level_B, weights_B=token_counts(mask_BT).double()), 1.0, discount
+    )
 
 
 def reinforce_plus_plus_baseline(
@@ -178,6 +181,10 @@ def reinforce_plus_plus_baseline(
     compared with stay 0 and are left out of the whitening.
     """
     carried = _Carried.of(rewards_BT, mask_BT, groups_B, support_BT)
-    centred_BT = carried.returns(carried.groups.mean(carried.level_B), 1.0, discount)
-    compared_B = carried.groups.votes_B & (carried.groups.voters_B > 1)
-    return whiten(centred_BT, mask_BT & compared_B[:, None])
+    baseline_B = carried.groups.mean(carried.level_B)
+    compared_B = carried.groups.compared_B
+    if support_BT is None and discount == 1.0:  # all tokens of a row hold one value: no need to go to the tokens
+        counts_B = torch.where(compared_B, token_counts(mask_BT), 0)
+        white_B = whiten_rows(carried.level_B - baseline_B, counts_B).to(carried.dtype)
+        return torch.where(mask_BT & compared_B[:, None], white_B[:, None], 0)
+    return whiten(carried.returns(baseline_B, 1.0, discount), mask_BT & compared_B[:, None])

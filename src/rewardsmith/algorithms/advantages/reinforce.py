@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rewardsmith.algorithms.advantages.settings import Discount
-from rewardsmith.algorithms.sequences import reward_to_go, whiten
+from rewardsmith.algorithms.sequences import sum_to_go, whiten
 from rewardsmith.algorithms.shapes import FloatBT, IdsB, MaskBT, masked
 
 
@@ -22,7 +22,7 @@ def reinforce(
 
     Williams 1992. With `values_BT` from a process reward model this is "PRM as value" (PRIME, arXiv 2502.01456).
     """
-    returns_BT = reward_to_go(masked("rewards", rewards_BT, mask_BT), mask_BT, discount=discount)
+    returns_BT = sum_to_go(masked("rewards", rewards_BT, mask_BT), mask_BT, discount=discount)
     return returns_BT if values_BT is None else returns_BT - masked("values", values_BT, mask_BT)
 
 

@@ -9,7 +9,7 @@ All have one signature; keyword arguments are the settings that a recipe may giv
     advantages_BT  [B, T]  no gradient
     mask_BT        [B, T]  bool, the tokens that count
     losses_BT      [B, T]  the loss of each token, to be reduced by `reductions`; zero where masked
-    statistics     name -> [B, T] without gradient; their mean over the tokens is what the metrics show
+    statistics     name -> [B, T] numbers or flags without gradient; the metrics show their mean over the tokens
 
 A loss is per token and a reduction is linear, so any loss goes with any reduction and any split into micro-batches.
 The log-ratio is bounded to ±20 before it is exponentiated: beyond that the gradient of the ratio is noise.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
+from torch import Tensor
 
-from rewardsmith.algorithms.policy_losses.ratio import High, Low, bounded_ratio, checked, statistics
+from rewardsmith.algorithms.policy_losses.ratio import High, Low, bounded_ratio, checked, clipped_surrogate
 from rewardsmith.algorithms.shapes import FloatBT, MaskBT
 
 
@@ -23,7 +23,7 @@ def clip(
         float | None,
         Field(gt=1, description="bound of the ratio for negative advantages (dual clip)"),
     ] = None,
-) -> tuple[FloatBT, dict[str, FloatBT]]:
+) -> tuple[FloatBT, dict[str, Tensor]]:
     r"""PPO's clipped loss.
 
     $$\ell_t = \max\bigl(-A_t\,\rho_t,\; -A_t\,\mathrm{clip}(\rho_t, 1-\epsilon_{low}, 1+\epsilon_{high})\bigr),
@@ -32,16 +32,7 @@ def clip(
     Schulman et al. 2017, arXiv 1707.06347, eq. 7; separate bounds: DAPO, arXiv 2503.14476. With `dual` = c the loss
     of a token with A < 0 is at most -A·c (Ye et al. 2020, arXiv 1912.09729).
     """
-    _, log_ratio_BT, advantages_BT = checked(logprobs_BT, old_BT, advantages_BT, mask_BT)
+    log_ratio_BT, advantages_BT = checked(logprobs_BT, old_BT, advantages_BT, mask_BT)
     ratio_BT = bounded_ratio(log_ratio_BT)
-    plain_BT = -advantages_BT * ratio_BT
-    clipped_BT = -advantages_BT * ratio_BT.clamp(1 - low, 1 + high)
-    losses_BT = torch.maximum(plain_BT, clipped_BT)
-    binding_BT = clipped_BT > plain_BT
-    report = statistics(log_ratio_BT, binding_BT & (advantages_BT < 0), binding_BT & (advantages_BT > 0))
-    if dual is not None:
-        bound_BT = -advantages_BT * dual
-        capped_BT = (advantages_BT < 0) & (losses_BT > bound_BT)
-        losses_BT = torch.where(capped_BT, bound_BT, losses_BT)
-        report["clipped_dual"] = capped_BT.to(losses_BT.dtype)
-    return losses_BT, report
+    losses_BT, report = clipped_surrogate(ratio_BT, advantages_BT, low=low, high=high, dual=dual)
+    return losses_BT, report | {"kl_from_old": -log_ratio_BT.detach()}

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
-from rewardsmith.algorithms.policy_losses.ratio import bounded_ratio, checked, statistics
+from rewardsmith.algorithms.policy_losses.ratio import bounded_ratio, checked
+from rewardsmith.algorithms.sequences import token_counts
 from rewardsmith.algorithms.shapes import FloatBT, MaskBT
 
 
@@ -19,7 +21,7 @@ def gmpo(
     *,
     low: Annotated[float, Field(ge=0, description="the log-ratio is clipped below -low")] = 0.4,
     high: Annotated[float, Field(ge=0, description="the log-ratio is clipped above +high")] = 0.4,
-) -> tuple[FloatBT, dict[str, FloatBT]]:
+) -> tuple[FloatBT, dict[str, Tensor]]:
     r"""GMPO's loss: the advantage times the geometric mean of the tokens' pessimistically clipped ratios.
 
     $$\ell_i = -A_i \exp\Bigl(\tfrac{1}{|y_i|}\sum_t \mathrm{sgn}(A_i)
@@ -29,13 +31,17 @@ def gmpo(
     Zhao et al. 2025, arXiv 2507.20673, eq. 4; the paper's clip range is (e^-0.4, e^0.4). A_i is the mean advantage of
     the response. Every token holds ℓ_i, so the reduction `sequence-mean-token-mean` is the paper's mean over rows.
     """
-    _, log_ratio_BT, advantages_BT = checked(logprobs_BT, old_BT, advantages_BT, mask_BT)
-    sign_BT = advantages_BT.sign()
-    clipped_BT = log_ratio_BT.clamp(-low, high)
-    pessimistic_BT = sign_BT * torch.minimum(sign_BT * log_ratio_BT, sign_BT * clipped_BT)
-    lengths_B1 = mask_BT.sum(-1, keepdim=True).clamp(min=1)
-    ratio_B1 = bounded_ratio(pessimistic_BT.sum(-1, keepdim=True) / lengths_B1)
+    log_ratio_BT, advantages_BT = checked(logprobs_BT, old_BT, advantages_BT, mask_BT)
+    lengths_B1 = token_counts(mask_BT)[:, None].clamp(min=1)
     advantage_B1 = advantages_BT.sum(-1, keepdim=True) / lengths_B1
-    binding_BT = pessimistic_BT != log_ratio_BT
-    report = statistics(log_ratio_BT, binding_BT & (sign_BT < 0), binding_BT & (sign_BT > 0))
+    # Pessimistic: a token that should become likelier is bounded above only, one that should not, below only.
+    rising_BT, number = advantages_BT > 0, log_ratio_BT.new_tensor
+    lower_BT = torch.where(rising_BT, number(-torch.inf), number(-low))
+    upper_BT = torch.where(rising_BT, number(high), number(torch.inf))
+    ratio_B1 = bounded_ratio(log_ratio_BT.clamp(lower_BT, upper_BT).sum(-1, keepdim=True) / lengths_B1)
+    report = {
+        "clipped_low": (log_ratio_BT < lower_BT) & (advantages_BT < 0),
+        "clipped_high": log_ratio_BT > upper_BT,
+        "kl_from_old": -log_ratio_BT.detach(),
+    }
     return torch.where(mask_BT, -advantage_B1 * ratio_B1, 0), report

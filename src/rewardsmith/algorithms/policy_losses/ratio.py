@@ -6,8 +6,9 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
-from rewardsmith.algorithms.shapes import FloatBT, MaskBT, masked
+from rewardsmith.algorithms.shapes import FloatBT, MaskBT, masked, masked_difference
 
 Low = Annotated[float, Field(ge=0, description="the ratio is clipped below 1 - low")]
 High = Annotated[float, Field(ge=0, description="the ratio is clipped above 1 + high")]
@@ -15,13 +16,13 @@ High = Annotated[float, Field(ge=0, description="the ratio is clipped above 1 + 
 LOG_RATIO_BOUND = 20.0
 
 
-def checked(
-    logprobs_BT: FloatBT, old_BT: FloatBT, advantages_BT: FloatBT, mask_BT: MaskBT
-) -> tuple[FloatBT, FloatBT, FloatBT]:
-    """Return (logprobs, log-ratio, advantages), all zero where masked; the log-ratio is not bounded yet."""
-    logprobs_BT = masked("logprobs", logprobs_BT, mask_BT)
-    advantages_BT = masked("advantages", advantages_BT, mask_BT).detach()
-    return logprobs_BT, logprobs_BT - masked("old logprobs", old_BT, mask_BT).detach(), advantages_BT
+def checked(logprobs_BT: FloatBT, old_BT: FloatBT, advantages_BT: FloatBT, mask_BT: MaskBT) -> tuple[FloatBT, FloatBT]:
+    """Return (log-ratio, advantages), zero where masked. The log-ratio has the gradient of the log-probabilities.
+
+    The log-ratio is not bounded yet: that is what `bounded_ratio` does.
+    """
+    log_ratio_BT = masked_difference("logprobs", logprobs_BT, "old logprobs", old_BT, mask_BT)
+    return log_ratio_BT, masked("advantages", advantages_BT.detach(), mask_BT)
 
 
 def bounded_ratio(log_ratio_BT: FloatBT) -> FloatBT:
@@ -29,11 +30,21 @@ def bounded_ratio(log_ratio_BT: FloatBT) -> FloatBT:
     return torch.exp(log_ratio_BT.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND))
 
 
-def statistics(log_ratio_BT: FloatBT, low_BT: MaskBT, high_BT: MaskBT) -> dict[str, FloatBT]:
-    """Return what every clipping loss reports: how much was clipped on each side, and how far the policy moved."""
-    log_ratio_BT = log_ratio_BT.detach()
-    return {
-        "clipped_low": low_BT.to(log_ratio_BT.dtype),
-        "clipped_high": high_BT.to(log_ratio_BT.dtype),
-        "kl_from_old": -log_ratio_BT,
-    }
+def clipped_surrogate(
+    ratio_BT: FloatBT, advantages_BT: FloatBT, *, low: float, high: float, dual: float | None = None
+) -> tuple[FloatBT, dict[str, Tensor]]:
+    r"""Return $\max(-A\rho, -A\,\mathrm{clip}(\rho, 1-low, 1+high))$, and which tokens the clip holds back.
+
+    Written as $-A\,\mathrm{clamp}(\rho, lower(A), upper(A))$, which is the same: a token that should become likelier
+    is bounded above by 1 + high only, one that should become unlikelier below by 1 - low, and above by `dual`.
+    """
+    falling_BT = advantages_BT < 0
+    number = ratio_BT.new_tensor
+    lower_BT = torch.where(falling_BT, number(1 - low), number(0.0))
+    upper_BT = torch.where(falling_BT, number(torch.inf if dual is None else dual), number(1 + high))
+    losses_BT = -advantages_BT * ratio_BT.clamp(lower_BT, upper_BT)
+    above_BT = ratio_BT > upper_BT
+    report = {"clipped_low": ratio_BT < lower_BT, "clipped_high": above_BT & (advantages_BT > 0)}
+    if dual is not None:
+        report["clipped_dual"] = above_BT & falling_BT
+    return losses_BT, report

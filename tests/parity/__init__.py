@@ -1,0 +1,1 @@
+"""Values that verl and TRL compute, recorded once, and what loads them."""

@@ -1,0 +1,107 @@
+"""Rules and sums: values, names that stay, and failures that are never numbers."""
+
+import asyncio
+import sys
+import types
+
+import pytest
+
+from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
+from rewardsmith.rewards import make_reward
+from rewardsmith.rewards.rules import RULES
+
+
+def group(*texts: str, answer: object = "9") -> RolloutGroup:
+    return RolloutGroup(Prompt("p", [Message("user", "7+5-3?")], answer=answer), [Rollout(text) for text in texts])
+
+
+def score(table: object, *texts: str, answer: object = "9") -> tuple[Score, ...]:
+    return asyncio.run(make_reward(table).score(group(*texts, answer=answer)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "value"),
+    [
+        ("arithmetic", "7+5=12;12-3=9;#9", 1.0),
+        ("arithmetic", "#9", 1.0),
+        ("arithmetic", "# 9 ", 1.0),
+        ("arithmetic", "9", 0.0),
+        ("arithmetic", "#8", 0.0),
+        ("arithmetic", "#9#9", 0.0),
+        ("arithmetic", "#8;#9", 0.0),
+        ("arithmetic", "#09", 0.0),
+        ("arithmetic", "", 0.0),
+        ("exact", "9", 1.0),
+        ("exact", " 9\n", 1.0),
+        ("exact", "9.", 0.0),
+        ("exact", "", 0.0),
+    ],
+)
+def test_rules(rule: str, text: str, value: float) -> None:
+    assert RULES[rule](group(text).prompt, text) == value
+    assert [s.value for s in score({"type": "rule", "rule": rule}, text)] == [value]
+
+
+@pytest.fixture
+def faults() -> types.ModuleType:
+    """A user's module whose rules misbehave."""
+    module = types.ModuleType("faulty_rules_71b")
+
+    def crash(prompt: Prompt, text: str) -> float:
+        if "crash" in text:
+            raise RuntimeError("the verifier broke")
+        return 1.0
+
+    def not_a_number(prompt: Prompt, text: str) -> float:
+        return float("nan") if "nan" in text else 1.0
+
+    def nothing(prompt: Prompt, text: str) -> float:
+        return None  # type: ignore[return-value]
+
+    module.crash, module.not_a_number, module.nothing = crash, not_a_number, nothing
+    sys.modules[module.__name__] = module
+    yield module
+    del sys.modules[module.__name__]
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "detail"),
+    [
+        ("crash", "please crash", "RuntimeError: the verifier broke"),
+        ("not_a_number", "nan", "finite"),
+        ("nothing", "any", "give exactly one"),
+    ],
+)
+def test_a_rule_that_misbehaves_is_a_failure_of_its_rollout_alone(
+    faults: types.ModuleType, rule: str, text: str, detail: str
+) -> None:
+    table = {"type": "rule", "rule": f"{faults.__name__}:{rule}"}
+    bad, good = score(table, text, "fine")
+    assert bad.value is None
+    assert bad.failure.kind == "crashed"
+    assert detail in bad.failure.detail
+    if rule != "nothing":
+        assert good.value == 1.0
+
+
+def test_a_sum_weighs_its_parts_and_keeps_their_names() -> None:
+    parts = {
+        "answer": {"type": "rule", "rule": "arithmetic", "weight": 2.0},
+        "text": {"type": "rule", "rule": "exact", "weight": -0.5},
+    }
+    first, second = score({"type": "sum", "parts": parts}, "#9", "9")
+    assert (first.value, second.value) == (2.0, -0.5)
+    assert {name: part.value for name, part in first.named_parts()} == {"answer": 1.0, "text": 0.0}
+
+
+def test_a_sum_with_a_failed_part_fails_and_keeps_its_parts(faults: types.ModuleType) -> None:
+    parts = {
+        "answer": {"type": "rule", "rule": "arithmetic"},
+        "other": {"type": "sum", "parts": {"inner": {"type": "rule", "rule": f"{faults.__name__}:crash"}}},
+    }
+    bad, good = score({"type": "sum", "parts": parts}, "crash #9", "#9")
+    assert bad.value is None
+    assert "part 'other': part 'inner': RuntimeError" in bad.failure.detail
+    assert [name for name, _ in bad.named_parts()] == ["answer", "other", "other.inner"]
+    assert bad.parts["answer"].ok
+    assert good.value == 2.0

@@ -1,0 +1,73 @@
+"""The command line as a user meets it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rewardsmith import __version__
+from rewardsmith.cli import main
+
+QUICKSTART = str(Path(__file__).parents[1] / "recipes" / "quickstart.toml")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the command line in this process and return its exit status."""
+    monkeypatch.setattr(sys, "argv", ["rewardsmith", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+def test_explain_prints_a_recipe_with_every_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "explain", QUICKSTART, "stages.policy.advantage.type=rloo") == 0
+    printed = capsys.readouterr().out
+    assert 'type = "rloo"' in printed
+    assert 'leave_one_out = "exact"' in printed
+
+
+def test_a_mistake_prints_its_message_and_exits_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "explain", QUICKSTART, "stages.policy.loss.hgih=0.3") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert "stages.1.loss.hgih = 0.3" in captured.err
+    assert 'Did you mean "high"?' in captured.err
+
+
+def test_a_real_process_shows_no_traceback_and_survives_a_closed_pipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "typo.toml"
+    recipe.write_text("stagess = []")
+    command = [sys.executable, "-m", "rewardsmith.cli", "explain"]
+    failed = subprocess.run([*command, str(recipe)], capture_output=True, text=True, check=False)
+    assert failed.returncode == 2
+    assert "Traceback" not in failed.stderr
+    assert 'Did you mean "stages"?' in failed.stderr
+    piped = subprocess.run(
+        f"{sys.executable} -m rewardsmith.cli explain {QUICKSTART} | head -n 1",
+        shell=True, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert piped.stdout.startswith("title = ")
+    assert piped.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["explain", "--help"]])
+def test_help_teaches(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *arguments) == 0
+    assert "explain" in capsys.readouterr().out
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--version") == 0
+    assert __version__ in capsys.readouterr().out
+
+
+def test_an_unknown_command_exits_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, "explian", QUICKSTART) == 2

@@ -1,0 +1,281 @@
+"""Recipes: what is accepted, what is refused and with which words, overrides, and the explanation."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardsmith.components import Choice, Chosen, Settings, build, settings_of
+from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.recipe import explain, load_recipe, override, parse_recipe, toml
+
+RECIPES = sorted(Path(__file__).parents[1].glob("recipes/**/*.toml"))
+
+REWARD = {"type": "rule", "rule": "exact"}
+
+
+def table(**policy: Any) -> dict[str, Any]:
+    """Return a small valid recipe; keyword arguments change its policy stage."""
+    stage = {"type": "policy", "model": "policy", "data": "train", "steps": 2, "reward": REWARD} | policy
+    return {
+        "models": {"policy": {"init": "tiny-llama"}},
+        "data": {"train": {"type": "arithmetic"}},
+        "stages": [stage],
+    }
+
+
+def problems(recipe: dict[str, Any]) -> dict[str, str]:
+    """Return the problems of a recipe: path -> message with the value in front."""
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(recipe)
+    return {p.path: f"{p.value} {p.message}".strip() for p in caught.value.problems}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_every_shipped_recipe_is_valid_and_its_explanation_is_the_same_recipe(path: Path) -> None:
+    recipe = load_recipe(path)
+    text = explain(recipe)
+    again = parse_recipe(tomllib.loads(text))
+    assert again == recipe
+    assert explain(again) == text
+
+
+def test_there_is_a_quickstart() -> None:
+    assert "quickstart" in [path.stem for path in RECIPES]
+
+
+def test_every_setting_of_every_shipped_recipe_is_described() -> None:
+    for path in RECIPES:
+        for line in explain(load_recipe(path)).splitlines():
+            assert not line or line.startswith("[") or "  # " in line or line.startswith("# "), line
+
+
+def test_defaults_are_filled_in_by_the_component_itself() -> None:
+    stage = parse_recipe(table(loss="gspo")).stages[0].settings
+    assert stage.loss.arguments() == {"low": 3e-4, "high": 4e-4}
+    assert stage.advantage.name == "grpo"
+    assert stage.advantage.beside.combine == "before"
+
+
+def test_a_name_is_short_for_a_table_with_a_type() -> None:
+    assert parse_recipe(table(advantage="rloo")) == parse_recipe(table(advantage={"type": "rloo"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "words"),
+    [
+        ({"stepz": 1}, "stages.0.stepz", ["1", "unknown setting", '"policy"', 'Did you mean "steps"?']),
+        ({"steps": "2"}, "stages.0.steps", ['"2"', "integer"]),
+        ({"steps": True}, "stages.0.steps", ["true", "integer"]),
+        ({"steps": 0}, "stages.0.steps", ["0", "greater than or equal to 1"]),
+        ({"model": "polcy"}, "stages.0.model", ['"polcy"', "[models.polcy]", 'Did you mean "policy"?']),
+        ({"data": "x"}, "stages.0.data", ['"x"', "Known: train"]),
+        ({"type": "polcy"}, "stages.0.type", ["unknown stage", 'Did you mean "policy"?', "evaluate, policy, sft"]),
+        ({"reward": {}}, "stages.0.reward", ["has no type", "rule, sum"]),
+        ({"reward": 3}, "stages.0.reward", ["3", "table"]),
+        ({"advantage": {"type": "rlo"}}, "stages.0.advantage.type", ['"rlo"', 'Did you mean "rloo"?', "module:Name"]),
+        ({"advantage": {"type": 7}}, "stages.0.advantage.type", ["7", "text"]),
+        ({"advantage": {"type": "gae", "lam": 1.5}}, "stages.0.advantage.lam", ["1.5", "less than or equal to 1"]),
+        ({"advantage": {"type": "gae", "combin": "after"}}, "stages.0.advantage.combin", ['mean "combine"']),
+        ({"loss": {"type": "clip", "low": float("nan")}}, "stages.0.loss.low", ["nan", "finite"]),
+        ({"loss": {"type": "clip", "dual": 0.5}}, "stages.0.loss.dual", ["0.5", "greater than 1"]),
+        ({"reduction": "constant-length"}, "stages.0.reduction.length", ["is missing", "tokens to divide by"]),
+        ({"kl": {"place": "los"}}, "stages.0.kl.place", ['"los"', "'reward' or 'loss'", 'mean "loss"']),
+        ({"optimizer": {}}, "stages.0.optimizer.lr", ["is missing", "peak learning rate"]),
+        ({"optimizer": {"lr": 1, "beta": 2}}, "stages.0.optimizer.beta", ["[optimizer]", "beta1"]),
+        ({"reward": {"type": "sum", "parts": {}}}, "stages.0.reward.parts", ["at least 1"]),
+        ({"reward": {"type": "no_such_module:Reward"}}, "stages.0.reward.type", ["cannot import", "no_such_module"]),
+        ({"reward": {"type": "math:sqroot"}}, "stages.0.reward.type", ["has no 'sqroot'", "sqrt"]),
+        ({"reward": {"type": "math:pi"}}, "stages.0.reward.type", ["float", "function or a class"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_path_its_value_and_a_remedy(change: dict, path: str, words: list[str]) -> None:
+    found = problems(table(**change))
+    assert list(found) == [path]
+    for word in words:
+        assert word in found[path]
+
+
+def test_a_mistake_deep_inside_a_composed_reward_has_the_whole_path() -> None:
+    part = {"type": "rule", "rule": {"type": "exat"}, "weigth": 2.0}
+    found = problems(table(reward={"type": "sum", "parts": {"answer": part}}))
+    assert 'Did you mean "exact"?' in found["stages.0.reward.parts.answer.rule.type"]
+    assert 'Did you mean "weight"?' in found["stages.0.reward.parts.answer.weigth"]
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    recipe = table(steps=-1, loss="clp") | {"sed": 3}
+    recipe["models"]["policy"] = {}
+    assert set(problems(recipe)) == {"models.policy.init", "stages.0.steps", "stages.0.loss.type", "sed"}
+
+
+@pytest.mark.parametrize(("recipe", "path"), [({}, "stages"), ({"stages": []}, "stages"), ({"stages": 1}, "stages")])
+def test_a_recipe_without_stages_is_refused(recipe: dict[str, Any], path: str) -> None:
+    assert path in problems(recipe)
+
+
+def test_a_users_own_classes_and_functions_are_found_beside_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "my_own_rewards_f3a.py").write_text(
+        "from rewardsmith import Score\n"
+        "class Length:\n"
+        "    '''Longer is better.'''\n"
+        "    def __init__(self, *, per_character: float = 0.5): self.per_character = per_character\n"
+        "    async def score(self, group):\n"
+        "        return tuple(Score(self.per_character * len(r.text)) for r in group.rollouts)\n"
+        "def raw(rewards_BT, mask_BT, groups_B, values_BT=None, support_BT=None, *, discount: float = 1.0):\n"
+        "    '''The reward itself.'''\n"
+        "    return rewards_BT\n"
+    )
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[models.policy]\ninit = "tiny-llama"\n[data.train]\ntype = "arithmetic"\n[[stages]]\ntype = "policy"\n'
+        'model = "policy"\ndata = "train"\nsteps = 1\nadvantage = "my_own_rewards_f3a:raw"\n'
+        'reward = { type = "my_own_rewards_f3a:Length", per_character = 2.0 }\n'
+    )
+    loaded = load_recipe(recipe)
+    assert loaded.stages[0].settings.reward.build().per_character == 2.0
+    assert "Longer is better" in explain(loaded)
+    with pytest.raises(RecipeError, match=r'per_char = 1[\s\S]*Did you mean "per_character"\?'):
+        load_recipe(recipe, ["stages.0.reward.per_char=1"])
+
+
+def test_a_users_module_that_raises_is_reported_and_not_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_module_9c1.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = problems(table(reward="broken_module_9c1:Reward"))
+    assert "ZeroDivisionError: division by zero" in found["stages.0.reward.type"]
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"title = ", "not valid TOML"),
+        (b"a = 1\nb = = 2\n", "line 2"),
+        (b"\xff\xfe", "UTF-8"),
+        (b"x = " + b"[" * 5000, "not valid TOML"),
+    ],
+)
+def test_a_file_that_is_not_a_recipe(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=words):
+        load_recipe(path)
+
+
+def test_a_file_that_is_not_there_suggests_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "quickstart.toml").touch()
+    with pytest.raises(UserError, match=r'Did you mean "quickstart.toml"\?'):
+        load_recipe(tmp_path / "quikstart.toml")
+    with pytest.raises(UserError, match="there is no recipe"):
+        load_recipe(tmp_path / "nowhere" / "x.toml")
+    with pytest.raises(UserError, match="cannot read"):
+        load_recipe(tmp_path)
+
+
+# ---- overrides ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("a.b=1", {"a": {"b": 1}}),
+        ("a.b=1e-3", {"a": {"b": 1e-3}}),
+        ("a.b=true", {"a": {"b": True}}),
+        ("a.b=[1, 2]", {"a": {"b": [1, 2]}}),
+        ('a.b={ type = "x" }', {"a": {"b": {"type": "x"}}}),
+        ('a.b="1"', {"a": {"b": "1"}}),
+        ("a.b=plain text", {"a": {"b": "plain text"}}),
+        ("a.b=x=y", {"a": {"b": "x=y"}}),
+        ("a.b=", {"a": {"b": ""}}),
+        ("a.b=1\nc=2", {"a": {"b": "1\nc=2"}}),
+        ('a."b.c"=1', {"a": {"b": "old", "b.c": 1}}),
+        ("n.new.deep=1", {"a": {"b": "old"}, "n": {"new": {"deep": 1}}}),
+    ],
+)
+def test_overrides_are_toml_or_text(change: str, expected: dict[str, Any]) -> None:
+    recipe: dict[str, Any] = {"a": {"b": "old"}}
+    override(recipe, change)
+    assert recipe == expected
+
+
+@pytest.mark.parametrize("key", ["0", "sft", "cold"])
+def test_an_entry_of_a_list_is_named_by_number_type_or_name(key: str) -> None:
+    recipe: dict[str, Any] = {"stages": [{"type": "sft", "name": "cold"}, {"type": "policy"}]}
+    override(recipe, f"stages.{key}.steps=5")
+    assert recipe["stages"][0]["steps"] == 5
+
+
+def test_an_override_goes_into_a_choice_that_was_given_by_name() -> None:
+    recipe = {"loss": "clip"}
+    override(recipe, "loss.high=0.3")
+    assert recipe == {"loss": {"type": "clip", "high": 0.3}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("steps", "key.path=value"),
+        ("=3", "key.path=value"),
+        ("a..b=3", "cannot read the key"),
+        ("stages.7.x=1", "2 entries"),
+        ("stages.polcy.x=1", 'Did you mean "policy"'),
+        ("stages.policy.x=1", "several entries match"),
+        ("seed.x=1", "not a table"),
+        ("seed.x.y=1", "not a table"),
+    ],
+)
+def test_an_override_that_cannot_be_applied(change: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        override({"seed": 1, "stages": [{"type": "policy"}, {"type": "policy"}]}, change)
+
+
+# ---- components ---------------------------------------------------------------------------------------------------
+
+PLAIN = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(PLAIN)
+def test_plain_values_survive_toml(value: Any) -> None:
+    assert tomllib.loads(f"value = {toml(value)}") == {"value": value}
+
+
+def test_settings_are_the_keyword_only_parameters() -> None:
+    def component(data: object, *, needed: int, given: str = "x") -> None: ...
+
+    fields = settings_of(component).model_fields
+    assert {name: field.is_required() for name, field in fields.items()} == {"needed": True, "given": False}
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        parse_recipe(table()).seed = 3  # type: ignore[misc]
+
+
+def test_build_reports_like_a_recipe() -> None:
+    choice = Choice("reward", "rewardsmith.rewards:REWARDS")
+    with pytest.raises(RecipeError, match=r'Did you mean "exact"\?'):
+        build(choice, {"type": "rule", "rule": "exat"})
+    with pytest.raises(RecipeError, match="has no type"):
+        build(choice, {})
+
+
+def test_a_pydantic_class_of_another_kind_is_refused() -> None:
+    from pydantic import BaseModel
+
+    class Loose(BaseModel):
+        x: int = 0
+
+    with pytest.raises(UserError, match="Settings"):
+        settings_of(Loose)
+    assert issubclass(settings_of(type("Strict", (Settings,), {})), Settings)
+    assert isinstance(parse_recipe(table()).stages[0], Chosen)
