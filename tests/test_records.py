@@ -2,6 +2,7 @@
 
 import json
 import string
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -144,10 +145,6 @@ ASK = '"id": "p", "messages": [{"role": "user", "content": ""}]'
 P = f'"prompt": {{{ASK}}}'
 
 
-def unclear(kind: type, line: str | bytes, words: str, reason: str) -> Any:
-    return pytest.param(kind, line, words, marks=pytest.mark.xfail(strict=True, reason=reason))
-
-
 HOSTILE = [
     (Score, "", "not JSON"),
     (Score, "{", "not JSON"),
@@ -171,8 +168,7 @@ HOSTILE = [
     (Score, '{"value": "1"}', r"Score\.value is a str"),
     (Score, '{"value": true}', r"Score\.value is a bool"),
     (Score, '{"value": [1]}', r"Score\.value is a list"),
-    (Score, '{"value": ' + "9" * 400 + "}", "Score"),
-    unclear(Score, '{"value": ' + "9" * 400 + "}", r"Score\.value", "OverflowError does not name the field"),
+    (Score, '{"value": ' + "9" * 400 + "}", r"Score\.value"),
     (Score, "{}", "give exactly one of the two"),
     (Score, '{"valeu": 1}', "unknown field 'valeu'. Did you mean \"value\"\\? Score has: failure, feedback, parts"),
     (Score, '{"xyzzy": 1}', "unknown field 'xyzzy'. Score has"),
@@ -181,7 +177,7 @@ HOSTILE = [
     (Score, '{"value": 1, "parts": null}', r"Score\.parts is None: it must be a table"),
     (Score, '{"value": 1, "parts": {"a": {"b": 1}}}', r"Score\.parts\.a has an unknown field 'b'"),
     (Score, '{"value": 1, "parts": {"\\ud800": {"value": 1}}}', "lone surrogate"),
-    unclear(Score, '{"value": 1, "parts": {"\\ud800": {"value": "1"}}}', "Score", "the message holds the surrogate"),
+    (Score, '{"value": 1, "parts": {"\\ud800": {"value": "1"}}}', "Score"),
     (Score, '{"failure": {"kind": "tired"}}', r"Score\.failure: Failure\.kind is 'tired'"),
     (Score, '{"failure": {}}', r"Score\.failure has no field 'kind': Failure needs it"),
     (Score, '{"value": 1, "feedback": "\\ud800"}', "lone surrogate"),
@@ -228,7 +224,7 @@ HOSTILE = [
     (Ranking, "{" + P + ', "candidates": "ab", "scores": [1, 2]}', r"Ranking\.candidates is a str"),
     (Ranking, "{" + P + ', "candidates": ["a", 2], "scores": [1, 2]}', r"Ranking\.candidates\[1\] is a int"),
     (Ranking, "{" + P + ', "candidates": ["a", "b"], "scores": [1, Infinity]}', r"Ranking\.scores\[1\] is inf"),
-    unclear(Ranking, "{" + P + ', "candidates": ["a", "\\ud800"], "scores": [1, 2]}', "surrogate", "it is accepted"),
+    (Ranking, "{" + P + ', "candidates": ["a", "\\ud800"], "scores": [1, 2]}', "surrogate"),
 ]
 
 
@@ -264,9 +260,14 @@ def paths(value: Any, prefix: tuple[Any, ...] = ()) -> Any:
         yield from paths(item, (*prefix, key))
 
 
-@pytest.mark.xfail(strict=True, reason="an integer of more than 4300 digits is accepted, but Python does not print it")
-def test_whatever_a_noun_accepts_can_be_written() -> None:
-    dumps(Prompt("p", [Message("user", "")], answer=10**5000))
+@pytest.mark.parametrize(("noun", "field"), [(Failure("timeout"), "attempts"), (GOLDEN_NOUN.group, "policy_version")])
+def test_a_count_that_is_accepted_can_be_written(noun: Any, field: str) -> None:
+    try:
+        noun = replace(noun, **{field: 10**5000})
+    except ValueError as error:
+        assert field in str(error)  # noqa: PT017
+    else:
+        dumps(noun)
 
 
 def test_arrays_are_written_in_little_endian_whatever_the_machine() -> None:

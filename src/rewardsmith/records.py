@@ -91,7 +91,7 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
     if origin is Mapping:
         if not isinstance(value, dict):
             raise UserError(f"{path} is {_shown(value)}: it must be a table")
-        return {key: _decode(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
+        return {key: _decode(arguments[1], item, f"{path}.{_printable(key)}") for key, item in value.items()}
     return value  # checked by the noun itself
 
 
@@ -126,6 +126,11 @@ def _decode_array(value: Any, path: str) -> NDArray[Any] | list[Any]:
             except (binascii.Error, ValueError) as error:
                 raise UserError(f"{path} is not base64 of {name} numbers: {error}") from None
     raise UserError(f'{path} is {_shown(value)}: it must be a list of numbers or {{"int32": base64}}')
+
+
+def _printable(key: str) -> str:
+    """Escape what cannot be written as UTF-8: a lone surrogate in a message would break the printing of it."""
+    return key.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _shown(value: object) -> str:

@@ -60,6 +60,10 @@ class _Noun:
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
+    def __reduce__(self) -> tuple[type[_Noun], tuple[Any, ...]]:
+        """Pickle by value: what is unpickled is checked, and its arrays are made read-only, once more."""
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
@@ -69,8 +73,8 @@ class _Noun:
 
 
 def _same(a: object, b: object) -> bool:
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return type(a) is type(b) and np.array_equal(a, b)  # type: ignore[arg-type]
     return bool(a == b)
 
 
@@ -116,7 +120,8 @@ class Prompt(_Noun):
         if not self.messages:
             raise ValueError(f"Prompt.messages of {self.id!r} is empty: a prompt needs at least one message")
         self._set("answer", _freeze("Prompt.answer", self.answer))
-        self._set("info", _freeze("Prompt.info", dict(self.info)))
+        _require("Prompt.info", self.info, Mapping)
+        self._set("info", _freeze("Prompt.info", self.info))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +230,7 @@ class Score(_Noun):
             self._set("value", _finite("Score.value", self.value))
         if self.failure is not None:
             _require("Score.failure", self.failure, Failure)
+        _require("Score.parts", self.parts, Mapping)
         for name, part in self.parts.items():
             _require_text("a name in Score.parts", name, empty=False)
             _require(f"Score.parts[{name!r}]", part, Score)
@@ -349,6 +355,8 @@ class Ranking(_Noun):
     def __post_init__(self) -> None:
         _require("Ranking.prompt", self.prompt, Prompt)
         self._set("candidates", _tuple_of("Ranking.candidates", self.candidates, str))
+        for i, candidate in enumerate(self.candidates):
+            _require_text(f"Ranking.candidates[{i}]", candidate)
         self._set("scores", _vector("Ranking.scores", self.scores, np.float64))
         _require_text("Ranking.analysis", self.analysis)
         if len(self.candidates) < 2:
@@ -383,15 +391,19 @@ def _require_text(name: str, value: object, *, empty: bool = True) -> None:
 def _require_count(name: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is a {type(value).__name__}: it must be an int")
-    if value < least:
-        raise ValueError(f"{name} is {value}: it must be at least {least}")
+    if not least <= value < 2**63:
+        shown = str(value) if abs(value) < 2**64 else f"an integer of {value.bit_length()} bits"
+        raise ValueError(f"{name} is {shown}: it must be at least {least}, and fit 64 bits")
 
 
 def _finite(name: str, value: object) -> float:
     """Return `value` as a Python float; refuse anything that is not a finite number."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name} is a {type(value).__name__}: it must be a number")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is too large: it must fit a float") from None
     if not math.isfinite(number):
         raise ValueError(f"{name} is {number}: it must be finite; what cannot be scored is a Failure, not a number")
     return number
@@ -407,7 +419,10 @@ def _tuple_of(name: str, values: object, kind: type) -> tuple[Any, ...]:
 
 def _vector(name: str, values: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
     """Return a read-only one-dimensional copy of `values` in `dtype`, checked to hold the same finite numbers."""
-    given = np.asarray(values)
+    try:
+        given = np.asarray(values)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{name} cannot be read as numbers: {error}") from None
     if given.size == 0:
         given = np.empty(0, dtype)
     if given.ndim != 1:
@@ -427,6 +442,7 @@ def _vector(name: str, values: ArrayLike, dtype: type[np.generic]) -> NDArray[An
 
 
 _MAX_DEPTH = 64
+_MAX_BITS = 4096  # Python refuses to print integers of more than 4,300 digits
 
 
 def _freeze(name: str, value: object, depth: int = 0) -> Any:
@@ -438,7 +454,13 @@ def _freeze(name: str, value: object, depth: int = 0) -> Any:
     if isinstance(value, str):
         _require_text(name, value)
         return value
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > _MAX_BITS:
+            raise ValueError(
+                f"{name} is an integer of {value.bit_length()} bits, more than {_MAX_BITS}: keep it as text"
+            )
         return value
     if isinstance(value, float):
         if not math.isfinite(value):

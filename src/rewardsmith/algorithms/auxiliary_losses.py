@@ -44,12 +44,12 @@ def value_loss(
 
 
 def entropy(logits_NV: FloatNV) -> FloatN:
-    r"""Return the entropy of softmax(logits) at each position: $H = \log\sum_v e^{z_v} - \sum_v p_v z_v$, in nats.
+    r"""Return the entropy of softmax(logits) at each position: $H = -\sum_v p_v \log p_v$, in nats.
 
     Logits of -inf are allowed (forbidden tokens): they have probability 0 and add nothing.
     """
-    finite_NV = torch.where(torch.isneginf(logits_NV), 0, logits_NV)
-    return torch.logsumexp(logits_NV, dim=-1) - (torch.softmax(logits_NV, dim=-1) * finite_NV).sum(-1)
+    logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
+    return -(logprobs_NV.exp() * torch.where(torch.isneginf(logits_NV), 0, logprobs_NV)).sum(-1)
 
 
 def positive_sft_loss(logprobs_BT: FloatBT, advantages_BT: FloatBT, mask_BT: MaskBT) -> tuple[FloatBT, MaskBT]:

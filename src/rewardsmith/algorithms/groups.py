@@ -54,22 +54,24 @@ class Groups:
         """
         weights_B = self.votes_B.double() if weights_B is None else weights_B.double()
         mean_B = self.total(values_B.double() * weights_B) / self.total(weights_B).clamp(min=1e-300)
-        return torch.where(self.constant(values_B), values_B.double(), mean_B)
+        low_B, high_B = self.range(values_B)
+        return torch.where(low_B == high_B, low_B, mean_B)
 
     def leave_one_out(self, values_B: FloatB) -> FloatB:
         """Return for each voting row the mean over the *other* voters of its group; its own value if it has none."""
         others_B = (self.total(values_B) - values_B.double()) / (self.voters_B - 1).clamp(min=1)
-        return torch.where(self.constant(values_B), values_B.double(), others_B)
+        low_B, high_B = self.range(values_B)
+        return torch.where(low_B == high_B, low_B, others_B)
 
     def std(self, values_B: FloatB) -> FloatB:
         """Return for each row the unbiased standard deviation over its group's voters; 0 for fewer than two."""
         centred_B = torch.where(self.votes_B, values_B.double() - self.mean(values_B), 0)
         return (self.total(centred_B.square()) / (self.voters_B - 1).clamp(min=1)).sqrt()
 
-    def constant(self, values_B: FloatB) -> MaskB:
-        """Return for each row whether all voters of its group hold the very same value."""
+    def range(self, values_B: FloatB) -> tuple[FloatB, FloatB]:
+        """Return for each row the smallest and the largest value of its group's voters; (inf, -inf) without voters."""
         low_G = torch.full((len(self.index_B),), torch.inf, dtype=torch.float64, device=values_B.device)
         high_G = -low_G
         low_G.scatter_reduce_(0, self.index_B, torch.where(self.votes_B, values_B.double(), torch.inf), "amin")
         high_G.scatter_reduce_(0, self.index_B, torch.where(self.votes_B, values_B.double(), -torch.inf), "amax")
-        return (low_G >= high_G)[self.index_B]
+        return low_G[self.index_B], high_G[self.index_B]

@@ -38,16 +38,15 @@ def gather_steps(rewards_BT: FloatBT, mask_BT: MaskBT, steps_BT: IntBT | None = 
     if steps_BT is None:
         end_BT = last_token(mask_BT)
         return torch.where(end_BT, kept_BT.sum(-1, keepdim=True), 0), end_BT
+    steps_BT = torch.where(mask_BT, steps_BT, 0).long()
     if steps_BT.numel() and (int(steps_BT.min()) < 0 or int(steps_BT.max()) >= mask_BT.shape[1]):
         raise ValueError("steps_BT counts the steps of a row from 0, and a row has at most T of them")
-    sums_BT = torch.zeros_like(kept_BT).scatter_add(-1, steps_BT.long(), kept_BT)  # column = step
+    sums_BT = torch.zeros_like(kept_BT).scatter_add(-1, steps_BT, kept_BT)  # column = step
     # A token ends its step if no later token that counts has the same number.
     columns_BT = torch.arange(mask_BT.shape[1], device=mask_BT.device).expand_as(steps_BT)
-    ends = torch.full_like(columns_BT, -1).scatter_reduce(
-        -1, steps_BT.long(), torch.where(mask_BT, columns_BT, -1), "amax"
-    )
-    end_BT = mask_BT & (ends.gather(-1, steps_BT.long()) == columns_BT)
-    return torch.where(end_BT, sums_BT.gather(-1, steps_BT.long()), 0), end_BT
+    ends = torch.full_like(columns_BT, -1).scatter_reduce(-1, steps_BT, torch.where(mask_BT, columns_BT, -1), "amax")
+    end_BT = mask_BT & (ends.gather(-1, steps_BT) == columns_BT)
+    return torch.where(end_BT, sums_BT.gather(-1, steps_BT), 0), end_BT
 
 
 def smooth(rewards_BT: FloatBT, mask_BT: MaskBT, *, lam: float) -> FloatBT:
@@ -143,6 +142,7 @@ def pairwise_accuracy(sums_B: FloatB, outcomes_B: FloatB, votes_B: MaskB, groups
     Pairs are weighted by the difference of their outcomes, and a tie of the model counts one half. Groups are averaged;
     those without any difference in outcome are left out, and 0.5 (chance) stands for a batch that has no others.
     """
+    outcomes_B, sums_B = torch.where(votes_B, outcomes_B, 0), torch.where(votes_B, sums_B, 0)
     pair_BB = (groups_B[:, None] == groups_B[None, :]) & votes_B[:, None] & votes_B[None, :]
     weight_BB = (outcomes_B[:, None] - outcomes_B[None, :]).clamp(min=0) * pair_BB  # i is better than j
     difference_BB = sums_B[:, None] - sums_B[None, :]

@@ -33,6 +33,8 @@ def importance_weights(
     `truncate` is truncated importance sampling (Ionides 2008), as used for the gap between inference engines and
     trainers; `drop` with a floor is the masked form (IcePop). Weights are 0 where masked.
     """
+    if floor > cap:
+        raise ValueError(f"floor is {floor} and cap {cap}: the smallest weight cannot be above the largest")
     learner_BT = learner_BT.detach()
     difference_BT = masked_difference("learner logprobs", learner_BT, "sampler logprobs", sampler_BT, mask_BT)
     if level == "sequence":

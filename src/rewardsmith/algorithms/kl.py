@@ -58,7 +58,7 @@ def kl_loss(
     if not unbiased or estimator == "k2":
         return value_BT
     gradient_BT = kl_estimate(logprobs_BT, reference_BT, mask_BT, estimator="k2")
-    return value_BT.detach() + gradient_BT - gradient_BT.detach()
+    return value_BT.detach() + (gradient_BT - gradient_BT.detach())
 
 
 def kl_reward(

@@ -86,7 +86,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
         raise ValueError(f"n {n}, correct {correct}, k {k}: needs 0 <= correct <= n and 1 <= k <= n")
     if n - correct < k:
         return 1.0
-    return -math.expm1(sum(math.log1p(-k / i) for i in range(n - correct + 1, n + 1)))
+    return 0.0 - math.expm1(sum(math.log1p(-k / i) for i in range(n - correct + 1, n + 1)))
 
 
 def _vector(name: str, values: ArrayLike) -> NDArray[np.float64]:

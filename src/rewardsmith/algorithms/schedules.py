@@ -34,7 +34,7 @@ def _check(step: int, total: int, warmup: int, floor: float) -> float:
         raise ValueError(f"step {step}, total {total}, warmup {warmup}: steps are not negative, total is at least 1")
     if not 0 <= floor <= 1:
         raise ValueError(f"floor is {floor}: it is a share of the peak, between 0 and 1")
-    return min(1.0, max(0.0, (step - warmup) / max(1, total - warmup)))
+    return min(1.0, max(0.0, (min(step, total) - warmup) / max(1, total - warmup)))
 
 
 def _warm(step: int, warmup: int, factor: float) -> float:

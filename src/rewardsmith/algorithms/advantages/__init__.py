@@ -17,7 +17,8 @@ from each token on (PRIME, arXiv 2502.01456, eq. 5). An outcome is the case of o
 formula: A_t = Σ_{s≥t} γ^{s-t} (r_s - b) over the tokens s that carry a reward.
 
 Defined for every estimator here: a rollout without a voting sibling has advantage 0 wherever the baseline comes from
-its group; an outcome group whose rewards are all equal has advantage exactly 0; masked tokens have advantage 0.
+its group; an outcome group whose rewards are all equal has advantage exactly 0 (before whitening, which subtracts the
+mean of the batch); masked tokens have advantage 0.
 """
 
 from __future__ import annotations

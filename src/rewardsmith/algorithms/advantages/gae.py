@@ -31,7 +31,7 @@ def gae(
     rewards_BT: FloatBT,
     mask_BT: MaskBT,
     groups_B: IdsB,
-    values_BT: FloatBT,
+    values_BT: FloatBT | None,
     support_BT: MaskBT | None = None,
     *,
     discount: Discount = 1.0,
@@ -43,5 +43,7 @@ def gae(
     Returns:
         [B, T]; whitened over all tokens of the batch by default, as PPO implementations do.
     """
+    if values_BT is None:
+        raise ValueError("gae needs values_BT: a critic's value at every token")
     advantages_BT = generalized_advantages(rewards_BT, values_BT, mask_BT, discount=discount, lam=lam)
     return whitened(advantages_BT, mask_BT) if whiten else advantages_BT

@@ -46,7 +46,7 @@ def remax(
     rewards_BT: FloatBT,
     mask_BT: MaskBT,
     groups_B: IdsB,
-    values_BT: FloatBT,
+    values_BT: FloatBT | None,
     support_BT: MaskBT | None = None,
     *,
     discount: Discount = 1.0,
@@ -55,4 +55,6 @@ def remax(
 
     Li et al. 2023 (ReMax), arXiv 2310.10505. `values_BT` holds that reward at every token of the row.
     """
+    if values_BT is None:
+        raise ValueError("remax needs values_BT: the reward of the greedy answer, at every token of its row")
     return reinforce(rewards_BT, mask_BT, groups_B, values_BT, discount=discount)

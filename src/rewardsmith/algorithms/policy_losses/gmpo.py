@@ -24,12 +24,13 @@ def gmpo(
 ) -> tuple[FloatBT, dict[str, Tensor]]:
     r"""GMPO's loss: the advantage times the geometric mean of the tokens' pessimistically clipped ratios.
 
-    $$\ell_i = -A_i \exp\Bigl(\tfrac{1}{|y_i|}\sum_t \mathrm{sgn}(A_i)
-      \min\bigl(\mathrm{sgn}(A_i) \log\rho_{i,t},\; \mathrm{sgn}(A_i)\,\mathrm{clip}(\log\rho_{i,t}, -\epsilon_{low},
-      \epsilon_{high})\bigr)\Bigr)$$
+    $$\ell_i = -A_i \exp\Bigl(\tfrac{1}{|y_i|}\sum_t \sigma_{i,t}
+      \min\bigl(\sigma_{i,t} \log\rho_{i,t},\; \sigma_{i,t}\,\mathrm{clip}(\log\rho_{i,t}, -\epsilon_{low},
+      \epsilon_{high})\bigr)\Bigr), \qquad \sigma_{i,t} = \mathrm{sgn}(A_{i,t})$$
 
-    Zhao et al. 2025, arXiv 2507.20673, eq. 4; the paper's clip range is (e^-0.4, e^0.4). A_i is the mean advantage of
-    the response. Every token holds ℓ_i, so the reduction `sequence-mean-token-mean` is the paper's mean over rows.
+    Zhao et al. 2025, arXiv 2507.20673, eq. 4; the paper's clip range is (e^-0.4, e^0.4) and its advantage one number
+    per response. Where advantages differ within a response, A_i is their mean, as in verl and TRL. Every token holds
+    ℓ_i, so the reduction `sequence-mean-token-mean` is the paper's mean over responses.
     """
     log_ratio_BT, advantages_BT = checked(logprobs_BT, old_BT, advantages_BT, mask_BT)
     lengths_B1 = token_counts(mask_BT)[:, None].clamp(min=1)
@@ -38,7 +39,8 @@ def gmpo(
     rising_BT, number = advantages_BT > 0, log_ratio_BT.new_tensor
     lower_BT = torch.where(rising_BT, number(-torch.inf), number(-low))
     upper_BT = torch.where(rising_BT, number(high), number(torch.inf))
-    ratio_B1 = bounded_ratio(log_ratio_BT.clamp(lower_BT, upper_BT).sum(-1, keepdim=True) / lengths_B1)
+    pessimistic_BT = torch.where(advantages_BT == 0, 0, log_ratio_BT.clamp(lower_BT, upper_BT))
+    ratio_B1 = bounded_ratio(pessimistic_BT.sum(-1, keepdim=True) / lengths_B1)
     report = {
         "clipped_low": (log_ratio_BT < lower_BT) & (advantages_BT < 0),
         "clipped_high": log_ratio_BT > upper_BT,

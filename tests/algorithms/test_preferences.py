@@ -1,0 +1,157 @@
+"""Bradley-Terry, Rao-Kupper ties and Plackett-Luce: likelihoods that must sum to one."""
+
+import inspect
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rewardsmith.algorithms.preferences import bradley_terry, plackett_luce, reward_centering
+from tests.algorithms.batches import assert_close
+
+SCORES = st.floats(-8, 8)
+
+
+def one(value: float) -> Tensor:
+    return torch.tensor([value], dtype=torch.float64)
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+@settings(max_examples=40)
+@given(a=SCORES, b=SCORES, margin=st.floats(0, 3), width=st.floats(0, 2))
+def test_a_win_has_the_logistic_likelihood_of_the_difference_less_margin_and_width(
+    a: float, b: float, margin: float, width: float
+) -> None:
+    assert_close(bradley_terry(one(a), one(b)), [-math.log(sigmoid(a - b))])
+    expected = -math.log(sigmoid(a - b - margin - width))
+    assert_close(bradley_terry(one(a), one(b), margin_N=one(margin), tie_width=width), [expected])
+
+
+@settings(max_examples=40)
+@given(a=SCORES, b=SCORES, width=st.floats(1e-3, 3))
+def test_win_loss_and_tie_have_probabilities_that_sum_to_one(a: float, b: float, width: float) -> None:
+    tied_N = torch.tensor([True])
+    win = torch.exp(-bradley_terry(one(a), one(b), tie_width=width))
+    loss = torch.exp(-bradley_terry(one(b), one(a), tie_width=width))
+    tie = torch.exp(-bradley_terry(one(a), one(b), tied_N=tied_N, tie_width=width))
+    assert_close(win + loss + tie, [1.0], 1e-12)
+    assert_close(tie, torch.exp(-bradley_terry(one(b), one(a), tied_N=tied_N, tie_width=width)), 1e-12)
+
+
+@settings(max_examples=25)
+@given(a=SCORES, b=SCORES)
+def test_without_a_width_a_tie_is_half_a_win_for_either_side(a: float, b: float) -> None:
+    expected = (bradley_terry(one(a), one(b)) + bradley_terry(one(b), one(a))) / 2
+    assert_close(bradley_terry(one(a), one(b), tied_N=torch.tensor([True])), expected, 1e-12)
+
+
+def test_a_margin_is_ignored_for_ties_and_ties_are_told_apart_by_row() -> None:
+    chosen_N, rejected_N = torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5])
+    margin_N, tied_N = torch.tensor([2.0, 2.0]), torch.tensor([True, False])
+    losses_N = bradley_terry(chosen_N, rejected_N, margin_N=margin_N, tied_N=tied_N)
+    tie = -(math.log(sigmoid(0.5)) + math.log(sigmoid(-0.5))) / 2
+    assert_close(losses_N, [tie, -math.log(sigmoid(0.5 - 2))], 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [0.0, 1e-3, 1.0])
+def test_far_apart_rewards_have_finite_losses_and_gradients(dtype: torch.dtype, width: float) -> None:
+    chosen_N = torch.tensor([1e4, -1e4, 1e4, -1e4, 0.0], dtype=dtype, requires_grad=True)
+    tied_N = torch.tensor([False, False, True, True, True])
+    losses_N = bradley_terry(chosen_N, torch.zeros_like(chosen_N), tied_N=tied_N, tie_width=width)
+    losses_N.sum().backward()
+    assert losses_N.isfinite().all()
+    assert chosen_N.grad.isfinite().all()
+    assert chosen_N.grad[1] == -1  # a pair in the wrong order, far apart: the steepest slope
+
+
+def test_centering_is_the_squared_sum() -> None:
+    assert reward_centering(torch.tensor([1.0, -2.0]), torch.tensor([3.0, 2.0])).tolist() == [16, 0]
+
+
+def plackett_luce_loop(scores: list[float], levels: list[int]) -> float:
+    return -sum(
+        s - math.log(sum(math.exp(other) for other, place in zip(scores, levels, strict=True) if place >= level))
+        for s, level in zip(scores, levels, strict=True)
+    )
+
+
+@settings(max_examples=40)
+@given(
+    items=st.lists(st.tuples(SCORES, st.integers(-2, 3)), min_size=1, max_size=6),
+    hidden=st.lists(st.sampled_from([0.0, torch.nan, 1e30]), max_size=3),
+)
+def test_plackett_luce_follows_its_formula_and_ignores_items_that_do_not_exist(
+    items: list[tuple[float, int]], hidden: list[float]
+) -> None:
+    scores, levels = zip(*items, strict=True)
+    scores_GN = torch.tensor([[*scores, *hidden]], dtype=torch.float64, requires_grad=True)
+    levels_GN = torch.tensor([[*levels, *(0 for _ in hidden)]])
+    mask_GN = torch.tensor([[True] * len(items) + [False] * len(hidden)])
+    loss_G = plackett_luce(scores_GN, levels_GN, mask_GN)
+    loss_G.sum().backward()
+    assert_close(loss_G, [plackett_luce_loop(list(scores), list(levels))], 1e-9)
+    assert scores_GN.grad.isfinite().all()
+    assert not scores_GN.grad[~mask_GN].any()
+
+
+def test_probabilities_of_all_orders_of_four_items_sum_to_one() -> None:
+    orders = torch.tensor(list(itertools.permutations(range(4))))
+    scores_GN = torch.tensor([0.5, -1.0, 2.0, 0.3], dtype=torch.float64).expand(24, 4)
+    probabilities_G = torch.exp(-plackett_luce(scores_GN, orders, torch.ones(24, 4, dtype=torch.bool)))
+    assert_close(probabilities_G.sum(), 1.0, 1e-14)
+    best = probabilities_G.argmax()
+    assert orders[best].tolist() == [1, 3, 0, 2]  # places by descending score: 2.0, 0.5, 0.3, -1.0
+
+
+@settings(max_examples=25)
+@given(a=SCORES, b=SCORES)
+def test_two_items_are_bradley_terry(a: float, b: float) -> None:
+    scores_GN = torch.tensor([[a, b]], dtype=torch.float64)
+    loss_G = plackett_luce(scores_GN, torch.tensor([[0, 1]]), torch.ones(1, 2, dtype=torch.bool))
+    assert_close(loss_G, bradley_terry(one(a), one(b)), 1e-12)
+
+
+def test_lists_of_fewer_than_two_items_have_loss_and_gradient_zero() -> None:
+    scores_GN = torch.tensor([[3.0, torch.nan], [torch.nan, torch.inf]], requires_grad=True)
+    mask_GN = torch.tensor([[True, False], [False, False]])
+    loss_G = plackett_luce(scores_GN, torch.zeros(2, 2, dtype=torch.long), mask_GN)
+    loss_G.sum().backward()
+    assert loss_G.tolist() == [0, 0]
+    assert scores_GN.grad.tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_far_apart_scores_have_a_finite_ranking_loss(dtype: torch.dtype) -> None:
+    scores_GN = torch.tensor([[1e4, -1e4, 0.0]], dtype=dtype, requires_grad=True)
+    loss_G = plackett_luce(scores_GN, torch.tensor([[2, 0, 1]]), torch.ones(1, 3, dtype=torch.bool))
+    loss_G.sum().backward()
+    assert_close(loss_G, [3e4], 1e-6)
+    assert scores_GN.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
+def test_no_items_have_no_loss(shape: tuple[int, int]) -> None:
+    loss_G = plackett_luce(
+        torch.zeros(shape), torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.bool)
+    )
+    assert loss_G.tolist() == [0] * shape[0]
+    assert bradley_terry(torch.zeros(0), torch.zeros(0)).shape == (0,)
+
+
+def test_wrong_shapes_and_settings_are_named() -> None:
+    with pytest.raises(ValueError, match=r"chosen has shape \(2,\), rejected \(3,\)"):
+        inspect.unwrap(bradley_terry)(torch.zeros(2), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"tie_width is -0\.1"):
+        bradley_terry(torch.zeros(2), torch.zeros(2), tie_width=-0.1)
+    with pytest.raises(ValueError, match=r"scores, levels and mask have shapes \(1, 2\), \(1, 2\), \(1, 3\)"):
+        inspect.unwrap(plackett_luce)(
+            torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.long), torch.ones(1, 3, dtype=torch.bool)
+        )
