@@ -91,8 +91,6 @@ def sum_to_go(rewards_BT: FloatBT, mask_BT: MaskBT, *, discount: float) -> Float
     """Return `reward_to_go` of rewards that are known to be zero where masked, without another pass to make sure."""
     if discount == 0.0:
         return rewards_BT
-    if discount == 1.0:
-        return torch.where(mask_BT, rewards_BT.flip(-1).cumsum(-1).flip(-1), 0)
     if not has_gaps(mask_BT):
         return _suffix_sum(rewards_BT, discount)  # zero behind the mask, since all that follows is zero
     order_BT = _gaps_last(mask_BT)
