@@ -66,8 +66,10 @@ def test_verl_gae(name: str) -> None:
     mask_BT, rewards_BT, values_BT = (case.inputs[key] for key in ("mask_BT", "rewards_BT", "values_BT"))
     settings = {"discount": case.settings["gamma"], "lam": case.settings["lam"]}
     groups_B = torch.zeros(len(mask_BT), dtype=torch.long)
-    advantages_BT = adv.gae(rewards_BT, mask_BT, groups_B, values_BT, **settings)
-    returns_BT = adv.generalized_advantages(rewards_BT, values_BT, mask_BT, **settings) + values_BT
+    estimator = partial(adv.gae, **settings)
+    stream = adv.Stream("reward", rewards_BT)
+    advantages_BT = adv.credit([stream], mask_BT, groups_B, values_BT, estimator=estimator, whiten=True)
+    returns_BT = estimator(rewards_BT, mask_BT, groups_B, values_BT) + values_BT
     assert_near_where(mask_BT, advantages_BT, case.outputs["advantages_BT"])
     assert_near(returns_BT[mask_BT], case.outputs["returns_BT"][mask_BT])
 

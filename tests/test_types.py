@@ -78,25 +78,25 @@ every_noun = pytest.mark.parametrize("make", MAKERS)
 
 
 REFUSED = [
-    (message, {"role": 7}, r"Message\.role is a int: it must be a str"),
+    (message, {"role": 7}, r"Message\.role is of type int: it must be str"),
     (message, {"role": ""}, r"Message\.role is empty"),
-    (message, {"content": None}, r"Message\.content is a NoneType"),
+    (message, {"content": None}, r"Message\.content is of type NoneType"),
     (message, {"content": LONE}, r"Message\.content has a lone surrogate at character 1"),
     (prompt, {"id": ""}, r"Prompt\.id is empty"),
     (prompt, {"messages": []}, r"Prompt\.messages of 'p-1' is empty"),
-    (prompt, {"messages": "hello"}, r"Prompt\.messages is a str: it must be a list or tuple"),
-    (prompt, {"messages": [{"role": "user"}]}, r"Prompt\.messages\[0\] is a dict: it must be a Message"),
-    (prompt, {"source": None}, r"Prompt\.source is a NoneType"),
-    (prompt, {"answer": {1, 2}}, r"Prompt\.answer is a set: only JSON values"),
+    (prompt, {"messages": "hello"}, r"Prompt\.messages is of type str: it must be a list or tuple"),
+    (prompt, {"messages": [{"role": "user"}]}, r"Prompt\.messages\[0\] is of type dict: it must be Message"),
+    (prompt, {"source": None}, r"Prompt\.source is of type NoneType"),
+    (prompt, {"answer": {1, 2}}, r"Prompt\.answer is of type set: only JSON values"),
     (prompt, {"answer": float("nan")}, r"Prompt\.answer is nan: JSON has no such number"),
     (prompt, {"answer": [1, np.array([np.inf])]}, r"Prompt\.answer\[1\]\[0\] is inf"),
     (prompt, {"answer": 10**5000}, r"Prompt\.answer is an integer of 16610 bits"),
-    (prompt, {"info": {"a": {"b": [1, object()]}}}, r"Prompt\.info\.a\.b\[1\] is a object"),
-    (prompt, {"info": {1: 2}}, r"the key 1 of Prompt\.info is a int"),
+    (prompt, {"info": {"a": {"b": [1, object()]}}}, r"Prompt\.info\.a\.b\[1\] is of type object"),
+    (prompt, {"info": {1: 2}}, r"the key 1 of Prompt\.info is of type int"),
     (prompt, {"info": {LONE: 2}}, r"the key .* of Prompt\.info has a lone surrogate"),
     (prompt, {"info": {"a": LONE}}, r"Prompt\.info\.a has a lone surrogate"),
     (prompt, {"info": None}, r"Prompt\.info"),
-    (rollout, {"text": b"12"}, r"Rollout\.text is a bytes"),
+    (rollout, {"text": b"12"}, r"Rollout\.text is of type bytes"),
     (rollout, {"tokens": [4]}, "Rollout has 1 tokens but 2 logprobs"),
     (rollout, {"tokens": [4, -1]}, r"Rollout\.tokens holds -1: a token id is not negative"),
     (rollout, {"tokens": [4, 2**31]}, r"Rollout\.tokens holds a value that does not fit int32"),
@@ -109,30 +109,33 @@ REFUSED = [
     (rollout, {"logprobs": [-1, 0.5]}, r"Rollout\.logprobs holds 0\.5: a log-probability is at most 0"),
     (rollout, {"logprobs": [-1, -1e300]}, r"Rollout\.logprobs holds a value that does not fit float32"),
     (rollout, {"stop_reason": "eos"}, r"Rollout\.stop_reason is 'eos': one of \('stop', 'length'\)"),
-    (group, {"prompt": "p"}, r"RolloutGroup\.prompt is a str"),
+    (group, {"prompt": "p"}, r"RolloutGroup\.prompt is of type str"),
     (group, {"rollouts": []}, "RolloutGroup of prompt 'p-1' has no rollouts"),
-    (group, {"rollouts": ["12"]}, r"RolloutGroup\.rollouts\[0\] is a str: it must be a Rollout"),
+    (group, {"rollouts": ["12"]}, r"RolloutGroup\.rollouts\[0\] is of type str: it must be Rollout"),
     (group, {"policy_version": -1}, r"RolloutGroup\.policy_version is -1: it must be at least 0"),
-    (group, {"policy_version": True}, r"RolloutGroup\.policy_version is a bool"),
+    (group, {"policy_version": True}, r"RolloutGroup\.policy_version is of type bool"),
     (failure, {"kind": "tired"}, r"Failure\.kind is 'tired': one of timeout, "),
-    (failure, {"detail": None}, r"Failure\.detail is a NoneType"),
+    (failure, {"detail": None}, r"Failure\.detail is of type NoneType"),
     (failure, {"attempts": 0}, r"Failure\.attempts is 0: it must be at least 1"),
     (score, {"value": None}, "Score has value None and failure None: give exactly one"),
     (score, {"failure": failure()}, r"Score has value 0\.5 and failure .*: give exactly one"),
     (score, {"value": float("nan")}, r"Score\.value is nan: it must be finite"),
-    (score, {"value": True}, r"Score\.value is a bool: it must be a number"),
+    (score, {"value": True}, r"Score\.value is of type bool: it must be a number"),
     (score, {"value": 10**400}, r"Score\.value"),
-    (score, {"value": None, "failure": "timeout"}, r"Score\.failure is a str: it must be a Failure"),
-    (score, {"parts": {"rule": 1.0}}, r"Score\.parts\['rule'\] is a float: it must be a Score"),
+    (score, {"value": None, "failure": "timeout"}, r"Score\.failure is of type str: it must be Failure"),
+    (score, {"parts": {"rule": 1.0}}, r"Score\.parts\['rule'\] is of type float: it must be Score"),
     (score, {"parts": {"": Score(1.0)}}, r"a name in Score\.parts is empty"),
     (score, {"parts": {LONE: Score(1.0)}}, r"a name in Score\.parts has a lone surrogate"),
     (score, {"parts": None}, r"Score\.parts"),
     (score, {"token_values": [np.nan]}, r"Score\.token_values\[0\] is nan"),
     (score, {"value": None, "failure": failure()}, r"Score\.token_values is given for a failed score"),
-    (score, {"feedback": 3}, r"Score\.feedback is a int"),
-    (scored, {"group": prompt()}, r"ScoredGroup\.group is a Prompt"),
+    (score, {"feedback": 3}, r"Score\.feedback is of type int"),
+    (score, {"token_support": [1, 0]}, r"Score\.token_support has dtype int64"),
+    (score, {"token_support": [True]}, r"Score\.token_support has no token_values of its length"),
+    (score, {"token_values": None, "token_support": [True, False]}, r"Score\.token_support has no token_values"),
+    (scored, {"group": prompt()}, r"ScoredGroup\.group is of type Prompt"),
     (scored, {"scores": [score()]}, "ScoredGroup of prompt 'p-1' has 2 rollouts but 1 scores"),
-    (scored, {"scores": [score(), 1.0]}, r"ScoredGroup\.scores\[1\] is a float"),
+    (scored, {"scores": [score(), 1.0]}, r"ScoredGroup\.scores\[1\] is of type float"),
     (
         scored,
         {"scores": [score(), Score(1.0)]},
@@ -144,22 +147,22 @@ REFUSED = [
         {"scores": [score(), score(parts={"rule": Score(1.0, token_values=[1.0]), "judge": Score(1.0)})]},
         r"ScoredGroup\.scores\[1\]\.rule: 1 token_values",
     ),
-    (demonstration, {"prompt": None}, r"Demonstration\.prompt is a NoneType"),
+    (demonstration, {"prompt": None}, r"Demonstration\.prompt is of type NoneType"),
     (demonstration, {"response": ""}, r"Demonstration\.response is empty"),
-    (preference, {"prompt": 1}, r"Preference\.prompt is a int"),
-    (preference, {"chosen": None}, r"Preference\.chosen is a NoneType"),
+    (preference, {"prompt": 1}, r"Preference\.prompt is of type int"),
+    (preference, {"chosen": None}, r"Preference\.chosen is of type NoneType"),
     (preference, {"rejected": LONE}, r"Preference\.rejected has a lone surrogate"),
     (preference, {"margin": -1}, r"Preference\.margin is -1\.0: swap chosen and rejected"),
     (preference, {"margin": float("inf")}, r"Preference\.margin is inf"),
-    (preference, {"tied": 1}, r"Preference\.tied is a int"),
+    (preference, {"tied": 1}, r"Preference\.tied is of type int"),
     (preference, {"tied": True}, r"Preference\.margin is 1\.5 in a tied pair"),
-    (ranking, {"prompt": 1}, r"Ranking\.prompt is a int"),
-    (ranking, {"candidates": "ab"}, r"Ranking\.candidates is a str"),
-    (ranking, {"candidates": ["a", 1, "c"]}, r"Ranking\.candidates\[1\] is a int"),
+    (ranking, {"prompt": 1}, r"Ranking\.prompt is of type int"),
+    (ranking, {"candidates": "ab"}, r"Ranking\.candidates is of type str"),
+    (ranking, {"candidates": ["a", 1, "c"]}, r"Ranking\.candidates\[1\] is of type int"),
     (ranking, {"candidates": ["a"], "scores": [1]}, "Ranking of prompt 'p-1' has 1 candidates: at least 2"),
     (ranking, {"scores": [1, 2]}, "Ranking of prompt 'p-1' has 3 candidates but 2 scores"),
     (ranking, {"scores": [1, 2, np.inf]}, r"Ranking\.scores\[2\] is inf"),
-    (ranking, {"analysis": None}, r"Ranking\.analysis is a NoneType"),
+    (ranking, {"analysis": None}, r"Ranking\.analysis is of type NoneType"),
     (ranking, {"candidates": ["a", LONE, "c"]}, r"Ranking\.candidates\[1\]"),
 ]
 
@@ -193,7 +196,7 @@ def test_equal_content_is_equal_and_every_field_counts(make: Callable[..., Any])
         "analysis": "", "scores": [score(value=2), score()] if make is scored else [1, 1, 1],
     }  # fmt: skip
     for field in fields(noun):
-        if field.name in ("failure", "token_values"):
+        if field.name in ("failure", "token_values", "token_support"):
             continue  # the first cannot change without the value, the second has a test of its own
         extra = {"margin": 0.0} if field.name == "tied" else {}
         assert replace(noun, **{field.name: changed[field.name]}, **extra) != noun, field.name
@@ -293,3 +296,14 @@ def test_nouns_reach_a_process_that_was_spawned() -> None:
 
 def test_a_pickled_noun_is_still_frozen() -> None:
     assert not pickle.loads(pickle.dumps(rollout())).tokens.flags.writeable  # noqa: S301
+
+
+def test_reporting_a_failure_cannot_fail() -> None:
+    hostile = "\ud800" + "x" * 10_000
+    assert Failure("unparsable", hostile).detail.startswith("?x")
+    assert len(Failure("unparsable", hostile).detail) == 2_000
+    assert Score(1.0, feedback="\udfff").feedback == "?"
+
+
+def test_tokens_may_come_without_logprobs() -> None:
+    assert len(Rollout("ab", [1, 2]).logprobs) == 0

@@ -28,7 +28,7 @@ from rewardsmith.errors import UserError, listing, nearest
 
 Noun = TypeVar("Noun")
 
-_DTYPES = {"int32": "<i4", "float32": "<f4", "float64": "<f8"}
+_DTYPES = {"int32": "<i4", "float32": "<f4", "float64": "<f8", "bool": "|b1"}
 
 
 def dumps(noun: object) -> str:
@@ -39,7 +39,7 @@ def dumps(noun: object) -> str:
 def loads(kind: type[Noun], line: str | bytes) -> Noun:
     """Return the `kind` that `line` holds; a `UserError` says what is wrong with it otherwise."""
     try:
-        return from_json(kind, json.loads(line))
+        return from_json(kind, json.loads(line, object_pairs_hook=_table))
     except UserError:
         raise
     except ValueError as error:  # not JSON, not UTF-8, or an integer of thousands of digits
@@ -125,7 +125,16 @@ def _decode_array(value: Any, path: str) -> NDArray[Any] | list[Any]:
                 return np.frombuffer(data, dtype=_DTYPES[name])
             except (binascii.Error, ValueError) as error:
                 raise UserError(f"{path} is not base64 of {name} numbers: {error}") from None
-    raise UserError(f'{path} is {_shown(value)}: it must be a list of numbers or {{"int32": base64}}')
+    raise UserError(f'{path} is {_shown(value)}: it must be a list, or base64 such as {{"float32": "AACAPw=="}}')
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a table; of two values for one key none can be trusted."""
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise UserError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} appears twice in one object")
+    return table
 
 
 def _printable(key: str) -> str:

@@ -132,7 +132,7 @@ class Rollout(_Noun):
         text: the decoded answer, without the end-of-sequence marker.
         tokens: int32 [T], the sampled token ids, the end-of-sequence token included. Empty where only the text is
             known, as for answers that another system wrote.
-        logprobs: float32 [T], log-probability of each token under the sampling distribution.
+        logprobs: float32 [T], log-probability of each token under the sampling distribution; empty where unknown.
         stop_reason: `stop` when the policy ended the answer itself, `length` when the token limit cut it off.
     """
 
@@ -145,8 +145,8 @@ class Rollout(_Noun):
         _require_text("Rollout.text", self.text)
         tokens = _vector("Rollout.tokens", self.tokens, np.int32)
         logprobs = _vector("Rollout.logprobs", self.logprobs, np.float32)
-        if len(tokens) != len(logprobs):
-            raise ValueError(f"Rollout has {len(tokens)} tokens but {len(logprobs)} logprobs: they go together")
+        if len(logprobs) not in (0, len(tokens)):
+            raise ValueError(f"Rollout has {len(tokens)} tokens but {len(logprobs)} logprobs: one for each, or none")
         if tokens.size and int(tokens.min()) < 0:
             raise ValueError(f"Rollout.tokens holds {int(tokens.min())}: a token id is not negative")
         # Rounding in a softmax may put a certain token a little above zero.
@@ -186,7 +186,8 @@ class Failure(_Noun):
 
     Attributes:
         kind: the cause, one of `FailureKind`.
-        detail: what was seen, for a person to read; cut to `MAX_DETAIL` characters.
+        detail: what was seen, for a person to read; cut to `MAX_DETAIL` characters. It may quote hostile text: what is
+            no Unicode is replaced, never refused, so that reporting a failure cannot fail.
         attempts: how many times it was tried.
     """
 
@@ -197,8 +198,8 @@ class Failure(_Noun):
     def __post_init__(self) -> None:
         if self.kind not in get_args(FailureKind):
             raise ValueError(f"Failure.kind is {self.kind!r}: one of {', '.join(get_args(FailureKind))}")
-        _require_text("Failure.detail", self.detail)
-        self._set("detail", self.detail[:MAX_DETAIL])
+        _require("Failure.detail", self.detail, str)
+        self._set("detail", _unicode(self.detail[:MAX_DETAIL]))
         _require_count("Failure.attempts", self.attempts, least=1)
 
 
@@ -212,6 +213,8 @@ class Score(_Noun):
         parts: the named scores that this one was composed of; each has a value or a failure of its own. The names
             are there even when this score failed, so that metrics and files keep one schema.
         token_values: float32 [T], a reward per token for rewards that give one; None for outcome rewards.
+        token_support: bool [T], which tokens carry a reward of their own, such as the ends of steps; None when all do.
+            Only with `token_values`.
         feedback: what a judge wrote, for people and for the rollouts file.
     """
 
@@ -219,6 +222,7 @@ class Score(_Noun):
     failure: Failure | None = None
     parts: Mapping[str, Score] = field(default_factory=dict)
     token_values: NDArray[np.float32] | None = None
+    token_support: NDArray[np.bool_] | None = None
     feedback: str = ""
 
     def __post_init__(self) -> None:
@@ -235,11 +239,18 @@ class Score(_Noun):
             _require_text("a name in Score.parts", name, empty=False)
             _require(f"Score.parts[{name!r}]", part, Score)
         self._set("parts", FrozenDict(self.parts))
+        if _depth(self) > _MAX_PARTS:
+            raise ValueError(f"Score.parts are nested deeper than {_MAX_PARTS} levels")
         if self.token_values is not None:
             if self.failure is not None:
                 raise ValueError("Score.token_values is given for a failed score: a failure has no values")
             self._set("token_values", _vector("Score.token_values", self.token_values, np.float32))
-        _require_text("Score.feedback", self.feedback)
+        if self.token_support is not None:
+            self._set("token_support", _flags("Score.token_support", self.token_support))
+            if self.token_values is None or len(self.token_values) != len(self.token_support):
+                raise ValueError("Score.token_support has no token_values of its length: they go together")
+        _require("Score.feedback", self.feedback, str)
+        self._set("feedback", _unicode(self.feedback))
 
     @property
     def ok(self) -> bool:
@@ -373,7 +384,7 @@ class Ranking(_Noun):
 
 def _require(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
-        raise TypeError(f"{name} is a {type(value).__name__}: it must be a {kind.__name__}")
+        raise TypeError(f"{name} is of type {type(value).__name__}: it must be {kind.__name__}")
 
 
 def _require_text(name: str, value: object, *, empty: bool = True) -> None:
@@ -390,7 +401,7 @@ def _require_text(name: str, value: object, *, empty: bool = True) -> None:
 
 def _require_count(name: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is a {type(value).__name__}: it must be an int")
+        raise TypeError(f"{name} is of type {type(value).__name__}: it must be int")
     if not least <= value < 2**63:
         shown = str(value) if abs(value) < 2**64 else f"an integer of {value.bit_length()} bits"
         raise ValueError(f"{name} is {shown}: it must be at least {least}, and fit 64 bits")
@@ -399,7 +410,7 @@ def _require_count(name: str, value: object, *, least: int) -> None:
 def _finite(name: str, value: object) -> float:
     """Return `value` as a Python float; refuse anything that is not a finite number."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{name} is a {type(value).__name__}: it must be a number")
+        raise TypeError(f"{name} is of type {type(value).__name__}: it must be a number")
     try:
         number = float(value)
     except OverflowError:
@@ -411,7 +422,7 @@ def _finite(name: str, value: object) -> float:
 
 def _tuple_of(name: str, values: object, kind: type) -> tuple[Any, ...]:
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise TypeError(f"{name} is a {type(values).__name__}: it must be a list or tuple")
+        raise TypeError(f"{name} is of type {type(values).__name__}: it must be a list or tuple")
     for i, value in enumerate(values):
         _require(f"{name}[{i}]", value, kind)
     return tuple(values)
@@ -421,7 +432,7 @@ def _vector(name: str, values: ArrayLike, dtype: type[np.generic]) -> NDArray[An
     """Return a read-only one-dimensional copy of `values` in `dtype`, checked to hold the same finite numbers."""
     try:
         given = np.asarray(values)
-    except (ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{name} cannot be read as numbers: {error}") from None
     if given.size == 0:
         given = np.empty(0, dtype)
@@ -439,6 +450,28 @@ def _vector(name: str, values: ArrayLike, dtype: type[np.generic]) -> NDArray[An
         raise ValueError(f"{name} holds a value that does not fit {np.dtype(dtype).name}")
     vector.flags.writeable = False
     return vector
+
+
+_MAX_PARTS = 16
+
+
+def _depth(score: Score) -> int:
+    return 1 + max((_depth(part) for part in score.parts.values()), default=0)
+
+
+def _flags(name: str, values: ArrayLike) -> NDArray[np.bool_]:
+    """Return a read-only one-dimensional copy of bools."""
+    flags = np.array(values)
+    if flags.ndim != 1 or (flags.size and flags.dtype != np.bool_):
+        raise ValueError(f"{name} has dtype {flags.dtype} and shape {flags.shape}: it must be a list of bools")
+    flags = flags.astype(np.bool_)
+    flags.flags.writeable = False
+    return flags
+
+
+def _unicode(text: str) -> str:
+    """Return the text with anything that cannot be written as UTF-8 replaced."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 _MAX_DEPTH = 64
@@ -473,5 +506,5 @@ def _freeze(name: str, value: object, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_freeze(f"{name}[{i}]", item, depth + 1) for i, item in enumerate(value))
     raise TypeError(
-        f"{name} is a {type(value).__name__}: only JSON values are kept (None, bool, number, text, list, table)"
+        f"{name} is of type {type(value).__name__}: only JSON values are kept (None, bool, number, text, list, table)"
     )

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rewardsmith.algorithms.implicit import (
-    cross_entropy,
     gather_steps,
     implicit_rewards,
     normalise_by_return,
+    outcome_cross_entropy,
     pairwise_accuracy,
     pairwise_loss,
     smooth,
@@ -106,7 +106,7 @@ def test_normalising_bounds_every_return_of_the_batch_by_one(batch: Batch) -> No
 def test_cross_entropy_follows_its_formula(batch: Batch, data: st.DataObject, offset: float | None) -> None:
     outcomes_B = draw_outcomes(data, batch)
     offset_B = None if offset is None else torch.full_like(outcomes_B, offset)
-    losses_B = cross_entropy(batch.rewards_BT, batch.mask_BT, outcomes_B, offset_B=offset_B)
+    losses_B = outcome_cross_entropy(batch.rewards_BT, batch.mask_BT, outcomes_B, offset_B=offset_B)
     for loss, q, o, mask_T in zip(losses_B, row_sums(batch), outcomes_B.tolist(), batch.mask_BT, strict=True):
         logit = q + (offset or 0)
         expected = -o * math.log(1 / (1 + math.exp(-logit))) - (1 - o) * math.log(1 / (1 + math.exp(logit)))
@@ -117,7 +117,7 @@ def test_cross_entropy_follows_its_formula(batch: Batch, data: st.DataObject, of
 def test_cross_entropy_is_stable_for_extreme_logits(dtype: torch.dtype) -> None:
     rewards_BT = torch.tensor([[1e4], [-1e4], [1e4], [-1e4]], dtype=dtype, requires_grad=True)
     outcomes_B = torch.tensor([1.0, 0.0, 0.0, 1.0])
-    losses_B = cross_entropy(rewards_BT, torch.ones(4, 1, dtype=torch.bool), outcomes_B)
+    losses_B = outcome_cross_entropy(rewards_BT, torch.ones(4, 1, dtype=torch.bool), outcomes_B)
     losses_B.sum().backward()
     assert losses_B.tolist() == [0, 0, 1e4, 1e4]
     assert rewards_BT.grad[:, 0].tolist() == [0, 0, 1, -1]  # σ(q) - o
@@ -127,7 +127,7 @@ def test_the_offset_gets_no_gradient_and_failed_rows_none_either() -> None:
     mask_BT = torch.tensor([[True, True], [False, False]])
     rewards_BT = hidden(torch.zeros(2, 2), mask_BT).requires_grad_()
     offset_B = torch.zeros(2, requires_grad=True)
-    cross_entropy(rewards_BT, mask_BT, torch.tensor([1.0, 1.0]), offset_B=offset_B).sum().backward()
+    outcome_cross_entropy(rewards_BT, mask_BT, torch.tensor([1.0, 1.0]), offset_B=offset_B).sum().backward()
     assert offset_B.grad is None
     assert rewards_BT.grad.tolist() == [[-0.5, -0.5], [0, 0]]
 
@@ -135,7 +135,7 @@ def test_the_offset_gets_no_gradient_and_failed_rows_none_either() -> None:
 @pytest.mark.parametrize("outcome", [-0.1, 1.1, math.nan])
 def test_an_outcome_is_between_zero_and_one(outcome: float) -> None:
     with pytest.raises(ValueError, match=r"outcomes must lie in \[0, 1\]"):
-        cross_entropy(torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool), torch.tensor([outcome]))
+        outcome_cross_entropy(torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool), torch.tensor([outcome]))
 
 
 @pytest.mark.parametrize("weighting", ["none", "best-of-n-outcome", "best-of-n-reward"])
@@ -208,7 +208,7 @@ def test_empty_batches_have_empty_results(shape: tuple[int, int]) -> None:
         normalise_by_return(empty_BT, mask_BT),
     ):
         assert result_BT.shape == shape
-    assert cross_entropy(empty_BT, mask_BT, zeros_B).tolist() == zeros_B.tolist()
+    assert outcome_cross_entropy(empty_BT, mask_BT, zeros_B).tolist() == zeros_B.tolist()
     assert (
         pairwise_loss(empty_BT, mask_BT, zeros_B, groups_B, weighting="best-of-n-reward").tolist() == zeros_B.tolist()
     )

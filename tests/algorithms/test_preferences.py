@@ -147,8 +147,16 @@ def test_no_items_have_no_loss(shape: tuple[int, int]) -> None:
 
 
 def test_wrong_shapes_and_settings_are_named() -> None:
-    with pytest.raises(ValueError, match=r"chosen has shape \(2,\), rejected \(3,\)"):
+    with pytest.raises(ValueError, match=r"rejected has shape \(3,\)"):
         inspect.unwrap(bradley_terry)(torch.zeros(2), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"margin has shape \(2, 1\)"):
+        inspect.unwrap(bradley_terry)(torch.zeros(2), torch.zeros(2), margin_N=torch.zeros(2, 1))
+    with pytest.raises(ValueError, match="margin is negative"):
+        bradley_terry(torch.zeros(2), torch.zeros(2), margin_N=torch.tensor([0.0, -1.0]))
+    with pytest.raises(ValueError, match="chosen holds a value that is not finite"):
+        bradley_terry(torch.tensor([torch.nan]), torch.zeros(1))
+    with pytest.raises(ValueError, match="scores holds a value that is not finite"):
+        plackett_luce(torch.full((1, 2), torch.inf), torch.zeros(1, 2).long(), torch.ones(1, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"tie_width is -0\.1"):
         bradley_terry(torch.zeros(2), torch.zeros(2), tie_width=-0.1)
     with pytest.raises(ValueError, match=r"scores, levels and mask have shapes \(1, 2\), \(1, 2\), \(1, 3\)"):

@@ -40,7 +40,8 @@ def test_half_way_a_cosine_is_half_way_and_at_the_end_at_the_floor() -> None:
 def test_a_schedule_rises_to_the_peak_and_then_never_rises_again(
     name: str, total: int, warmup: int, floor: float
 ) -> None:
-    factors = [SCHEDULES[name](step, total=total, warmup=warmup, floor=floor) for step in range(total + warmup + 3)]
+    total += warmup
+    factors = [SCHEDULES[name](step, total=total, warmup=warmup, floor=floor) for step in range(total + 3)]
     assert factors[warmup] == pytest.approx(1)
     assert factors[: warmup + 1] == sorted(factors[: warmup + 1])
     assert factors[warmup:] == sorted(factors[warmup:], reverse=True)
@@ -51,6 +52,7 @@ def test_a_schedule_rises_to_the_peak_and_then_never_rises_again(
 def test_steps_beyond_the_end_stay_where_the_end_was(name: str) -> None:
     schedule = SCHEDULES[name]
     assert schedule(10, total=10, warmup=10) == schedule(11, total=10, warmup=10)
+    assert schedule(10, total=10, warmup=20) == schedule(15, total=10, warmup=20) == 0.5
 
 
 @every_schedule

@@ -27,16 +27,30 @@ def test_infinities_of_both_signs_do_not_cancel() -> None:
         masked("rewards", values_BT, MASK_BT)
 
 
-def test_finite_values_whose_sum_overflows_are_accepted() -> None:
-    values_BT = torch.full((2, 3), 3e38)
+def test_finite_values_whose_squares_overflow_are_accepted() -> None:
+    values_BT = torch.full((2, 3), 1e31)
     assert torch.equal(masked("rewards", values_BT, MASK_BT), values_BT * MASK_BT)
+
+
+def test_values_whose_sums_could_overflow_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"rewards\[0, 0\] is 3.*not beyond 1e32"):
+        masked("rewards", torch.full((2, 3), 3e38), MASK_BT)
+
+
+def test_half_precision_that_cannot_hold_an_exponential_is_refused() -> None:
+    with pytest.raises(ValueError, match="float16"):
+        masked("rewards", torch.zeros(2, 3, dtype=torch.float16), MASK_BT)
 
 
 @pytest.mark.parametrize(
     ("values_BT", "mask_BT", "message"),
     [
         (torch.zeros(2, 3), MASK_BT.long(), "mask is torch.int64: it must be bool"),
-        (torch.zeros(2, 3, dtype=torch.long), MASK_BT, "rewards is torch.int64: it must be floating point"),
+        (
+            torch.zeros(2, 3, dtype=torch.long),
+            MASK_BT,
+            "rewards is torch.int64: it must be float32, float64 or bfloat16",
+        ),
         (torch.zeros(2, 4), MASK_BT, r"rewards has shape \(2, 4\) and mask \(2, 3\)"),
         (torch.zeros(3), torch.ones(3, dtype=torch.bool), r"rewards has shape \(3,\)"),
     ],

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardsmith.algorithms.advantages import ADVANTAGES, Stream, credit, dr_grpo, gae, grpo, reinforce, rloo
+from rewardsmith.algorithms.sequences import whiten
 from tests.algorithms.batches import Batch, assert_close, batches, hidden, outcome_batch
 
 FOUR = outcome_batch([1, 1, 0, 0], [2, 1, 1, 2], [7, 7, 7, 7])
@@ -88,7 +89,7 @@ def test_a_stream_may_be_missing_for_a_whole_group() -> None:
     assert_close(actual_BT[:, 0], [2.5, -2.5, -2, 2], 1e-14)
 
 
-def test_before_keeps_a_support_that_all_streams_share_and_sums_outcomes_otherwise() -> None:
+def test_before_keeps_a_support_that_all_streams_share_and_refuses_to_centre_others() -> None:
     mask_BT, groups_B = torch.ones(2, 2, dtype=torch.bool), torch.tensor([0, 0])
     rewards_BT = torch.tensor([[1.0, 2.0], [3.0, 8.0]]).double()
     dense, outcome = Stream("a", rewards_BT, mask_BT), Stream("b", rewards_BT)
@@ -96,8 +97,33 @@ def test_before_keeps_a_support_that_all_streams_share_and_sums_outcomes_otherwi
     shared_BT = credit([dense, replace(dense, name="d")], mask_BT, groups_B, estimator=dr_grpo)
     assert_close(shared_BT, Batch(2 * rewards_BT, mask_BT, groups_B, rewards_BT, mask_BT).estimate(dr_grpo), 1e-14)
     for second in (outcome, other):
-        mixed_BT = credit([dense, second], mask_BT, groups_B, estimator=dr_grpo)
-        assert_close(mixed_BT, [[6 - 14, 6 - 14], [22 - 14, 22 - 14]], 1e-14)
+        with pytest.raises(ValueError, match=r"carry their rewards on different tokens.*combine='after'"):
+            credit([dense, second], mask_BT, groups_B, estimator=partial(grpo, scale="none"))
+        # Without a comparison of siblings there is nothing to centre: rewards are simply added, token by token.
+        mixed_BT = credit([dense, second], mask_BT, groups_B, estimator=reinforce)
+        assert_close(mixed_BT, [[6, 4], [22, 16]], 1e-14)
+
+
+@pytest.mark.parametrize("combine", ["before", "after"])
+def test_whitening_leaves_rows_without_credit_at_zero(combine: str) -> None:
+    mask_BT = torch.arange(3) < torch.tensor([[1], [3], [2], [2]])
+    rewards_BT = torch.tensor([[1.0], [0.0], [0.0], [0.0]]).expand(4, 3)
+    groups_B = torch.tensor([0, 0, 1, 2])
+    scored_BT = mask_BT & torch.tensor([[True], [True], [True], [False]])  # the last row failed in its only stream
+    stream = Stream("rule", torch.where(torch.arange(3) == 0, rewards_BT, 0.0), mask_BT=scored_BT)
+    advantages_BT = credit([stream], mask_BT, groups_B, estimator=grpo, combine=combine, whiten=True)
+    assert not advantages_BT[2:].any()  # row 2 has no sibling, row 3 no score
+    plain_BT = credit([stream], mask_BT, groups_B, estimator=grpo, combine=combine)
+    assert_close(advantages_BT[:2], whiten(plain_BT[:2], mask_BT[:2]), 1e-6)
+    # An estimator that needs no siblings gives credit to a lone rollout.
+    alone_BT = credit([stream], mask_BT, groups_B, estimator=reinforce, combine=combine, whiten=True)
+    assert alone_BT[2, 0] < 0
+    assert not alone_BT[3].any()
+
+
+def test_weights_must_be_numbers() -> None:
+    with pytest.raises(ValueError, match="weight of stream 'rule' is nan"):
+        firsts(replace(FIRST, weight=float("nan")), estimator=reinforce)
 
 
 @pytest.mark.parametrize("combine", ["before", "after"])
@@ -111,7 +137,7 @@ def test_whitening_is_over_all_tokens_of_the_sum(combine: str) -> None:
 
 
 def test_values_belong_to_the_sum_before_and_to_each_stream_after() -> None:
-    estimator = partial(gae, whiten=False)
+    estimator = gae
     values_BT = torch.ones_like(FOUR.rewards_BT)
     before_B = firsts(FIRST, SECOND, estimator=estimator, values_BT=values_BT)
     assert_close(before_B, [0.5 * a + 2 * b - 1 for a, b in zip([1, 1, 0, 0], [0, 5, 5, 2], strict=True)], 1e-14)

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from rewardsmith.algorithms.advantages import Stream, credit, rloo
 from rewardsmith.algorithms.implicit import (
-    cross_entropy,
     gather_steps,
     implicit_rewards,
     normalise_by_return,
+    outcome_cross_entropy,
     pairwise_accuracy,
     pairwise_loss,
     smooth,
@@ -162,7 +162,7 @@ def _sums() -> list[float]:
 def test_cross_entropy() -> None:
     """Mean of -o log σ(q) - (1-o) log(1-σ(q)) with fractional outcomes; its gradient is (σ(q) - o)/B at every token."""
     rewards_BT = leaf(REWARDS_BT)
-    loss = cross_entropy(rewards_BT, MASK_BT, OUTCOMES_B).mean()
+    loss = outcome_cross_entropy(rewards_BT, MASK_BT, OUTCOMES_B).mean()
     terms = [
         -o * math.log(_sigmoid(q)) - (1 - o) * math.log(1 - _sigmoid(q)) for q, o in zip(_sums(), OUTCOMES, strict=True)
     ]

@@ -46,7 +46,8 @@ def value_loss(
 def entropy(logits_NV: FloatNV) -> FloatN:
     r"""Return the entropy of softmax(logits) at each position: $H = -\sum_v p_v \log p_v$, in nats.
 
-    Logits of -inf are allowed (forbidden tokens): they have probability 0 and add nothing.
+    Logits of -inf are allowed (forbidden tokens): they have probability 0 and add nothing. A row of nothing else is no
+    distribution; its entropy is NaN.
     """
     logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
     return -(logprobs_NV.exp() * torch.where(torch.isneginf(logits_NV), 0, logprobs_NV)).sum(-1)

@@ -15,7 +15,18 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from rewardsmith.algorithms.groups import Groups
 from rewardsmith.algorithms.sequences import last_token, reward_to_go, sum_to_go
-from rewardsmith.algorithms.shapes import FloatB, FloatBT, IdsB, IntBT, MaskB, MaskBT, Scalar, masked_difference
+from rewardsmith.algorithms.shapes import (
+    FloatB,
+    FloatBT,
+    IdsB,
+    IntBT,
+    MaskB,
+    MaskBT,
+    Scalar,
+    check_option,
+    masked,
+    masked_difference,
+)
 
 
 def implicit_rewards(logprobs_BT: FloatBT, reference_BT: FloatBT, mask_BT: MaskBT, *, beta: float) -> FloatBT:
@@ -61,11 +72,11 @@ def normalise_by_return(rewards_BT: FloatBT, mask_BT: MaskBT, *, eps: float = 1e
     """
     if not rewards_BT.numel():
         return rewards_BT
-    kept_BT = torch.where(mask_BT, rewards_BT, 0)
+    kept_BT = masked("rewards", rewards_BT, mask_BT)
     return kept_BT / (sum_to_go(kept_BT, mask_BT, discount=1.0).abs().amax() + eps)
 
 
-def cross_entropy(
+def outcome_cross_entropy(
     rewards_BT: FloatBT, mask_BT: MaskBT, outcomes_B: FloatB, *, offset_B: FloatB | None = None
 ) -> FloatB:
     r"""Cross-entropy of the summed implicit reward, as a logit, with the outcome.
@@ -82,9 +93,8 @@ def cross_entropy(
     Returns:
         [B]; 0 for rows without a token.
     """
-    if bool(((outcomes_B < 0) | (outcomes_B > 1) | outcomes_B.isnan()).any()):
-        raise ValueError("outcomes must lie in [0, 1]; a failed outcome is no label: leave its row out")
-    logits_B = torch.where(mask_BT, rewards_BT, 0).sum(-1)
+    outcomes_B = _labels(outcomes_B, mask_BT.any(-1))
+    logits_B = masked("rewards", rewards_BT, mask_BT).sum(-1)
     if offset_B is not None:
         logits_B = logits_B + offset_B.detach()
     losses_B = binary_cross_entropy_with_logits(logits_B, outcomes_B.to(logits_B.dtype), reduction="none")
@@ -118,8 +128,10 @@ def pairwise_loss(
     Returns:
         [B]; 0 for rows without a token.
     """
+    check_option("weighting", weighting, ("none", "best-of-n-outcome", "best-of-n-reward"))
     votes_B = mask_BT.any(-1)
-    sums_B = torch.where(mask_BT, rewards_BT, 0).sum(-1)
+    outcomes_B = _labels(outcomes_B, votes_B)
+    sums_B = masked("rewards", rewards_BT, mask_BT).sum(-1)
     fixed_B = sums_B.detach()
     positive_B = outcomes_B > 0
     sibling_BB = (groups_B[:, None] == groups_B[None, :]) & votes_B[None, :]  # [i, j]: j votes in i's group
@@ -142,7 +154,7 @@ def pairwise_accuracy(sums_B: FloatB, outcomes_B: FloatB, votes_B: MaskB, groups
     Pairs are weighted by the difference of their outcomes, and a tie of the model counts one half. Groups are averaged;
     those without any difference in outcome are left out, and 0.5 (chance) stands for a batch that has no others.
     """
-    outcomes_B, sums_B = torch.where(votes_B, outcomes_B, 0), torch.where(votes_B, sums_B, 0)
+    outcomes_B, sums_B = _labels(outcomes_B, votes_B), torch.where(votes_B, sums_B, 0)
     pair_BB = (groups_B[:, None] == groups_B[None, :]) & votes_B[:, None] & votes_B[None, :]
     weight_BB = (outcomes_B[:, None] - outcomes_B[None, :]).clamp(min=0) * pair_BB  # i is better than j
     difference_BB = sums_B[:, None] - sums_B[None, :]
@@ -154,3 +166,11 @@ def pairwise_accuracy(sums_B: FloatB, outcomes_B: FloatB, votes_B: MaskB, groups
     number = torch.where(counted_B, 1 / groups.voters_B.clamp(min=1), 0).sum()
     accuracy = share_B.sum() / number.clamp(min=1e-300)
     return torch.where(number > 0, accuracy, 0.5).to(sums_B.dtype)
+
+
+def _labels(outcomes_B: FloatB, votes_B: MaskB) -> FloatB:
+    """Return the outcomes of the rows that vote, 0 for the others, which may hold anything."""
+    kept_B = torch.where(votes_B, outcomes_B, 0)
+    if not bool(((kept_B >= 0) & (kept_B <= 1)).all()):
+        raise ValueError("outcomes must lie in [0, 1]; a failed outcome is no label: set its mask row to False")
+    return kept_B

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from rewardsmith.algorithms.shapes import FloatBT, MaskBT, masked_difference
+from rewardsmith.algorithms.shapes import FloatBT, MaskBT, check_option, masked_difference
 
 _LOG_WEIGHT_BOUND = 20.0
 
@@ -33,6 +33,8 @@ def importance_weights(
     `truncate` is truncated importance sampling (Ionides 2008), as used for the gap between inference engines and
     trainers; `drop` with a floor is the masked form (IcePop). Weights are 0 where masked.
     """
+    check_option("level", level, ("token", "sequence"))
+    check_option("outside", outside, ("truncate", "drop"))
     if floor > cap:
         raise ValueError(f"floor is {floor} and cap {cap}: the smallest weight cannot be above the largest")
     learner_BT = learner_BT.detach()

@@ -32,7 +32,8 @@ _LOG_RATIO_BOUND = 20.0
 def kl_estimate(logprobs_BT: FloatBT, reference_BT: FloatBT, mask_BT: MaskBT, *, estimator: KlEstimator) -> FloatBT:
     """Return the estimate at each token, [B, T], zero where masked. The reference gets no gradient.
 
-    k3 bounds d to ±20 before exponentiating; a token that far off has an estimate of 5e8 and no gradient.
+    k3 bounds d below at -20 before exponentiating: a token that the reference likes e^20 times better has an estimate
+    of 5e8 and no gradient.
     """
     difference_BT = masked_difference("logprobs", logprobs_BT, "reference logprobs", reference_BT, mask_BT)
     if estimator == "k1":
@@ -40,7 +41,7 @@ def kl_estimate(logprobs_BT: FloatBT, reference_BT: FloatBT, mask_BT: MaskBT, *,
     if estimator == "k2":
         return difference_BT.square() / 2
     if estimator == "k3":
-        bounded_BT = difference_BT.clamp(-_LOG_RATIO_BOUND, _LOG_RATIO_BOUND)
+        bounded_BT = difference_BT.clamp(min=-_LOG_RATIO_BOUND)
         return torch.expm1(-bounded_BT) + bounded_BT  # e^-d - 1 would lose all digits for small d
     raise ValueError(f"estimator is {estimator!r}: it must be one of k1, k2, k3")
 

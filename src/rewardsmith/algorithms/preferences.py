@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from rewardsmith.algorithms.shapes import FloatG, FloatGN, FloatN, IntGN, MaskGN, MaskN
@@ -34,17 +37,21 @@ def bradley_terry(
     Returns:
         [N], to be averaged by the caller.
     """
-    if chosen_N.shape != rejected_N.shape or chosen_N.dim() != 1:
-        raise ValueError(f"chosen has shape {tuple(chosen_N.shape)}, rejected {tuple(rejected_N.shape)}: both are [N]")
-    if tie_width < 0:
-        raise ValueError(f"tie_width is {tie_width}: it must be at least 0")
+    _check("chosen", chosen_N, chosen_N)
+    _check("rejected", rejected_N, chosen_N)
+    if margin_N is not None:
+        _check("margin", margin_N, chosen_N)
+        if bool((margin_N < 0).any()):
+            raise ValueError("a margin is negative: swap chosen and rejected instead")
+    if not 0 <= tie_width < math.inf:
+        raise ValueError(f"tie_width is {tie_width}: it must be finite and at least 0")
     difference_N = chosen_N - rejected_N
     win_N = -logsigmoid(difference_N - (0 if margin_N is None else margin_N) - tie_width)
     if tied_N is None:
         return win_N
     if tie_width > 0:
         # 1 - σ(d-η) - σ(-d-η) = σ(η-d)·σ(η+d)·(1 - e^{-2η}), which cannot cancel
-        constant = torch.log(-torch.expm1(torch.tensor(-2.0 * tie_width, dtype=chosen_N.dtype)))
+        constant = math.log(-math.expm1(-2.0 * tie_width))
         tie_N = -(logsigmoid(tie_width - difference_N) + logsigmoid(tie_width + difference_N) + constant)
     else:
         tie_N = -(logsigmoid(difference_N) + logsigmoid(-difference_N)) / 2
@@ -62,7 +69,7 @@ def plackett_luce(scores_GN: FloatGN, levels_GN: IntGN, mask_GN: MaskGN) -> Floa
     $$\ell = -\sum_i \Bigl[ s_i - \log \sum_{j:\ \mathrm{level}_j \ge \mathrm{level}_i} e^{s_j} \Bigr]$$
 
     Plackett 1975, Luce 1959; ListMLE (Xia et al. 2008). Tied items share a level and stand in each other's denominators
-    (Breslow's treatment). For two items this is Bradley-Terry.
+    (Breslow's treatment). For two items that are not tied this is Bradley-Terry; a tie of two counts as a win each.
 
     Args:
         scores_GN: [G, N] the model's rewards.
@@ -76,8 +83,18 @@ def plackett_luce(scores_GN: FloatGN, levels_GN: IntGN, mask_GN: MaskGN) -> Floa
         shapes = ", ".join(str(tuple(t.shape)) for t in (scores_GN, levels_GN, mask_GN))
         raise ValueError(f"scores, levels and mask have shapes {shapes}: all are [G, N]")
     kept_GN = torch.where(mask_GN, scores_GN, 0)
+    if not bool(torch.isfinite(kept_GN).all()):
+        raise ValueError("scores holds a value that is not finite: leave out what could not be scored (mask False)")
     exists = mask_GN[:, None, :] & mask_GN[:, :, None]  # [G, i, j]
     remaining = exists & (levels_GN[:, None, :] >= levels_GN[:, :, None])
     # Rows of items that do not exist stay all zero instead of all -inf, whose gradient would be NaN.
     filled = torch.where(remaining | ~mask_GN[:, :, None], kept_GN[:, None, :], -torch.inf)
     return torch.where(mask_GN, torch.logsumexp(filled, dim=-1) - kept_GN, 0).sum(-1)
+
+
+def _check(name: str, values_N: Tensor, like_N: Tensor) -> None:
+    """Raise a ValueError unless the values are finite and have the one dimension [N]."""
+    if values_N.dim() != 1 or values_N.shape != like_N.shape:
+        raise ValueError(f"{name} has shape {tuple(values_N.shape)}: it must be [N], one number per pair")
+    if not bool(torch.isfinite(values_N).all()):
+        raise ValueError(f"{name} holds a value that is not finite: leave out the pairs that could not be scored")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Iterator
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,18 +24,15 @@ def pairwise_agreement(reference: ArrayLike, prediction: ArrayLike, *, ties: Tie
     Returns:
         A number in [0, 1]; NaN when there is no pair to judge (n < 2, or all tied under "ignore").
     """
-    true, guess = _pair(reference, prediction)
-    upper = np.triu_indices(len(true), k=1)
-    true_sign = np.sign(true[:, None] - true[None, :])[upper]
-    guess_sign = np.sign(guess[:, None] - guess[None, :])[upper]
-    credit = (true_sign == guess_sign).astype(float)
-    if ties == "half":
-        credit[(true_sign == 0) != (guess_sign == 0)] = 0.5
-    elif ties == "ignore":
-        credit = credit[true_sign != 0]
-    elif ties != "strict":
-        raise ValueError(f"ties is {ties!r}: it must be one of strict, half, ignore")
-    return float(credit.mean()) if credit.size else math.nan
+    if ties not in get_args(TiePolicy):
+        raise ValueError(f"ties is {ties!r}: it must be one of {', '.join(get_args(TiePolicy))}")
+    credit = pairs = 0.0
+    for true, guess in _pair_signs(*_pair(reference, prediction)):
+        counted = true != 0 if ties == "ignore" else np.ones_like(true, dtype=bool)
+        half = ((true == 0) != (guess == 0)) & (ties == "half")
+        credit += float(((true == guess) & counted).sum()) + 0.5 * float(half.sum())
+        pairs += float(counted.sum())
+    return credit / pairs if pairs else math.nan
 
 
 def kendall_tau_b(x: ArrayLike, y: ArrayLike) -> float:
@@ -42,12 +40,12 @@ def kendall_tau_b(x: ArrayLike, y: ArrayLike) -> float:
 
     C and D count concordant and discordant pairs, P all pairs, T the tied ones (Kendall 1945).
     """
-    first, second = _pair(x, y)
-    upper = np.triu_indices(len(first), k=1)
-    first_sign = np.sign(first[:, None] - first[None, :])[upper]
-    second_sign = np.sign(second[:, None] - second[None, :])[upper]
-    untied = math.sqrt(float(np.count_nonzero(first_sign)) * float(np.count_nonzero(second_sign)))
-    return float((first_sign * second_sign).sum()) / untied if untied else math.nan
+    agreement = untied_x = untied_y = 0
+    for first, second in _pair_signs(*_pair(x, y)):
+        agreement += int((first * second).sum(dtype=np.int64))
+        untied_x += int(np.count_nonzero(first))
+        untied_y += int(np.count_nonzero(second))
+    return agreement / math.sqrt(untied_x * untied_y) if untied_x and untied_y else math.nan
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
@@ -103,3 +101,15 @@ def _pair(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.f
     if len(first) != len(second):
         raise ValueError(f"the lists have {len(first)} and {len(second)} values: one score per item in both")
     return first, second
+
+
+def _pair_signs(x: NDArray[np.float64], y: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.int8], NDArray[np.int8]]]:
+    """Yield sign(x_i - x_j) and sign(y_i - y_j) over all pairs i < j, a block of rows at a time: memory stays flat."""
+    block = max(1, 2**22 // max(1, len(x)))
+    columns = np.arange(len(x))
+    for start in range(0, len(x), block):
+        rows = np.arange(start, min(start + block, len(x)))
+        later = columns[None, :] > rows[:, None]
+        yield tuple(  # type: ignore[misc]
+            ((v[rows, None] > v[None, :]).astype(np.int8) - (v[rows, None] < v[None, :]))[later] for v in (x, y)
+        )

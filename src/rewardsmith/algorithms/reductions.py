@@ -37,7 +37,7 @@ def token_mean(mask_BT: MaskBT, dtype: torch.dtype = torch.float32) -> FloatBT:
 
 def sequence_mean_token_mean(mask_BT: MaskBT, dtype: torch.dtype = torch.float32) -> FloatBT:
     """Average within each response, then over responses: 1 / (rows · own tokens). The original GRPO and GSPO."""
-    return mask_BT.to(dtype) / (token_counts(mask_BT).clamp(min=1) * _rows(mask_BT))[:, None]
+    return mask_BT.to(dtype) / (token_counts(mask_BT).long().clamp(min=1) * _rows(mask_BT))[:, None]
 
 
 def sequence_mean_token_sum(mask_BT: MaskBT, dtype: torch.dtype = torch.float32) -> FloatBT:

@@ -1,7 +1,8 @@
 r"""Learning-rate schedules: the factor of the peak rate at a step. No torch needed.
 
 All begin with a linear warm-up, $\text{factor} = \text{step} / \text{warmup}$, and do not fall below `floor` after
-it. Steps count from 0, and `step` = `total` is the end; steps beyond stay there.
+it. Steps count from 0. `step` = `total` is the end of `linear` and `cosine`: steps beyond stay there, also when the
+warm-up is longer than the run.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ def constant(step: int, *, total: int, warmup: int = 0, floor: float = 0.0) -> f
 def linear(step: int, *, total: int, warmup: int = 0, floor: float = 0.0) -> float:
     """Fall in a straight line from the peak to `floor`."""
     progress = _check(step, total, warmup, floor)
-    return _warm(step, warmup, 1 - (1 - floor) * progress)
+    return _warm(min(step, total), warmup, 1 - (1 - floor) * progress)
 
 
 def cosine(step: int, *, total: int, warmup: int = 0, floor: float = 0.0) -> float:
     """Fall along half a cosine from the peak to `floor`: (1 + floor)/2 + (1 - floor)/2 · cos(π · progress)."""
     progress = _check(step, total, warmup, floor)
-    return _warm(step, warmup, (1 + floor) / 2 + (1 - floor) / 2 * math.cos(math.pi * progress))
+    return _warm(min(step, total), warmup, (1 + floor) / 2 + (1 - floor) / 2 * math.cos(math.pi * progress))
 
 
 def _check(step: int, total: int, warmup: int, floor: float) -> float:

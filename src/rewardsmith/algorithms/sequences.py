@@ -31,13 +31,15 @@ def whiten(values_BT: FloatBT, mask_BT: MaskBT, *, eps: float = 1e-8) -> FloatBT
 
     σ² is the unbiased variance. Constant input gives exact zeros, and so does a single token. No gradient.
     """
-    values_BT = values_BT.detach()
+    dtype, values_BT = values_BT.dtype, values_BT.detach()
+    if dtype == torch.bfloat16:  # three digits are too few to tell a rare success from a rounding error
+        values_BT = values_BT.float()
     count = token_counts(mask_BT).sum()
     # Rows are summed in their own precision and added up in float64: millions of tokens lose no digits that matter.
     mean = torch.where(mask_BT, values_BT, 0).sum(-1).double().sum() / count.clamp(min=1)
     centred_BT = torch.where(mask_BT, values_BT - mean.to(values_BT.dtype), 0)
     std = _root_sum_square(centred_BT) / (count - 1).clamp(min=1).double().sqrt()
-    return centred_BT * _whitening_scale(mean, std, values_BT.dtype, eps).to(values_BT.dtype)
+    return (centred_BT * _whitening_scale(mean, std, values_BT.dtype, eps).to(values_BT.dtype)).to(dtype)
 
 
 def whiten_rows(values_B: FloatB, counts_B: IdsB, *, eps: float = 1e-8) -> FloatB:
@@ -89,6 +91,8 @@ def reward_to_go(rewards_BT: FloatBT, mask_BT: MaskBT, *, discount: float = 1.0)
 
 def sum_to_go(rewards_BT: FloatBT, mask_BT: MaskBT, *, discount: float) -> FloatBT:
     """Return `reward_to_go` of rewards that are known to be zero where masked, without another pass to make sure."""
+    if not 0.0 <= discount <= 1.0:
+        raise ValueError(f"discount is {discount}: it must lie between 0 and 1")
     if discount == 0.0:
         return rewards_BT
     if not has_gaps(mask_BT):

@@ -30,37 +30,48 @@ IntGN = Int[Tensor, "G N"]
 MaskGN = Bool[Tensor, "G N"]
 
 
+LARGEST = 1e32
+"""Numbers beyond this are refused: sums over a long batch must not overflow float32."""
+
+
 def masked(name: str, values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return `values_BT` with exact zeros where the mask is False, after checking that the two fit together.
 
     Args:
         name: what to call the values in an error message.
-        values_BT: [B, T] floating point; finite wherever the mask is True.
+        values_BT: [B, T] float32, float64 or bfloat16; finite and at most 1e32 in size wherever the mask is True.
         mask_BT: [B, T] bool.
 
     Returns:
         [B, T]; NaN and infinity behind the mask are gone.
 
     Raises:
-        ValueError: for another shape or dtype, or a value under the mask that is not finite.
+        ValueError: for another shape or dtype, or a value under the mask that is not finite or too large.
     """
-    if mask_BT.dtype != torch.bool:
-        raise ValueError(f"mask is {mask_BT.dtype}: it must be bool, True where a token counts")
-    if not values_BT.is_floating_point():
-        raise ValueError(f"{name} is {values_BT.dtype}: it must be floating point")
-    if values_BT.shape != mask_BT.shape or values_BT.dim() != 2:
-        raise ValueError(f"{name} has shape {tuple(values_BT.shape)} and mask {tuple(mask_BT.shape)}: both are [B, T]")
+    check_mask("mask", mask_BT, name, values_BT)
+    if not values_BT.is_floating_point() or values_BT.dtype == torch.float16:
+        raise ValueError(f"{name} is {values_BT.dtype}: it must be float32, float64 or bfloat16")
     kept_BT = torch.where(mask_BT, values_BT, 0)
-    # The sum is not finite if any term is not: one cheap pass in the ordinary case, a search only in the bad one.
-    if not torch.isfinite(kept_BT.detach().sum()):
-        bad = (~torch.isfinite(kept_BT)).nonzero()
+    # The norm is not small if any number is not: one cheap pass in the ordinary case, a search only in a bad one.
+    if not torch.linalg.vector_norm(kept_BT.detach()) <= LARGEST:
+        bad = (~(kept_BT.abs() <= LARGEST)).nonzero()
         if len(bad):
             row, column = bad[0].tolist()
             raise ValueError(
-                f"{name}[{row}, {column}] is {kept_BT[row, column].item()}: it must be finite. A rollout that could"
-                " not be scored has no reward: set its mask row to False"
+                f"{name}[{row}, {column}] is {kept_BT[row, column].item()}: it must be finite, and not beyond 1e32."
+                " A rollout that could not be scored has no reward: set its mask row to False"
             )
     return kept_BT
+
+
+def check_mask(mask: str, mask_BT: Tensor, name: str, values_BT: Tensor) -> None:
+    """Raise a ValueError unless the mask is bool and has the [B, T] of the values."""
+    if mask_BT.dtype != torch.bool:
+        raise ValueError(f"{mask} is {mask_BT.dtype}: it must be bool, True where a token counts")
+    if values_BT.shape != mask_BT.shape or values_BT.dim() != 2:
+        raise ValueError(
+            f"{name} has shape {tuple(values_BT.shape)} and {mask} {tuple(mask_BT.shape)}: both are [B, T]"
+        )
 
 
 def masked_difference(first: str, first_BT: Tensor, second: str, second_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -86,3 +97,9 @@ def check_groups(groups_B: Tensor, mask_BT: Tensor) -> None:
         raise ValueError(f"groups has shape {tuple(groups_B.shape)}: one id for each of the {len(mask_BT)} rollouts")
     if groups_B.is_floating_point() or groups_B.dtype == torch.bool:
         raise ValueError(f"groups is {groups_B.dtype}: group ids are integers")
+
+
+def check_option(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Raise a ValueError unless `value` is one of the known options."""
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(known)}")

@@ -27,7 +27,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages.gae import gae, generalized_advantages
+from rewardsmith.algorithms.advantages.gae import gae
 from rewardsmith.algorithms.advantages.group import dr_grpo, grpo, opo, reinforce_plus_plus_baseline, rloo
 from rewardsmith.algorithms.advantages.reinforce import reinforce, reinforce_plus_plus, remax
 from rewardsmith.algorithms.advantages.streams import Stream, credit
@@ -53,7 +53,6 @@ __all__ = [
     "credit",
     "dr_grpo",
     "gae",
-    "generalized_advantages",
     "grpo",
     "opo",
     "reinforce",

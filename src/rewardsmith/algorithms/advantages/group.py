@@ -11,7 +11,7 @@ from pydantic import Field
 from rewardsmith.algorithms.advantages.settings import Discount, Epsilon
 from rewardsmith.algorithms.groups import Groups
 from rewardsmith.algorithms.sequences import last_token, sum_to_go, token_counts, whiten, whiten_rows
-from rewardsmith.algorithms.shapes import FloatB, FloatBT, IdsB, MaskBT, check_groups, masked
+from rewardsmith.algorithms.shapes import FloatB, FloatBT, IdsB, MaskBT, check_groups, check_mask, check_option, masked
 
 Scale = Annotated[
     Literal["group", "batch", "none"],
@@ -42,11 +42,12 @@ class _Carried:
 
     @classmethod
     def of(cls, rewards_BT: FloatBT, mask_BT: MaskBT, groups_B: IdsB, support_BT: MaskBT | None) -> _Carried:
-        rewards_BT = masked("rewards", rewards_BT, mask_BT)
+        rewards_BT = masked("rewards", rewards_BT.detach(), mask_BT)
         check_groups(groups_B, mask_BT)
         if support_BT is None:
             groups = Groups.of(groups_B, token_counts(mask_BT) > 0)
             return cls(None, mask_BT, mask_BT, rewards_BT.sum(-1).double(), groups, rewards_BT.dtype)
+        check_mask("support", support_BT, "rewards", rewards_BT)
         support_BT = support_BT & mask_BT
         rewards_BT = torch.where(support_BT, rewards_BT, 0)
         carriers_B = token_counts(support_BT)
@@ -84,10 +85,11 @@ def grpo(
 
     $$A_i = \frac{R_i - \operatorname{mean}_j R_j}{\operatorname{std}_j R_j + \epsilon}$$
 
-    Shao et al. 2024 (DeepSeekMath), arXiv 2402.03300, eq. 3; the standard deviation is the unbiased one. `scale` =
-    "batch" divides by the deviation of all rewards of the batch instead, "none" does not divide. A group whose rewards
-    do not differ has advantage 0 under "group".
+    Shao et al. 2024 (DeepSeekMath), arXiv 2402.03300, section 4.1.2; the standard deviation is the unbiased one.
+    `scale` = "batch" divides by the deviation of all rewards of the batch instead, "none" does not divide. A group
+    whose rewards do not differ has advantage 0 under "group".
     """
+    check_option("scale", scale, ("group", "batch", "none"))
     carried = _Carried.of(rewards_BT, mask_BT, groups_B, support_BT)
     level_B, groups = carried.level_B, carried.groups
     scale_B: FloatB | float = 1.0
@@ -137,6 +139,7 @@ def rloo(
     PRIME's published code computes r·n/(n-1) - Σ_j r̄_j/(n-1) instead, which adds (r_{i,s} - r̄_i)/(n-1) to each
     token; `leave_one_out` = "prime" reproduces it.
     """
+    check_option("leave_one_out", leave_one_out, ("exact", "prime"))
     carried = _Carried.of(rewards_BT, mask_BT, groups_B, support_BT)
     level_B, groups = carried.level_B, carried.groups
     if leave_one_out == "exact":
@@ -177,7 +180,7 @@ def reinforce_plus_plus_baseline(
 ) -> FloatBT:
     """Subtract the group's mean reward, then whiten over all tokens of the batch.
 
-    Hu 2025 (REINFORCE++), arXiv 2501.03262, the form with a group baseline. Rollouts that have no sibling to be
+    Hu et al. 2025 (REINFORCE++), arXiv 2501.03262, the form with a group baseline. Rollouts that have no sibling to be
     compared with stay 0 and are left out of the whitening.
     """
     carried = _Carried.of(rewards_BT, mask_BT, groups_B, support_BT)
@@ -188,3 +191,7 @@ def reinforce_plus_plus_baseline(
         white_B = whiten_rows(carried.level_B - baseline_B, counts_B).to(carried.dtype)
         return torch.where(mask_BT & compared_B[:, None], white_B[:, None], 0)
     return whiten(carried.returns(baseline_B, 1.0, discount), mask_BT & compared_B[:, None])
+
+
+GROUP_ESTIMATORS = frozenset({grpo, dr_grpo, rloo, opo, reinforce_plus_plus_baseline})
+"""Those that compare a rollout with its siblings: without a voting sibling it gets no advantage."""

@@ -22,8 +22,8 @@ def reinforce(
 
     Williams 1992. With `values_BT` from a process reward model this is "PRM as value" (PRIME, arXiv 2502.01456).
     """
-    returns_BT = sum_to_go(masked("rewards", rewards_BT, mask_BT), mask_BT, discount=discount)
-    return returns_BT if values_BT is None else returns_BT - masked("values", values_BT, mask_BT)
+    returns_BT = sum_to_go(masked("rewards", rewards_BT.detach(), mask_BT), mask_BT, discount=discount)
+    return returns_BT if values_BT is None else returns_BT - masked("values", values_BT.detach(), mask_BT)
 
 
 def reinforce_plus_plus(
@@ -37,7 +37,8 @@ def reinforce_plus_plus(
 ) -> FloatBT:
     """Reward to go, whitened over all tokens of the batch.
 
-    Hu 2025 (REINFORCE++), arXiv 2501.03262. The paper puts the reference KL into the rewards; see `kl.kl_reward`.
+    Hu et al. 2025 (REINFORCE++), arXiv 2501.03262. The paper puts the reference KL into the rewards; see
+    `kl.kl_reward`.
     """
     return whiten(reinforce(rewards_BT, mask_BT, groups_B, discount=discount), mask_BT)
 
@@ -53,7 +54,9 @@ def remax(
 ) -> FloatBT:
     """Reward to go, less the reward of the greedy answer to the same prompt.
 
-    Li et al. 2023 (ReMax), arXiv 2310.10505. `values_BT` holds that reward at every token of the row.
+    Li et al. 2023 (ReMax), arXiv 2310.10505. `values_BT` holds that reward at every token
+    of the row. For outcome rewards: the greedy answer's tokens are others than the rollout's, so there is no reward to
+    go that would fit a dense reward.
     """
     if values_BT is None:
         raise ValueError("remax needs values_BT: the reward of the greedy answer, at every token of its row")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from rewardsmith.algorithms.advantages.group import GROUP_ESTIMATORS
 from rewardsmith.algorithms.groups import Groups
+from rewardsmith.algorithms.sequences import token_counts
 from rewardsmith.algorithms.sequences import whiten as whitened
-from rewardsmith.algorithms.shapes import FloatBT, IdsB, MaskBT, check_groups, masked
+from rewardsmith.algorithms.shapes import FloatBT, IdsB, MaskB, MaskBT, check_groups, check_option, masked
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ def credit(
     "after": one estimate per stream, $A = \sum_k w_k E_k(r_k)$. With `rloo` this is PRIME (arXiv 2502.01456, eq. 5);
     with `grpo` it is GDPO (arXiv 2601.05242). Both papers whiten the sum over the batch: set `whiten`.
 
-    A row that a stream could not score takes no part in that stream's baseline. Under "before" this is allowed only for
+    A row that a stream could not score takes no part in that stream's baseline, and a row that no stream gave credit to
+    stays at 0, also under `whiten`. Under "before" this is allowed only for
     whole groups: otherwise siblings would be compared on different scales.
 
     Args:
@@ -70,16 +75,36 @@ def credit(
     """
     if not streams:
         raise ValueError("credit needs at least one reward stream")
-    combined = {"before": _before, "after": _after}.get(combine)
-    if combined is None:
-        raise ValueError(f"combine is {combine!r}: it must be 'before' or 'after'")
+    for stream in streams:
+        if not math.isfinite(stream.weight):
+            raise ValueError(f"the weight of stream {stream.name!r} is {stream.weight}: it must be finite")
+    check_option("combine", combine, ("before", "after"))
+    combined = _before if combine == "before" else _after
     check_groups(groups_B, mask_BT)
     advantages_BT = combined(streams, mask_BT, groups_B, values_BT, estimator)
-    return whitened(advantages_BT, mask_BT) if whiten else advantages_BT
+    if not whiten:
+        return advantages_BT
+    return whitened(advantages_BT, mask_BT & _credited(streams, mask_BT, groups_B, estimator)[:, None])
 
 
 def _stream_mask(stream: Stream, mask_BT: MaskBT) -> MaskBT:
     return mask_BT if stream.mask_BT is None else mask_BT & stream.mask_BT
+
+
+def _compares(estimator: Callable[..., Tensor]) -> bool:
+    """Whether the estimator compares a rollout with its siblings."""
+    while isinstance(estimator, partial):
+        estimator = estimator.func
+    return estimator in GROUP_ESTIMATORS
+
+
+def _credited(streams: Sequence[Stream], mask_BT: MaskBT, groups_B: IdsB, estimator: Callable[..., Tensor]) -> MaskB:
+    """Return which rows some stream gave credit to; whitening must not move the others away from 0."""
+    credited_B = torch.zeros_like(groups_B, dtype=torch.bool)
+    for stream in streams:
+        groups = Groups.of(groups_B, token_counts(_stream_mask(stream, mask_BT)) > 0)
+        credited_B = credited_B | (groups.compared_B if _compares(estimator) else groups.votes_B)
+    return credited_B
 
 
 def _discount(stream: Stream) -> dict[str, float]:
@@ -104,7 +129,8 @@ def _before(
         stream_mask_BT = _stream_mask(stream, mask_BT)
         _require_whole_groups(stream.name, stream_mask_BT, mask_BT, groups_B)
         sum_BT = sum_BT + stream.weight * masked(f"rewards of {stream.name!r}", stream.rewards_BT, stream_mask_BT)
-    return estimator(sum_BT, mask_BT, groups_B, values_BT, _common_support(streams), **_discount(first))
+    support_BT = _common_support(streams) if _compares(estimator) else None
+    return estimator(sum_BT, mask_BT, groups_B, values_BT, support_BT, **_discount(first))
 
 
 def _after(
@@ -134,11 +160,16 @@ def _after(
 
 
 def _common_support(streams: Sequence[Stream]) -> Tensor | None:
-    """Return the support that all streams share; None, one outcome per row, when they differ."""
-    supports = [stream.support_BT for stream in streams]
-    if any(s is None for s in supports) or not all(torch.equal(supports[0], s) for s in supports):  # type: ignore[arg-type]
-        return None
-    return supports[0]
+    """Return the support that all streams share; rewards on different tokens cannot be centred as one."""
+    first = streams[0]
+    for stream in streams[1:]:
+        one, other = first.support_BT, stream.support_BT
+        if (one is None) != (other is None) or (one is not None and other is not None and not torch.equal(one, other)):
+            raise ValueError(
+                f"streams {first.name!r} and {stream.name!r} carry their rewards on different tokens: an estimator that"
+                " compares siblings cannot centre their sum; use combine='after'"
+            )
+    return first.support_BT
 
 
 def _require_whole_groups(name: str, stream_mask_BT: MaskBT, mask_BT: MaskBT, groups_B: IdsB) -> None:

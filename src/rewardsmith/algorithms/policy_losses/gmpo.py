@@ -29,8 +29,9 @@ def gmpo(
       \epsilon_{high})\bigr)\Bigr), \qquad \sigma_{i,t} = \mathrm{sgn}(A_{i,t})$$
 
     Zhao et al. 2025, arXiv 2507.20673, eq. 4; the paper's clip range is (e^-0.4, e^0.4) and its advantage one number
-    per response. Where advantages differ within a response, A_i is their mean, as in verl and TRL. Every token holds
-    ℓ_i, so the reduction `sequence-mean-token-mean` is the paper's mean over responses.
+    per response. Where advantages differ within a response, A_i is their mean, as in verl and TRL, whose names for the
+    bounds these are. Every token holds ℓ_i, so the reduction `sequence-mean-token-mean` is the paper's mean over
+    responses.
     """
     log_ratio_BT, advantages_BT = checked(logprobs_BT, old_BT, advantages_BT, mask_BT)
     lengths_B1 = token_counts(mask_BT)[:, None].clamp(min=1)

@@ -1,0 +1,83 @@
+"""Defaults are part of the interface: a changed one changes every recipe that does not set it."""
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+
+from rewardsmith.algorithms import implicit
+from rewardsmith.algorithms.advantages import ADVANTAGES, grpo, rloo
+from rewardsmith.algorithms.importance import importance_weights
+from rewardsmith.algorithms.kl import kl_estimate, kl_loss, kl_reward
+from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
+from rewardsmith.algorithms.reductions import REDUCTIONS
+from rewardsmith.algorithms.schedules import SCHEDULES
+
+REQUIRED = inspect.Parameter.empty
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "gae": {"discount": 1.0, "lam": 1.0},
+    "grpo": {"discount": 1.0, "scale": "group", "eps": 1e-6},
+    "dr_grpo": {"discount": 1.0},
+    "rloo": {"discount": 1.0, "leave_one_out": "exact"},
+    "opo": {"discount": 1.0},
+    "reinforce": {"discount": 1.0},
+    "reinforce_plus_plus": {"discount": 1.0},
+    "reinforce_plus_plus_baseline": {"discount": 1.0},
+    "remax": {"discount": 1.0},
+    "clip loss": {"low": 0.2, "high": 0.2, "dual": None},
+    "gspo loss": {"low": 3e-4, "high": 4e-4},
+    "gmpo loss": {"low": 0.4, "high": 0.4},
+    "cispo loss": {"low": 1.0, "high": 4.0},
+    "reinforce loss": {},
+    "token-mean": {},
+    "sequence-mean-token-mean": {},
+    "sequence-mean-token-sum": {},
+    "constant-length": {"length": REQUIRED},
+    "constant": {"total": REQUIRED, "warmup": 0, "floor": 0.0},
+    "linear": {"total": REQUIRED, "warmup": 0, "floor": 0.0},
+    "cosine": {"total": REQUIRED, "warmup": 0, "floor": 0.0},
+    "kl_loss": {"estimator": "k2", "unbiased": False},
+    "kl_reward": {"estimator": "k1"},
+    "importance_weights": {"level": "token", "cap": 2.0, "floor": 0.0, "outside": "truncate"},
+}
+
+FUNCTIONS = {
+    **ADVANTAGES,
+    **{f"{name} loss": loss for name, loss in POLICY_LOSSES.items()},
+    **REDUCTIONS,
+    **SCHEDULES,
+    "kl_loss": kl_loss,
+    "kl_reward": kl_reward,
+    "importance_weights": importance_weights,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_defaults(name: str) -> None:
+    parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
+    found = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert found == DEFAULTS[name]
+
+
+ONE_BT, MASK_BT, GROUPS_B = torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "option"),
+    [
+        (grpo, (ONE_BT, MASK_BT, GROUPS_B), {"scale": "std"}),
+        (rloo, (ONE_BT, MASK_BT, GROUPS_B), {"leave_one_out": "exakt"}),
+        (importance_weights, (ONE_BT, ONE_BT, MASK_BT), {"level": "seq"}),
+        (importance_weights, (ONE_BT, ONE_BT, MASK_BT), {"outside": "mask"}),
+        (kl_estimate, (ONE_BT, ONE_BT, MASK_BT), {"estimator": "k4"}),
+        (implicit.pairwise_loss, (ONE_BT, MASK_BT, ONE_BT[0], GROUPS_B), {"weighting": "bon"}),
+        (grpo, (ONE_BT, MASK_BT, GROUPS_B, None, MASK_BT), {"discount": 1.5}),
+        (grpo, (ONE_BT, MASK_BT, GROUPS_B, None, MASK_BT), {"discount": float("nan")}),
+    ],
+)
+def test_a_misspelt_option_is_an_error_and_not_another_option(function, arguments, option) -> None:
+    ((name, _),) = option.items()
+    with pytest.raises(ValueError, match=rf"^{name} is "):
+        inspect.unwrap(function)(*arguments, **option)
