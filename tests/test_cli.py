@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,11 @@ def test_a_real_process_shows_no_traceback_and_survives_a_closed_pipe(tmp_path: 
     )  # fmt: skip
     assert piped.stdout.startswith("title = ")
     assert piped.stderr == ""
+    plain = subprocess.run(
+        [*command, QUICKSTART], env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False
+    )
+    assert plain.returncode == 0
+    assert b"\\u03b3: how much" in plain.stdout
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["explain", "--help"]])

@@ -82,5 +82,7 @@ def test_the_error_that_the_readme_shows_is_the_one_that_users_get() -> None:
         text=True,
         check=False,
     )
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 5
     for line in result.stderr.splitlines():
         assert line in readme or "Known: dr_grpo" in line  # the long list is cut in the README

@@ -1,6 +1,10 @@
 """Recipes: what is accepted, what is refused and with which words, overrides, and the explanation."""
 
+import importlib
+import itertools
+import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewardsmith.algorithms.advantages import ADVANTAGES
+from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
+from rewardsmith.algorithms.reductions import REDUCTIONS
 from rewardsmith.components import Choice, Chosen, Settings, build, settings_of
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import explain, load_recipe, override, parse_recipe, toml
@@ -83,13 +90,23 @@ def test_a_name_is_short_for_a_table_with_a_type() -> None:
         ({"loss": {"type": "clip", "low": float("nan")}}, "stages.0.loss.low", ["nan", "finite"]),
         ({"loss": {"type": "clip", "dual": 0.5}}, "stages.0.loss.dual", ["0.5", "greater than 1"]),
         ({"reduction": "constant-length"}, "stages.0.reduction.length", ["is missing", "tokens to divide by"]),
-        ({"kl": {"place": "los"}}, "stages.0.kl.place", ['"los"', "'reward' or 'loss'", 'mean "loss"']),
-        ({"optimizer": {}}, "stages.0.optimizer.lr", ["is missing", "peak learning rate"]),
-        ({"optimizer": {"lr": 1, "beta": 2}}, "stages.0.optimizer.beta", ["[optimizer]", "beta1"]),
+        ({"kl": {"place": "los"}}, "stages.0.kl.place", ['"los"', "one of reward, loss", 'mean "loss"']),
+        ({"optimizer": {"lr": 0}}, "stages.0.optimizer.lr", ["0", "greater than 0"]),
+        ({"optimizer": 3}, "stages.0.optimizer", ["3", "must be a table"]),
+        ({"name": ""}, "stages.0.name", ["at least 1 character"]),
+        ({"kl": {"estimator": "k1"}}, "stages.0.kl", ["k1 in the loss has no gradient"]),
+        ({"reward": {"type": "builtins:int"}}, "stages.0.reward.type", ["class with score()"]),
+        ({"reward": {"type": "a:b:c"}}, "stages.0.reward.type", ["write module:Name"]),
+        ({"reward": {"type": ":x"}}, "stages.0.reward.type", ["write module:Name"]),
+        ({"reward": {"type": "x:"}}, "stages.0.reward.type", ["write module:Name"]),
+        ({"reward": {"type": ".x:y"}}, "stages.0.reward.type", ["write module:Name"]),
+        ({"loss": {"type": "math:sqrt"}}, "stages.0.loss.type", ["4 positional arguments"]),
+        ({"loss": {"type": "collections:OrderedDict"}}, "stages.0.loss.type", ["cannot be a policy loss"]),
+        ({"optimizer": {"lr": 1, "beta": 2}}, "stages.0.optimizer.beta", ["unknown setting", "beta1"]),
         ({"reward": {"type": "sum", "parts": {}}}, "stages.0.reward.parts", ["at least 1"]),
         ({"reward": {"type": "no_such_module:Reward"}}, "stages.0.reward.type", ["cannot import", "no_such_module"]),
         ({"reward": {"type": "math:sqroot"}}, "stages.0.reward.type", ["has no 'sqroot'", "sqrt"]),
-        ({"reward": {"type": "math:pi"}}, "stages.0.reward.type", ["float", "function or a class"]),
+        ({"reward": {"type": "math:pi"}}, "stages.0.reward.type", ["cannot be a reward"]),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_path_its_value_and_a_remedy(change: dict, path: str, words: list[str]) -> None:
@@ -279,3 +296,108 @@ def test_a_pydantic_class_of_another_kind_is_refused() -> None:
         settings_of(Loose)
     assert issubclass(settings_of(type("Strict", (Settings,), {})), Settings)
     assert isinstance(parse_recipe(table()).stages[0], Chosen)
+
+
+# ---- users' own components -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Return a function that writes a user's module and returns its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+    names = (f"own_module_{i}" for i in itertools.count())
+
+    def write(code: str) -> str:
+        name = next(names)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / f"{name}.py").write_text(code)
+        importlib.invalidate_caches()
+        return name
+
+    return write
+
+
+SCORE = "\n    async def score(self, group): ...\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "class R:\n    def __init__(self, limit): ..." + SCORE,
+            "must be keyword-only: write `def __init__(self, *, limit",
+        ),
+        ("from dataclasses import dataclass\n@dataclass\nclass R:\n    limit: int = 3" + SCORE, "kw_only=True"),
+        ("class R:\n    def __init__(self, *, x: 'no.such.thing'): ..." + SCORE, "cannot read the settings"),
+        ("class R:\n    def __init__(self, *, x: '1+'): ..." + SCORE, "cannot read the settings"),
+        ("class T: ...\nclass R:\n    def __init__(self, *, x: T): ..." + SCORE, "cannot be read from a recipe"),
+        ("class R:\n    def __init__(self, *, model_config: int = 1): ..." + SCORE, "cannot be read from a recipe"),
+        ("class R:\n    def __init__(self, *, type: int = 1): ..." + SCORE, "'type', which means something else"),
+        ("class R: ...", "a class with score()"),
+        ("def R(group): ...", "a class with score()"),
+        ("import sys; sys.exit(3)", "SystemExit"),
+    ],
+)
+def test_a_component_that_cannot_be_used_is_refused_before_anything_is_loaded(
+    own: Callable[[str], str], code: str, words: str
+) -> None:
+    assert words in problems(table(reward={"type": f"{own(code)}:R"}))["stages.0.reward.type"]
+
+
+def test_a_setting_may_not_take_the_name_of_one_that_belongs_to_its_place(own: Callable[[str], str]) -> None:
+    name = own("class R:\n    def __init__(self, *, weight: float = 1.0): ..." + SCORE)
+    found = problems(table(reward={"type": "sum", "parts": {"a": {"type": f"{name}:R"}}}))
+    assert "'weight', which means something else here" in found["stages.0.reward.parts.a.type"]
+
+
+def test_paths_tuples_and_enums_can_be_given_in_toml(own: Callable[[str], str]) -> None:
+    name = own(
+        "from enum import Enum\nfrom pathlib import Path\nclass Mode(Enum):\n    FAST = 'fast'\nclass R:\n"
+        "    def __init__(self, *, folder: Path = Path('x'), sizes: tuple[int, ...] = (1,), mode: Mode = Mode.FAST,"
+        " other: Path | None = None): self.given = (folder, sizes, mode.value, other)" + SCORE
+    )
+    reward = {"type": f"{name}:R", "folder": "a/b", "sizes": [2, 3], "mode": "fast", "other": "c"}
+    recipe = parse_recipe(table(reward=reward))
+    assert recipe.stages[0].settings.reward.build().given == (Path("a/b"), (2, 3), "fast", Path("c"))
+    assert parse_recipe(tomllib.loads(explain(recipe))) == recipe
+    assert "sizes.0" in str(problems(table(reward=reward | {"sizes": ["2"]})))
+
+
+def test_a_nested_class_can_be_named(own: Callable[[str], str]) -> None:
+    name = own("class Outer:\n    class R:\n        async def score(self, group): ...")
+    assert parse_recipe(table(reward=f"{name}:Outer.R")).stages[0].settings.reward.target.__name__ == "R"
+
+
+@pytest.mark.parametrize("room", ["advantage", "loss", "reduction"])
+def test_the_explanation_of_every_named_algorithm_is_a_recipe(room: str) -> None:
+    names = {"advantage": ADVANTAGES, "loss": POLICY_LOSSES, "reduction": REDUCTIONS}[room]
+    for name in names:
+        chosen = {"type": name} | ({"length": 7} if name == "constant-length" else {})
+        recipe = parse_recipe(table(**{room: chosen}))
+        assert parse_recipe(tomllib.loads(explain(recipe))) == recipe
+
+
+def test_one_setting_of_a_default_leaves_the_rest_of_it() -> None:
+    stage = parse_recipe(table(optimizer={"warmup": 3}, advantage={"scale": "none"})).stages[0].settings
+    assert (stage.optimizer.lr, stage.optimizer.warmup) == (1e-6, 3)
+    assert (stage.advantage.name, stage.advantage.settings.scale) == ("grpo", "none")
+
+
+def test_two_stages_cannot_have_one_name() -> None:
+    recipe = table()
+    recipe["stages"] *= 2
+    assert problems(recipe) == {"stages.1.name": '"policy" another stage has this name: give each its own'}
+
+
+@pytest.mark.parametrize("change", ["#=1", f"stages.{'9' * 5000}.x=1", f"seed={'9' * 5000}", f"title={'[' * 5000}"])
+def test_odd_overrides_end_in_a_message(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(explain(parse_recipe(table())))
+    if change.startswith("title"):
+        assert load_recipe(path, [change]).title == "[" * 5000  # text, since it is no TOML
+    else:
+        with pytest.raises(UserError):
+            load_recipe(path, [change])
+    path.write_text(f"seed = {'9' * 5000}")
+    with pytest.raises(UserError, match="not valid TOML"):
+        load_recipe(path)

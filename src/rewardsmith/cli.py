@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -65,6 +66,9 @@ def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
 
 def main() -> None:
     """Run the command line; a user's mistake ends with its message and status 2, never with a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # descriptions hold letters that a terminal may not have
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except UserError as error:

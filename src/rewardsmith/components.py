@@ -16,16 +16,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from pathlib import PurePath
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, create_model
-from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, Strict, ValidationError, create_model
+from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_plain_validator_function
 
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
+from rewardsmith.problems import problems_of, shown
 
 
 class Settings(BaseModel):
@@ -73,19 +76,95 @@ class Choice:
     The setting is a table with a `type` and the component's settings, or just the name.
 
     Attributes:
-        noun: what is chosen, for messages.
+        what: what is chosen, for messages: "reward".
         table: where the dictionary of names lives, as `module:NAME`. Imported when the first recipe needs it, so that
             reading a recipe without estimators never loads torch.
         beside: settings that belong to the place and stand in the same table as those of the component.
+        default: the type of a table that does not say one; "" when it must.
+        methods: what a class must have to be chosen; a component without any is a function.
+        inputs: how many positional arguments a function must take.
     """
 
-    noun: str
+    what: str
     table: str
     beside: type[Settings] | None = None
+    default: str = ""
+    methods: tuple[str, ...] = ()
+    inputs: int = 0
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Let pydantic ask us instead of looking into `Chosen`."""
-        return no_info_plain_validator_function(lambda value: _choose(self.noun, self.table, self.beside, value))
+        return no_info_plain_validator_function(self.choose)
+
+    def choose(self, value: object) -> Chosen:
+        """Return the component that a table or a name stands for; a `PydanticCustomError` holds all problems."""
+        if isinstance(value, Chosen):
+            return value
+        table = {"type": value} if isinstance(value, str) else value
+        if not isinstance(table, dict):
+            raise PydanticCustomError("not_a_table", f"must be a table with a type, or the name of a {self.what}")
+        names = import_name(self.table)
+        name = table.get("type", self.default)
+        if name == "":
+            known = listing(names)
+            raise PydanticCustomError("no_type", f'has no type. Say which {self.what}: type = "…". Known: {known}')
+        try:
+            target = self._resolve(names, name)
+            model = settings_of(target)
+            self._require_apart(name, model)
+        except UserError as error:
+            raise _found([Problem("type", str(error), shown(name))]) from None
+        return self._validated(name, target, model, {k: v for k, v in table.items() if k != "type"})
+
+    def _resolve(self, names: Mapping[str, Callable[..., Any]], name: object) -> Callable[..., Any]:
+        """Return what `name` stands for: an entry of `names`, or the object at `module:Name`."""
+        if not isinstance(name, str):
+            raise UserError(f"the name of a {self.what} is text")
+        if name in names:
+            return names[name]
+        if ":" not in name:
+            known = listing(names)
+            raise UserError(f"unknown {self.what}.{nearest(name, names)} Known: {known}, or your own as module:Name")
+        target: Any = import_name(name)
+        if self.methods:
+            missing = [method for method in self.methods if not callable(getattr(target, method, None))]
+            if missing or not isinstance(target, type):
+                raise UserError(f"{name} cannot be a {self.what}: that is a class with {', '.join(self.methods)}()")
+        elif not callable(target) or isinstance(target, type) != all(isinstance(n, type) for n in names.values()):
+            raise UserError(f"{name} is a {type(target).__name__}: it cannot be a {self.what}")
+        elif self.inputs:
+            _require_inputs(name, target, self.what, self.inputs)
+        return target  # type: ignore[no-any-return]
+
+    def _require_apart(self, name: object, model: type[Settings]) -> None:
+        own = {"type", *(self.beside.model_fields if self.beside else ())}
+        clash = own & set(model.model_fields)
+        if clash:
+            raise UserError(f"{name} has a setting {sorted(clash)[0]!r}, which means something else here: rename it")
+
+    def _validated(
+        self, name: str, target: Callable[..., Any], model: type[Settings], values: dict[str, Any]
+    ) -> Chosen:
+        place = self.beside.model_fields if self.beside else {}
+        problems: list[Problem] = []
+        settings: list[Settings | None] = []
+        for kind, part in (
+            (model, {k: v for k, v in values.items() if k not in place}),
+            (self.beside, {k: v for k, v in values.items() if k in place}),
+        ):
+            try:
+                settings.append(kind.model_validate(part) if kind else None)
+            except ValidationError as error:
+                assert kind is not None
+                problems += problems_of(error, kind, owner=f'{self.what} "{name}"', also=place)
+        if problems:
+            raise _found(problems)
+        assert settings[0] is not None
+        return Chosen(name, target, settings[0], settings[1])
+
+
+DEFAULT: Any = {}
+"""The default of a setting that is a choice: an empty table, whose type is the choice's own default."""
 
 
 def build(choice: Choice, table: str | dict[str, Any]) -> Any:
@@ -95,106 +174,89 @@ def build(choice: Choice, table: str | dict[str, Any]) -> Any:
         RecipeError: with every problem that was found in the table.
     """
     try:
-        return _choose(choice.noun, choice.table, choice.beside, table).build()
+        return choice.choose(table).build()
     except PydanticCustomError as error:
-        problems = (error.context or {}).get("problems") or [Problem(choice.noun, error.message())]
-        raise RecipeError(choice.noun, problems) from None
-
-
-def named(name: str) -> Any:
-    """Return a name as the default of a choice; it is resolved when a recipe is read."""
-    return name
-
-
-def _choose(noun: str, table: str, beside: type[Settings] | None, value: object) -> Chosen:
-    if isinstance(value, Chosen):
-        return value
-    if isinstance(value, str):
-        value = {"type": value}
-    if not isinstance(value, dict):
-        raise PydanticCustomError("not_a_table", f"must be a table with a type, or the name of a {noun}")
-    names = import_name(table)
-    if "type" not in value:
-        raise PydanticCustomError("no_type", f'has no type. Say which {noun}: type = "…". Known: {listing(names)}')
-    name = value["type"]
-    try:
-        target = resolve(noun, names, name)
-        model = settings_of(target)
-    except UserError as error:
-        raise _problems([Problem("type", str(error), shown(name))]) from None
-    own = beside.model_fields if beside else {}
-    rest = {key: item for key, item in value.items() if key != "type" and key not in own}
-    problems: list[Problem] = []
-    settings = _validated(model, rest, problems, owner=f'{noun} "{name}"', also=own)
-    place = _validated(beside, {k: v for k, v in value.items() if k in own}, problems, owner=noun) if beside else None
-    if problems:
-        raise _problems(problems)
-    assert settings is not None
-    return Chosen(name, target, settings, place)
-
-
-def _validated(
-    model: type[Settings], values: dict[str, Any], problems: list[Problem], *, owner: str, also: Mapping[str, Any] = {}
-) -> Settings | None:
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        problems += problems_of(error, model, owner=owner, also=also)
-        return None
-
-
-def resolve(noun: str, names: Mapping[str, Callable[..., Any]], name: object) -> Callable[..., Any]:
-    """Return what `name` stands for: an entry of `names`, or the object at `module:Name`."""
-    if not isinstance(name, str):
-        raise UserError(f"the name of a {noun} is text")
-    if name in names:
-        return names[name]
-    if ":" in name:
-        target: Callable[..., Any] = import_name(name)
-        if not callable(target):
-            raise UserError(f"{name} is a {type(target).__name__}: a {noun} is a function or a class")
-        return target
-    raise UserError(f"unknown {noun}.{nearest(name, names)} Known: {listing(names)}, or your own as module:Name")
+        problems = (error.context or {}).get("problems") or [Problem(choice.what, error.message())]
+        raise RecipeError(choice.what, problems) from None
 
 
 def import_name(name: str) -> Any:
-    """Return the object at `module:Name`; a `UserError` says which half is wrong."""
-    module_name, _, attribute = name.partition(":")
+    """Return the object at `module:Name` (or `module:Outer.Inner`); a `UserError` says which half is wrong."""
+    module_name, _, attributes = name.partition(":")
+    if not module_name or not attributes or module_name.startswith(".") or ":" in attributes:
+        raise UserError(f"cannot read {name!r}: write module:Name, such as my_rewards:Brevity")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a user's module may do anything while it is imported
         raise UserError(
             f"cannot import the module {module_name!r} ({type(error).__name__}: {error})."
             " It must be installed, or lie beside the recipe or in the current folder"
         ) from error
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        public = [n for n in vars(module) if not n.startswith("_")]
-        raise UserError(f"the module {module_name!r} has no {attribute!r}.{nearest(attribute, public)}") from None
+    found: Any = module
+    for attribute in attributes.split("."):
+        if not hasattr(found, attribute):
+            public = [n for n in dir(found) if not n.startswith("_")]
+            where = getattr(module, "__file__", None) or "built in"
+            raise UserError(f"the module {module_name!r} ({where}) has no {attributes!r}.{nearest(attribute, public)}")
+        found = getattr(found, attribute)
+    return found
 
 
-@cache
 def settings_of(target: Callable[..., Any]) -> type[Settings]:
     """Return the settings of a component as a class: itself, or one made from its keyword-only parameters."""
+    # One class per component, so that equal settings are equal; only odd callables cannot be remembered.
+    return _remembered(target) if isinstance(target, Hashable) else _read_settings(target)
+
+
+def _read_settings(target: Callable[..., Any]) -> type[Settings]:
     if isinstance(target, type) and issubclass(target, BaseModel):
         if not issubclass(target, Settings):
             raise UserError(f"{target.__name__} must derive from rewardsmith.components.Settings")
         return target
+    name = getattr(target, "__name__", type(target).__name__)
     function = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(function).parameters.values())
         hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError, ValueError) as error:
-        raise UserError(f"cannot read the settings from the signature of {target!r}: {error}") from None
+    except Exception as error:  # noqa: BLE001 annotations are evaluated: they may raise anything
+        raise UserError(f"cannot read the settings from the signature of {name}: {error}") from None
+    if isinstance(target, type):
+        loose = [p.name for p in parameters[1:] if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        if loose and target.__init__ is not object.__init__:  # type: ignore[misc]
+            raise UserError(
+                f"the settings of {name} must be keyword-only: write `def __init__(self, *, {loose[0]}, …)`,"
+                " or @dataclass(kw_only=True)"
+            )
     definitions: dict[str, Any] = {
-        p.name: (hints.get(p.name, Any), ... if p.default is inspect.Parameter.empty else p.default)
+        p.name: (_readable(hints.get(p.name, Any)), ... if p.default is inspect.Parameter.empty else p.default)
         for p in parameters
         if p.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    return create_model(
-        getattr(target, "__name__", "Component"), __base__=Settings, __doc__=target.__doc__, **definitions
+    try:
+        return create_model(name, __base__=Settings, __doc__=target.__doc__, **definitions)
+    except Exception as error:  # noqa: BLE001 pydantic refuses types and names in many ways
+        raise UserError(f"the settings of {name} cannot be read from a recipe: {error}") from None
+
+
+_remembered = cache(_read_settings)
+
+
+def _readable(kind: Any) -> Any:
+    """Let a TOML list fill a tuple, and text a path or an enum: TOML has no such types of its own."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return Union[tuple(_readable(k) for k in get_args(kind))]  # noqa: UP007 built at run time
+    base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    lenient = get_origin(base) in (tuple, set, frozenset) or (
+        isinstance(base, type) and issubclass(base, Enum | PurePath | tuple)
     )
+    return Annotated[kind, Strict(False)] if lenient else kind
+
+
+def _require_inputs(name: str, function: Callable[..., Any], what: str, inputs: int) -> None:
+    try:
+        inspect.signature(function).bind_partial(*range(inputs))
+    except (TypeError, ValueError):
+        raise UserError(f"{name} cannot be a {what}: that is a function of {inputs} positional arguments") from None
 
 
 def summary(target: object) -> str:
@@ -203,78 +265,5 @@ def summary(target: object) -> str:
     return text.split("\n\n")[0].replace("\n", " ").strip().rstrip(".:")
 
 
-# ---- what is wrong, in the user's words ---------------------------------------------------------------------------
-
-
-def problems_of(
-    error: ValidationError, model: type[BaseModel], *, owner: str = "recipe", also: Mapping[str, Any] = {}
-) -> Iterator[Problem]:
-    """Yield what pydantic found as problems with the path, the value and the remedy.
-
-    Args:
-        error: from validating `model`.
-        model: what was validated; the known names of an unknown setting are looked up in it.
-        owner: what to call the table at the top.
-        also: further settings that may stand in the table at the top.
-    """
-    for detail in error.errors(include_url=False):
-        path = ".".join(str(part) for part in detail["loc"])
-        inner = detail.get("ctx", {}).get("problems")
-        if inner is not None:
-            yield from (Problem(f"{path}.{p.path}" if path else p.path, p.message, p.value) for p in inner)
-        else:
-            yield Problem(path, *_worded(detail, model, owner, also))
-
-
-def _worded(detail: ErrorDetails, model: type[BaseModel], owner: str, also: Mapping[str, Any]) -> tuple[str, str]:
-    """Return (message, value) for one of pydantic's findings."""
-    kind, location, value = detail["type"], detail["loc"], shown(detail["input"])
-    if kind == "missing":
-        at = _model_at(model, location[:-1])
-        about = at.model_fields[str(location[-1])].description if at else None
-        return f"is missing{f': {about}' if about else ''}. It has no default", ""
-    if kind == "extra_forbidden":
-        at = _model_at(model, location[:-1])
-        known = {*(at.model_fields if at else {}), *(also if at is model else {})}
-        where = owner if at is model else f"[{'.'.join(map(str, location[:-1]))}]"
-        return f"unknown setting of {where}.{nearest(str(location[-1]), known)} Known: {listing(known)}", value
-    if kind == "literal_error":
-        expected = detail["ctx"]["expected"]
-        return (
-            f"must be {expected}.{nearest(str(detail['input']), [e.strip(' ,') for e in expected.split(chr(39))])}",
-            value,
-        )
-    message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    return message, "" if isinstance(detail["input"], dict) else value
-
-
-def _model_at(model: Any, location: tuple[int | str, ...]) -> type[BaseModel] | None:
-    """Follow a location from a settings class through tables and lists to the settings class it ends in."""
-    kind: Any = model
-    for part in location:
-        if get_origin(kind) in (Union, types.UnionType):
-            kind = next((a for a in get_args(kind) if a is not type(None)), None)
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
-            kind = kind.model_fields[str(part)].annotation
-        elif get_origin(kind) is dict:
-            kind = get_args(kind)[1]
-        elif get_origin(kind) in (list, tuple):
-            kind = get_args(kind)[0]
-        else:
-            return None
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-
-
-def _problems(problems: list[Problem]) -> PydanticCustomError:
+def _found(problems: list[Problem]) -> PydanticCustomError:
     return PydanticCustomError("problems", "{count} problems", {"count": len(problems), "problems": problems})
-
-
-def shown(value: object) -> str:
-    """Return a value as TOML would show it, cut to one short line."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        text = '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-    else:
-        text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -11,24 +11,26 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from rewardsmith.components import Choice, Chosen, Refers, Settings, problems_of, shown, summary
+from rewardsmith.components import Choice, Chosen, Refers, Settings, summary
 from rewardsmith.engines import ModelSettings
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
+from rewardsmith.problems import problems_of, shown
 
 
 class Recipe(Settings):
     """What a run does. A recipe file is this table."""
 
     title: str = Field(default="", description="one line for people: what this recipe shows")
-    seed: int = Field(default=0, ge=0, description="seed of everything that is random in the run")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="seed of everything that is random in the run")
     models: dict[str, ModelSettings] = Field(default={}, description="the models that take part, by name")
-    data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES")]] = Field(
+    data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))]] = Field(
         default={}, description="where prompts and demonstrations come from, by name"
     )
     stages: list[Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]] = Field(
@@ -64,7 +66,7 @@ def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
         raise RecipeError(source, problems_of(error, Recipe)) from None
-    problems = list(_dangling(recipe))
+    problems = [*_dangling(recipe), *_repeated(recipe)]
     if problems:
         raise RecipeError(source, problems)
     return recipe
@@ -80,7 +82,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise UserError(f"cannot read the recipe {str(file)!r}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{file}: a recipe is UTF-8 text, but byte {error.start} is not ({error.reason})") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, or an integer of thousands of digits
         raise UserError(f"{file}: not valid TOML: {error or 'nested too deeply'}") from None
 
 
@@ -96,7 +98,7 @@ def override(table: dict[str, Any], change: str) -> None:
         raise UserError(f"cannot read the override {change!r}: write it as key.path=value")
     try:
         *parents, last = _key_path(key)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"cannot read the key of the override {change!r}: {error}") from None
     place: Any = table
     for depth, part in enumerate(parents):
@@ -113,6 +115,8 @@ def _key_path(key: str) -> list[str]:
     """Split a dotted key by TOML's own rules, so that quoted keys work."""
     path: list[str] = []
     node: Any = tomllib.loads(f"{key} = 0")
+    if not node:
+        raise ValueError("it is empty")  # a comment
     while isinstance(node, dict):
         ((part, node),) = node.items()
         path.append(part)
@@ -122,7 +126,7 @@ def _key_path(key: str) -> list[str]:
 def _value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return parsed["value"] if len(parsed) == 1 else text  # a line break in the text must not smuggle in a second key
 
@@ -140,7 +144,7 @@ def _enter(place: Any, part: str, change: str, *, key: str) -> Any:
 
 def _index(entries: list[Any], part: str, change: str) -> int:
     if part.isdecimal():
-        if int(part) < len(entries):
+        if len(part) < 9 and int(part) < len(entries):
             return int(part)
         raise UserError(f"cannot apply the override {change!r}: there are {len(entries)} entries, counted from 0")
     names = [{str(e.get("name")), str(e.get("type"))} if isinstance(e, dict) else set() for e in entries]
@@ -187,6 +191,16 @@ def _dangling(recipe: Recipe) -> Iterator[Problem]:
                     yield Problem(f"{path}.{name}", message, shown(value))
 
 
+def _repeated(recipe: Recipe) -> Iterator[Problem]:
+    """Yield a problem for every stage whose name another one has: their files would overwrite each other."""
+    names: set[str] = set()
+    for i, stage in enumerate(recipe.stages):
+        name = getattr(stage.settings, "name", f"stage-{i}")
+        if name in names:
+            yield Problem(f"stages.{i}.name", "another stage has this name: give each its own", shown(name))
+        names.add(name)
+
+
 def explain(recipe: Recipe) -> str:
     """Return the recipe as TOML with every default filled in and a comment on every setting. It can be run as it is."""
     return "\n".join(_lines("", recipe)).strip() + "\n"
@@ -231,15 +245,16 @@ def _key(name: str) -> str:
 
 def toml(value: Any) -> str:
     """Return a plain value as TOML on one line."""
+    if isinstance(value, Enum):
+        value = value.value
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
         return repr(value)
-    if isinstance(value, str):
-        escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-        return '"' + "".join(escapes.get(c, c if c.isprintable() else f"\\U{ord(c):08x}") for c in value) + '"'
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_key(k)} = {toml(v)}" for k, v in value.items()) + " }" if value else "{}"
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | set | frozenset):
         return "[" + ", ".join(map(toml, value)) + "]"
-    raise TypeError(f"{type(value).__name__} has no form in TOML")
+    # Text; a path; or a date or another default, which can be shown but not be read back.
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    return '"' + "".join(escapes.get(c, c if c.isprintable() else f"\\U{ord(c):08x}") for c in str(value)) + '"'

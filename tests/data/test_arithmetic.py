@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewardsmith import UserError
 from rewardsmith.data.arithmetic import LARGEST, Arithmetic, check_steps, problems, solution
 
 
@@ -102,3 +103,11 @@ def test_sloppy_demonstrations_slip_as_often_as_they_should() -> None:
 def test_what_is_not_a_problem_is_refused(problem: str) -> None:
     with pytest.raises(ValueError, match="not a problem"):
         solution(problem)
+
+
+def test_a_split_without_problems_is_an_error_and_not_an_endless_search() -> None:
+    with pytest.raises(UserError, match=r"held_out is 0\.0"):
+        Arithmetic(split="held-out", held_out=0.0)
+    empty = Arithmetic(operations=1, split="held-out", held_out=0.001)
+    with pytest.raises(UserError, match="no problem with 1 operations"):
+        next(empty.prompts(seed=0))

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
+from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score, UserError
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rules import RULES
 
@@ -58,29 +58,49 @@ def faults() -> types.ModuleType:
     def nothing(prompt: Prompt, text: str) -> float:
         return None  # type: ignore[return-value]
 
-    module.crash, module.not_a_number, module.nothing = crash, not_a_number, nothing
+    def true(prompt: Prompt, text: str) -> float:
+        return text == "fine"
+
+    def hostile(prompt: Prompt, text: str) -> float:
+        raise ValueError("\ud800") if "bad" in text else SystemExit(3)
+
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def silent(prompt: Prompt, text: str) -> float:
+        raise SilentError
+
+    async def later(prompt: Prompt, text: str) -> float:
+        return 1.0
+
+    for rule in (crash, not_a_number, nothing, true, hostile, silent, later):
+        setattr(module, rule.__name__, rule)
     sys.modules[module.__name__] = module
     yield module
     del sys.modules[module.__name__]
 
 
 @pytest.mark.parametrize(
-    ("rule", "text", "detail"),
+    ("rule", "text", "kind", "detail"),
     [
-        ("crash", "please crash", "RuntimeError: the verifier broke"),
-        ("not_a_number", "nan", "finite"),
-        ("nothing", "any", "give exactly one"),
+        ("crash", "please crash", "crashed", "RuntimeError: the verifier broke"),
+        ("not_a_number", "nan", "invalid", "returned nan"),
+        ("nothing", "any", "crashed", "NoneType"),
+        ("hostile", "bad", "crashed", "ValueError: ?"),
+        ("hostile", "exit", "crashed", "SystemExit: 3"),
+        ("silent", "any", "crashed", "SilentError"),
     ],
 )
 def test_a_rule_that_misbehaves_is_a_failure_of_its_rollout_alone(
-    faults: types.ModuleType, rule: str, text: str, detail: str
+    faults: types.ModuleType, rule: str, text: str, kind: str, detail: str
 ) -> None:
     table = {"type": "rule", "rule": f"{faults.__name__}:{rule}"}
     bad, good = score(table, text, "fine")
     assert bad.value is None
-    assert bad.failure.kind == "crashed"
+    assert bad.failure.kind == kind
     assert detail in bad.failure.detail
-    if rule != "nothing":
+    if rule in ("crash", "not_a_number"):
         assert good.value == 1.0
 
 
@@ -105,3 +125,26 @@ def test_a_sum_with_a_failed_part_fails_and_keeps_its_parts(faults: types.Module
     assert [name for name, _ in bad.named_parts()] == ["answer", "other", "other.inner"]
     assert bad.parts["answer"].ok
     assert good.value == 2.0
+
+
+def test_a_rule_may_return_a_bool(faults: types.ModuleType) -> None:
+    scores = score({"type": "rule", "rule": f"{faults.__name__}:true"}, "fine", "wrong")
+    assert [s.value for s in scores] == [1.0, 0.0]
+
+
+def test_an_async_rule_is_refused(faults: types.ModuleType) -> None:
+    with pytest.raises(UserError, match="async"):
+        make_reward({"type": "rule", "rule": f"{faults.__name__}:later"})
+
+
+@pytest.mark.parametrize(("rule", "text"), [("exact", "None"), ("arithmetic", "#None")])
+def test_without_ground_truth_nothing_is_right_or_wrong(rule: str, text: str) -> None:
+    (result,) = score({"type": "rule", "rule": rule}, text, answer=None)
+    assert result.failure.kind == "invalid"
+    assert "has no answer" in result.failure.detail
+
+
+def test_a_sum_that_overflows_is_a_failure() -> None:
+    part = {"type": "rule", "rule": "exact", "weight": 1.5e308}
+    (result,) = score({"type": "sum", "parts": {"a": part, "b": part}}, "9")
+    assert result.failure.kind == "invalid"

@@ -1,9 +1,10 @@
 """Where prompts and demonstrations come from, by name."""
 
 from rewardsmith.data.arithmetic import Arithmetic
+from rewardsmith.data.protocol import DemonstrationSource, Source
 
-SOURCES: dict[str, type] = {
+SOURCES: dict[str, type[Source]] = {
     "arithmetic": Arithmetic,
 }
 
-__all__ = ["SOURCES", "Arithmetic"]
+__all__ = ["SOURCES", "Arithmetic", "DemonstrationSource", "Source"]

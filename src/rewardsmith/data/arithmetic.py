@@ -18,11 +18,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rewardsmith.errors import UserError
 from rewardsmith.types import Demonstration, Message, Prompt
 
 LARGEST = 20
 SOURCE = "arithmetic"
 
+_PATIENCE = 20_000  # draws; with the smallest share of 0.001, bad luck that long has probability 2e-9
 _STEP = re.compile(r"([0-9]{1,3})([+-])([0-9]{1,3})=([0-9]{1,3})")
 
 
@@ -36,7 +38,7 @@ class Arithmetic:
         split: Annotated[
             Literal["train", "held-out"], Field(description="a problem is in one of the two, by a hash of its text")
         ] = "train",
-        held_out: Annotated[float, Field(ge=0, lt=1, description="share of the problems that is held out")] = 0.1,
+        held_out: Annotated[float, Field(ge=0, le=0.99, description="share of the problems that is held out")] = 0.1,
         forgets_carry: Annotated[
             float, Field(ge=0, le=1, description="demonstrations: chance that a carry or borrow is forgotten")
         ] = 0.6,
@@ -44,6 +46,8 @@ class Arithmetic:
             float, Field(ge=0, le=1, description="demonstrations: chance that another step comes out one too high")
         ] = 0.3,
     ) -> None:
+        if split == "held-out" and held_out < 0.001:
+            raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least 0.001")
         self.operations = operations
         self.split = split
         self.held_out = held_out
@@ -53,10 +57,18 @@ class Arithmetic:
     def prompts(self, seed: int) -> Iterator[Prompt]:
         """Yield prompts of this split without end, drawn evenly from all problems; the same seed, the same prompts."""
         rng = random.Random(seed)
-        while True:
+        misses = 0
+        while misses < _PATIENCE:
             problem = _draw(rng, self.operations)
             if self._is_held_out(problem) == (self.split == "held-out"):
+                misses = 0
                 yield self.prompt(problem)
+            else:
+                misses += 1
+        raise UserError(
+            f"no problem with {self.operations} operations is in the split {self.split!r} with held_out ="
+            f" {self.held_out}: hold out more, or use more operations"
+        )
 
     def demonstrations(self, seed: int) -> Iterator[Demonstration]:
         """Yield prompts of this split, each with a sloppy solution, without end."""

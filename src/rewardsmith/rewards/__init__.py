@@ -4,7 +4,7 @@ from typing import Any
 
 from rewardsmith.components import Choice, build
 from rewardsmith.rewards.compose import Sum
-from rewardsmith.rewards.protocol import Reward
+from rewardsmith.rewards.protocol import CannotScore, Reward
 from rewardsmith.rewards.rule import Rule
 
 REWARDS: dict[str, type[Reward]] = {
@@ -15,8 +15,8 @@ REWARDS: dict[str, type[Reward]] = {
 
 def make_reward(table: str | dict[str, Any]) -> Reward:
     """Return the reward that a recipe table describes: `make_reward({"type": "rule", "rule": "exact"})`."""
-    reward: Reward = build(Choice("reward", "rewardsmith.rewards:REWARDS"), table)
+    reward: Reward = build(Choice("reward", "rewardsmith.rewards:REWARDS", methods=("score",)), table)
     return reward
 
 
-__all__ = ["REWARDS", "Reward", "Rule", "Sum", "make_reward"]
+__all__ = ["REWARDS", "CannotScore", "Reward", "Rule", "Sum", "make_reward"]

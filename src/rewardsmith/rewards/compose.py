@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Annotated
 
 from pydantic import Field
@@ -16,9 +17,12 @@ class PartSettings(Settings):
     """What a sum says about each of its parts."""
 
     weight: float = Field(default=1.0, description="factor of this part in the sum")
+    discount: float | None = Field(
+        default=None, ge=0, le=1, description="γ of this part's own stream, where parts are combined after the estimate"
+    )
 
 
-PartChoice = Annotated[Chosen, Choice("reward", "rewardsmith.rewards:REWARDS", PartSettings)]
+PartChoice = Annotated[Chosen, Choice("reward", "rewardsmith.rewards:REWARDS", PartSettings, methods=("score",))]
 
 
 class Sum:
@@ -33,12 +37,20 @@ class Sum:
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return Σ weight · part. A rollout that one part could not score has no sum: it fails, and keeps its parts."""
         columns = await asyncio.gather(*(reward.score(group) for reward in self._parts.values()))
+        for name, column in zip(self._parts, columns, strict=True):
+            if len(column) != len(group.rollouts):
+                raise ValueError(f"part {name!r} returned {len(column)} scores for {len(group.rollouts)} rollouts")
         rows = zip(*columns, strict=True)
         return tuple(self._sum(dict(zip(self._parts, row, strict=True))) for row in rows)
 
     def _sum(self, parts: dict[str, Score]) -> Score:
+        total = 0.0
         for name, part in parts.items():
-            if part.failure is not None:
+            if part.value is None:
+                assert part.failure is not None
                 why = Failure(part.failure.kind, f"part {name!r}: {part.failure.detail}", part.failure.attempts)
                 return Score(failure=why, parts=parts)
-        return Score(sum(self._weights[name] * part.value for name, part in parts.items()), parts=parts)
+            total += self._weights[name] * part.value
+        if not math.isfinite(total):
+            return Score(failure=Failure("invalid", "the weighted sum is too large for a float"), parts=parts)
+        return Score(total, parts=parts)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from rewardsmith.components import Choice, Chosen, Settings, named
+from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
 from rewardsmith.trainers.settings import DataName, ModelName, OptimizerSettings, RewardChoice, SamplingSettings
-
-LossChoice = Annotated[Chosen, Choice("policy loss", "rewardsmith.algorithms.policy_losses:POLICY_LOSSES")]
-ReductionChoice = Annotated[Chosen, Choice("reduction", "rewardsmith.algorithms.reductions:REDUCTIONS")]
 
 
 class CreditSettings(Settings):
@@ -22,7 +19,16 @@ class CreditSettings(Settings):
     whiten: bool = Field(default=False, description="scale the result to mean 0, variance 1 over the batch")
 
 
-AdvantageChoice = Annotated[Chosen, Choice("advantage", "rewardsmith.algorithms.advantages:ADVANTAGES", CreditSettings)]
+AdvantageChoice = Annotated[
+    Chosen,
+    Choice("advantage", "rewardsmith.algorithms.advantages:ADVANTAGES", CreditSettings, default="grpo", inputs=5),
+]
+LossChoice = Annotated[
+    Chosen, Choice("policy loss", "rewardsmith.algorithms.policy_losses:POLICY_LOSSES", default="clip", inputs=4)
+]
+ReductionChoice = Annotated[
+    Chosen, Choice("reduction", "rewardsmith.algorithms.reductions:REDUCTIONS", default="token-mean", inputs=2)
+]
 
 
 class KlSettings(Settings):
@@ -32,7 +38,21 @@ class KlSettings(Settings):
     place: Literal["reward", "loss"] = Field(
         default="loss", description="subtract it from the reward or add it to the loss"
     )
-    estimator: Literal["k1", "k2", "k3"] = Field(default="k2", description="k1 belongs in the reward, k2 in the loss")
+    estimator: Literal["auto", "k1", "k2", "k3"] = Field(
+        default="auto", description="auto is k1 in the reward and k2 in the loss, the ones with the right gradient"
+    )
+
+    @model_validator(mode="after")
+    def _means_something(self) -> KlSettings:
+        if self.place == "loss" and self.estimator == "k1":
+            raise ValueError('k1 in the loss has no gradient but noise: use place = "reward", or estimator = "k2"')
+        return self
+
+
+class PolicyOptimizer(OptimizerSettings):
+    """AdamW and its schedule."""
+
+    lr: float = Field(default=1e-6, gt=0, description="peak learning rate")
 
 
 class PolicyStage(Settings):
@@ -48,8 +68,8 @@ class PolicyStage(Settings):
     epochs: int = Field(default=1, ge=1, description="passes over the sampled groups")
     sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")
     reward: RewardChoice = Field(description="what an answer is worth")
-    advantage: AdvantageChoice = Field(default=named("grpo"), description="who gets the credit")
-    loss: LossChoice = Field(default=named("clip"), description="how far an advantage may move the policy")
-    reduction: ReductionChoice = Field(default=named("token-mean"), description="from a loss per token to one number")
+    advantage: AdvantageChoice = Field(default=DEFAULT, description="who gets the credit")
+    loss: LossChoice = Field(default=DEFAULT, description="how far an advantage may move the policy")
+    reduction: ReductionChoice = Field(default=DEFAULT, description="from a loss per token to one number")
     kl: KlSettings = Field(default=KlSettings(), description="distance from the reference policy")
-    optimizer: OptimizerSettings = Field(default=OptimizerSettings(lr=1e-6), description="AdamW and its schedule")
+    optimizer: PolicyOptimizer = Field(default=PolicyOptimizer(), description="AdamW and its schedule")

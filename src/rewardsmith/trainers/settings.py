@@ -10,7 +10,7 @@ from rewardsmith.components import Choice, Chosen, Refers, Settings
 
 ModelName = Annotated[str, Refers("models")]
 DataName = Annotated[str, Refers("data")]
-RewardChoice = Annotated[Chosen, Choice("reward", "rewardsmith.rewards:REWARDS")]
+RewardChoice = Annotated[Chosen, Choice("reward", "rewardsmith.rewards:REWARDS", methods=("score",))]
 
 
 class OptimizerSettings(Settings):

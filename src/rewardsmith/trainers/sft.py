@@ -8,6 +8,12 @@ from rewardsmith.components import Settings
 from rewardsmith.trainers.settings import DataName, ModelName, OptimizerSettings
 
 
+class SftOptimizer(OptimizerSettings):
+    """AdamW and its schedule."""
+
+    lr: float = Field(default=1e-5, gt=0, description="peak learning rate")
+
+
 class SftStage(Settings):
     """Imitate demonstrations; the loss is on the answer's tokens only."""
 
@@ -16,4 +22,4 @@ class SftStage(Settings):
     data: DataName = Field(description="where the demonstrations come from")
     steps: int = Field(ge=1, description="optimizer steps")
     batch_size: int = Field(default=32, ge=1, description="demonstrations per step")
-    optimizer: OptimizerSettings = Field(default=OptimizerSettings(lr=1e-5), description="AdamW and its schedule")
+    optimizer: SftOptimizer = Field(default=SftOptimizer(), description="AdamW and its schedule")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from rewardsmith.rewards.rules.truth import truth
 from rewardsmith.types import Prompt
 
 
 def arithmetic(prompt: Prompt, text: str) -> float:
     """1 when the text after the only `#` is the answer, else 0."""
     _, mark, after = text.partition("#")
-    return float(bool(mark) and after.strip() == str(prompt.answer))
+    return float(after.strip() == truth(prompt) and bool(mark))

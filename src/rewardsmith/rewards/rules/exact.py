@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from rewardsmith.rewards.rules.truth import truth
 from rewardsmith.types import Prompt
 
 
 def exact(prompt: Prompt, text: str) -> float:
     """1 when the text, without surrounding white space, is the answer, else 0."""
-    return float(text.strip() == str(prompt.answer).strip())
+    return float(text.strip() == truth(prompt))
