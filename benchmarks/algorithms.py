@@ -181,10 +181,12 @@ def loss_cases(x: Inputs) -> list[Case]:
     ]
 
 
-def median_seconds(function: Callable[[], Any], device: str, *, least: int = 3, seconds: float = 1.5) -> float:
-    """Return the median time of a call: at least `least` calls, as many as fit into about `seconds`."""
+def median_seconds(
+    functions: tuple[Callable[[], Any], ...], device: str, *, least: int = 5, seconds: float = 3.0
+) -> tuple[float, ...]:
+    """Return the median time of a call of each: taken in turns, so that both meet the same state of the machine."""
 
-    def once() -> float:
+    def once(function: Callable[[], Any]) -> float:
         if device == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
@@ -193,10 +195,11 @@ def median_seconds(function: Callable[[], Any], device: str, *, least: int = 3, 
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    once()  # warm-up
-    times = [once() for _ in range(least)]
-    times += [once() for _ in range(min(50, int(seconds / statistics.median(times)) - least))]
-    return statistics.median(times)
+    rounds = [[once(f) for f in functions] for _ in range(2)][1:]  # the first is a warm-up
+    started = time.perf_counter()
+    while len(rounds) < least or (time.perf_counter() - started < seconds and len(rounds) < 100):
+        rounds.append([once(f) for f in functions])
+    return tuple(statistics.median(times) for times in zip(*rounds, strict=True))
 
 
 def main() -> None:
@@ -218,7 +221,7 @@ def main() -> None:
         table.add_column(heading, justify="right")
     table.add_column("verl's form")
     for case in advantage_cases(x) + loss_cases(x):
-        theirs, ours = (median_seconds(f, given.device) for f in (case.theirs, case.ours))
+        theirs, ours = median_seconds((case.theirs, case.ours), given.device)
         form = "loop over rows and groups" if case.looped else ""
         table.add_row(case.name, f"{theirs * 1e3:.1f}", f"{ours * 1e3:.1f}", f"{theirs / ours:.1f}x", form)
     Console(width=120).print(table)

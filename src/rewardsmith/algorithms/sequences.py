@@ -36,10 +36,11 @@ def whiten(values_BT: FloatBT, mask_BT: MaskBT, *, eps: float = 1e-8) -> FloatBT
         values_BT = values_BT.float()
     count = token_counts(mask_BT).sum()
     # Rows are summed in their own precision and added up in float64: millions of tokens lose no digits that matter.
-    mean = torch.where(mask_BT, values_BT, 0).sum(-1).double().sum() / count.clamp(min=1)
-    centred_BT = torch.where(mask_BT, values_BT - mean.to(values_BT.dtype), 0)
-    std = _root_sum_square(centred_BT) / (count - 1).clamp(min=1).double().sqrt()
-    return (centred_BT * _whitening_scale(mean, std, values_BT.dtype, eps).to(values_BT.dtype)).to(dtype)
+    white_BT = torch.where(mask_BT, values_BT, 0)
+    mean = white_BT.sum(-1).double().sum() / count.clamp(min=1)
+    torch.where(mask_BT, white_BT.sub_(mean.to(white_BT.dtype)), white_BT.new_zeros(()), out=white_BT)
+    std = _root_sum_square(white_BT) / (count - 1).clamp(min=1).double().sqrt()
+    return white_BT.mul_(_whitening_scale(mean, std, white_BT.dtype, eps).to(white_BT.dtype)).to(dtype)
 
 
 def whiten_rows(values_B: FloatB, counts_B: IdsB, *, eps: float = 1e-8) -> FloatB:
@@ -103,8 +104,11 @@ def sum_to_go(rewards_BT: FloatBT, mask_BT: MaskBT, *, discount: float) -> Float
 
 
 def temporal_difference(rewards_BT: FloatBT, values_BT: FloatBT, mask_BT: MaskBT, *, discount: float) -> FloatBT:
-    """Return r_t + γ·V_next - V_t; both inputs are zero where masked, and V after the last token is 0."""
-    deltas_BT = rewards_BT - values_BT
+    """Return r_t + γ·V_next - V_t; both inputs are zero where masked, and V after the last token is 0.
+
+    Writes over `rewards_BT`.
+    """
+    deltas_BT = rewards_BT.sub_(values_BT)
     if not has_gaps(mask_BT):
         deltas_BT[:, :-1].add_(values_BT[:, 1:], alpha=discount)
         return deltas_BT

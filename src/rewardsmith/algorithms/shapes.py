@@ -53,7 +53,7 @@ def masked(name: str, values_BT: Tensor, mask_BT: Tensor) -> Tensor:
         raise ValueError(f"{name} is {values_BT.dtype}: it must be float32, float64 or bfloat16")
     kept_BT = torch.where(mask_BT, values_BT, 0)
     # The norm is not small if any number is not: one cheap pass in the ordinary case, a search only in a bad one.
-    if not torch.linalg.vector_norm(kept_BT.detach()) <= LARGEST:
+    if not torch.linalg.vector_norm(kept_BT.detach(), dim=-1).norm() <= LARGEST:
         bad = (~(kept_BT.abs() <= LARGEST)).nonzero()
         if len(bad):
             row, column = bad[0].tolist()

@@ -29,16 +29,17 @@ class _Carried:
     """Rewards on the tokens that carry them.
 
     Attributes:
-        rewards_BT: [B, T], zero off the support; None stands for one outcome per row, which is then `level_B`.
+        rewards_BT: [B, T], zero off the support. For outcomes all that counts is `level_B`.
+        outcome: whether each row holds one outcome instead of rewards per token.
         level_B: float64 [B], the mean reward per carrying token; the whole reward of an outcome row.
     """
 
-    rewards_BT: FloatBT | None
+    rewards_BT: FloatBT
+    outcome: bool
     support_BT: MaskBT
     mask_BT: MaskBT
     level_B: FloatB
     groups: Groups
-    dtype: torch.dtype
 
     @classmethod
     def of(cls, rewards_BT: FloatBT, mask_BT: MaskBT, groups_B: IdsB, support_BT: MaskBT | None) -> _Carried:
@@ -46,28 +47,34 @@ class _Carried:
         check_groups(groups_B, mask_BT)
         if support_BT is None:
             groups = Groups.of(groups_B, token_counts(mask_BT) > 0)
-            return cls(None, mask_BT, mask_BT, rewards_BT.sum(-1).double(), groups, rewards_BT.dtype)
+            return cls(rewards_BT, True, mask_BT, mask_BT, rewards_BT.sum(-1).double(), groups)
         check_mask("support", support_BT, "rewards", rewards_BT)
         support_BT = support_BT & mask_BT
         rewards_BT = torch.where(support_BT, rewards_BT, 0)
         carriers_B = token_counts(support_BT)
         level_B = rewards_BT.sum(-1).double() / carriers_B.clamp(min=1)
         groups = Groups.of(groups_B, carriers_B > 0)
-        return cls(rewards_BT, support_BT, mask_BT, level_B, groups, rewards_BT.dtype)
+        return cls(rewards_BT, False, support_BT, mask_BT, level_B, groups)
 
     def returns(self, baseline_B: FloatB, scale_B: FloatB | float, discount: float) -> FloatBT:
         """Return Σ_{s≥t} γ^{s-t} (r_s - b)·scale, zero for rows that have no sibling to be compared with."""
-        compared_B = self.groups.compared_B
-        if self.rewards_BT is None:
-            centred_B = torch.where(compared_B, (self.level_B - baseline_B) * scale_B, 0).to(self.dtype)
+        compared_B, dtype = self.groups.compared_B, self.rewards_BT.dtype
+        if self.outcome:
+            centred_B = torch.where(compared_B, (self.level_B - baseline_B) * scale_B, 0).to(dtype)
             if discount == 1.0:
-                return torch.where(self.mask_BT, centred_B[:, None], 0)
+                return self.spread(centred_B)
             placed_BT = torch.where(last_token(self.mask_BT), centred_B[:, None], 0)
             return sum_to_go(placed_BT, self.mask_BT, discount=discount)
-        factor_B = torch.where(compared_B, torch.as_tensor(scale_B, dtype=torch.float64), 0).to(self.dtype)
-        centred_BT = (self.rewards_BT - baseline_B.to(self.dtype)[:, None]) * factor_B[:, None]
+        factor_B = torch.where(
+            compared_B, torch.as_tensor(scale_B, dtype=torch.float64, device=compared_B.device), 0
+        ).to(dtype)
+        centred_BT = (self.rewards_BT - baseline_B.to(dtype)[:, None]) * factor_B[:, None]
         placed_BT = torch.where(self.support_BT & compared_B[:, None], centred_BT, 0)
         return sum_to_go(placed_BT, self.mask_BT, discount=discount)
+
+    def spread(self, values_B: FloatB) -> FloatBT:
+        """Return each row's value on all its tokens. Writes over the rewards: memory just used is the fastest."""
+        return torch.where(self.mask_BT, values_B[:, None], values_B.new_zeros(()), out=self.rewards_BT)
 
 
 def grpo(
@@ -188,8 +195,8 @@ def reinforce_plus_plus_baseline(
     compared_B = carried.groups.compared_B
     if support_BT is None and discount == 1.0:  # all tokens of a row hold one value: no need to go to the tokens
         counts_B = torch.where(compared_B, token_counts(mask_BT), 0)
-        white_B = whiten_rows(carried.level_B - baseline_B, counts_B).to(carried.dtype)
-        return torch.where(mask_BT & compared_B[:, None], white_B[:, None], 0)
+        white_B = whiten_rows(carried.level_B - baseline_B, counts_B)
+        return carried.spread(torch.where(compared_B, white_B, 0).to(rewards_BT.dtype))
     return whiten(carried.returns(baseline_B, 1.0, discount), mask_BT & compared_B[:, None])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from rewardsmith.algorithms.advantages.settings import Discount
 from rewardsmith.algorithms.sequences import sum_to_go, whiten
 from rewardsmith.algorithms.shapes import FloatBT, IdsB, MaskBT, masked
@@ -23,7 +25,10 @@ def reinforce(
     Williams 1992. With `values_BT` from a process reward model this is "PRM as value" (PRIME, arXiv 2502.01456).
     """
     returns_BT = sum_to_go(masked("rewards", rewards_BT.detach(), mask_BT), mask_BT, discount=discount)
-    return returns_BT if values_BT is None else returns_BT - masked("values", values_BT.detach(), mask_BT)
+    if values_BT is None:
+        return returns_BT
+    baseline_BT = masked("values", values_BT.detach(), mask_BT)
+    return torch.sub(returns_BT, baseline_BT, out=baseline_BT)
 
 
 def reinforce_plus_plus(
