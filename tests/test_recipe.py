@@ -1,10 +1,6 @@
 """Recipes: what is accepted, what is refused and with which words, overrides, and the explanation."""
 
-import importlib
-import itertools
-import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -296,76 +292,6 @@ def test_a_pydantic_class_of_another_kind_is_refused() -> None:
         settings_of(Loose)
     assert issubclass(settings_of(type("Strict", (Settings,), {})), Settings)
     assert isinstance(parse_recipe(table()).stages[0], Chosen)
-
-
-# ---- users' own components -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Return a function that writes a user's module and returns its name."""
-    monkeypatch.syspath_prepend(tmp_path)
-    names = (f"own_module_{i}" for i in itertools.count())
-
-    def write(code: str) -> str:
-        name = next(names)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        (tmp_path / f"{name}.py").write_text(code)
-        importlib.invalidate_caches()
-        return name
-
-    return write
-
-
-SCORE = "\n    async def score(self, group): ...\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (
-            "class R:\n    def __init__(self, limit): ..." + SCORE,
-            "must be keyword-only: write `def __init__(self, *, limit",
-        ),
-        ("from dataclasses import dataclass\n@dataclass\nclass R:\n    limit: int = 3" + SCORE, "kw_only=True"),
-        ("class R:\n    def __init__(self, *, x: 'no.such.thing'): ..." + SCORE, "cannot read the settings"),
-        ("class R:\n    def __init__(self, *, x: '1+'): ..." + SCORE, "cannot read the settings"),
-        ("class T: ...\nclass R:\n    def __init__(self, *, x: T): ..." + SCORE, "cannot be read from a recipe"),
-        ("class R:\n    def __init__(self, *, model_config: int = 1): ..." + SCORE, "cannot be read from a recipe"),
-        ("class R:\n    def __init__(self, *, type: int = 1): ..." + SCORE, "'type', which means something else"),
-        ("class R: ...", "a class with score()"),
-        ("def R(group): ...", "a class with score()"),
-        ("import sys; sys.exit(3)", "SystemExit"),
-    ],
-)
-def test_a_component_that_cannot_be_used_is_refused_before_anything_is_loaded(
-    own: Callable[[str], str], code: str, words: str
-) -> None:
-    assert words in problems(table(reward={"type": f"{own(code)}:R"}))["stages.0.reward.type"]
-
-
-def test_a_setting_may_not_take_the_name_of_one_that_belongs_to_its_place(own: Callable[[str], str]) -> None:
-    name = own("class R:\n    def __init__(self, *, weight: float = 1.0): ..." + SCORE)
-    found = problems(table(reward={"type": "sum", "parts": {"a": {"type": f"{name}:R"}}}))
-    assert "'weight', which means something else here" in found["stages.0.reward.parts.a.type"]
-
-
-def test_paths_tuples_and_enums_can_be_given_in_toml(own: Callable[[str], str]) -> None:
-    name = own(
-        "from enum import Enum\nfrom pathlib import Path\nclass Mode(Enum):\n    FAST = 'fast'\nclass R:\n"
-        "    def __init__(self, *, folder: Path = Path('x'), sizes: tuple[int, ...] = (1,), mode: Mode = Mode.FAST,"
-        " other: Path | None = None): self.given = (folder, sizes, mode.value, other)" + SCORE
-    )
-    reward = {"type": f"{name}:R", "folder": "a/b", "sizes": [2, 3], "mode": "fast", "other": "c"}
-    recipe = parse_recipe(table(reward=reward))
-    assert recipe.stages[0].settings.reward.build().given == (Path("a/b"), (2, 3), "fast", Path("c"))
-    assert parse_recipe(tomllib.loads(explain(recipe))) == recipe
-    assert "sizes.0" in str(problems(table(reward=reward | {"sizes": ["2"]})))
-
-
-def test_a_nested_class_can_be_named(own: Callable[[str], str]) -> None:
-    name = own("class Outer:\n    class R:\n        async def score(self, group): ...")
-    assert parse_recipe(table(reward=f"{name}:Outer.R")).stages[0].settings.reward.target.__name__ == "R"
 
 
 @pytest.mark.parametrize("room", ["advantage", "loss", "reduction"])

@@ -15,13 +15,25 @@ an array or a tuple is kept. `records.py` writes them to JSON lines and reads th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
+
+from rewardsmith.checks import (
+    FrozenDict,
+    finite,
+    flags,
+    freeze,
+    require,
+    require_count,
+    require_text,
+    tuple_of,
+    unicode,
+    vector,
+)
 
 StopReason = Literal["stop", "length"]
 
@@ -40,18 +52,8 @@ MAX_DETAIL = 2_000
 """Characters kept of a failure's detail: it may quote model output, which has no bound of its own."""
 
 
-class FrozenDict(dict[str, Any]):
-    """A dictionary that cannot be changed; equal to a plain one, and as easily pickled or written as JSON."""
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("this mapping belongs to a frozen noun: make a new noun with dataclasses.replace()")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
-
-    def __reduce__(self) -> tuple[type[FrozenDict], tuple[dict[str, Any]]]:
-        """Pickle by value: the default protocol would call `__setitem__`."""
-        return FrozenDict, (dict(self),)
+MAX_PARTS = 16
+"""Levels that scores may nest; real compositions have three or four."""
 
 
 class _Noun:
@@ -91,8 +93,8 @@ class Message(_Noun):
     content: str
 
     def __post_init__(self) -> None:
-        _require_text("Message.role", self.role, empty=False)
-        _require_text("Message.content", self.content)
+        require_text("Message.role", self.role, empty=False)
+        require_text("Message.content", self.content)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,14 +116,14 @@ class Prompt(_Noun):
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require_text("Prompt.id", self.id, empty=False)
-        _require_text("Prompt.source", self.source)
-        self._set("messages", _tuple_of("Prompt.messages", self.messages, Message))
+        require_text("Prompt.id", self.id, empty=False)
+        require_text("Prompt.source", self.source)
+        self._set("messages", tuple_of("Prompt.messages", self.messages, Message))
         if not self.messages:
             raise ValueError(f"Prompt.messages of {self.id!r} is empty: a prompt needs at least one message")
-        self._set("answer", _freeze("Prompt.answer", self.answer))
-        _require("Prompt.info", self.info, Mapping)
-        self._set("info", _freeze("Prompt.info", self.info))
+        self._set("answer", freeze("Prompt.answer", self.answer))
+        require("Prompt.info", self.info, Mapping)
+        self._set("info", freeze("Prompt.info", self.info))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +144,9 @@ class Rollout(_Noun):
     stop_reason: StopReason = "stop"
 
     def __post_init__(self) -> None:
-        _require_text("Rollout.text", self.text)
-        tokens = _vector("Rollout.tokens", self.tokens, np.int32)
-        logprobs = _vector("Rollout.logprobs", self.logprobs, np.float32)
+        require_text("Rollout.text", self.text)
+        tokens = vector("Rollout.tokens", self.tokens, np.int32)
+        logprobs = vector("Rollout.logprobs", self.logprobs, np.float32)
         if len(logprobs) not in (0, len(tokens)):
             raise ValueError(f"Rollout has {len(tokens)} tokens but {len(logprobs)} logprobs: one for each, or none")
         if tokens.size and int(tokens.min()) < 0:
@@ -173,11 +175,11 @@ class RolloutGroup(_Noun):
     policy_version: int = 0
 
     def __post_init__(self) -> None:
-        _require("RolloutGroup.prompt", self.prompt, Prompt)
-        self._set("rollouts", _tuple_of("RolloutGroup.rollouts", self.rollouts, Rollout))
+        require("RolloutGroup.prompt", self.prompt, Prompt)
+        self._set("rollouts", tuple_of("RolloutGroup.rollouts", self.rollouts, Rollout))
         if not self.rollouts:
             raise ValueError(f"RolloutGroup of prompt {self.prompt.id!r} has no rollouts: it needs at least one")
-        _require_count("RolloutGroup.policy_version", self.policy_version, least=0)
+        require_count("RolloutGroup.policy_version", self.policy_version, least=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,9 +200,9 @@ class Failure(_Noun):
     def __post_init__(self) -> None:
         if self.kind not in get_args(FailureKind):
             raise ValueError(f"Failure.kind is {self.kind!r}: one of {', '.join(get_args(FailureKind))}")
-        _require("Failure.detail", self.detail, str)
-        self._set("detail", _unicode(self.detail[:MAX_DETAIL]))
-        _require_count("Failure.attempts", self.attempts, least=1)
+        require("Failure.detail", self.detail, str)
+        self._set("detail", unicode(self.detail[:MAX_DETAIL]))
+        require_count("Failure.attempts", self.attempts, least=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,26 +233,26 @@ class Score(_Noun):
                 f"Score has value {self.value!r} and failure {self.failure!r}: give exactly one of the two"
             )
         if self.value is not None:
-            self._set("value", _finite("Score.value", self.value))
+            self._set("value", finite("Score.value", self.value))
         if self.failure is not None:
-            _require("Score.failure", self.failure, Failure)
-        _require("Score.parts", self.parts, Mapping)
+            require("Score.failure", self.failure, Failure)
+        require("Score.parts", self.parts, Mapping)
         for name, part in self.parts.items():
-            _require_text("a name in Score.parts", name, empty=False)
-            _require(f"Score.parts[{name!r}]", part, Score)
+            require_text("a name in Score.parts", name, empty=False)
+            require(f"Score.parts[{name!r}]", part, Score)
         self._set("parts", FrozenDict(self.parts))
-        if _depth(self) > _MAX_PARTS:
-            raise ValueError(f"Score.parts are nested deeper than {_MAX_PARTS} levels")
+        if _depth(self) > MAX_PARTS:
+            raise ValueError(f"Score.parts are nested deeper than {MAX_PARTS} levels")
         if self.token_values is not None:
             if self.failure is not None:
                 raise ValueError("Score.token_values is given for a failed score: a failure has no values")
-            self._set("token_values", _vector("Score.token_values", self.token_values, np.float32))
+            self._set("token_values", vector("Score.token_values", self.token_values, np.float32))
         if self.token_support is not None:
-            self._set("token_support", _flags("Score.token_support", self.token_support))
+            self._set("token_support", flags("Score.token_support", self.token_support))
             if self.token_values is None or len(self.token_values) != len(self.token_support):
                 raise ValueError("Score.token_support has no token_values of its length: they go together")
-        _require("Score.feedback", self.feedback, str)
-        self._set("feedback", _unicode(self.feedback))
+        require("Score.feedback", self.feedback, str)
+        self._set("feedback", unicode(self.feedback))
 
     @property
     def ok(self) -> bool:
@@ -262,6 +264,10 @@ class Score(_Noun):
         for name, part in self.parts.items():
             yield f"{prefix}{name}", part
             yield from part.named_parts(f"{prefix}{name}.")
+
+
+def _depth(score: Score) -> int:
+    return 1 + max((_depth(part) for part in score.parts.values()), default=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,8 +283,8 @@ class ScoredGroup(_Noun):
     scores: Sequence[Score]
 
     def __post_init__(self) -> None:
-        _require("ScoredGroup.group", self.group, RolloutGroup)
-        self._set("scores", _tuple_of("ScoredGroup.scores", self.scores, Score))
+        require("ScoredGroup.group", self.group, RolloutGroup)
+        self._set("scores", tuple_of("ScoredGroup.scores", self.scores, Score))
         if len(self.scores) != len(self.group.rollouts):
             raise ValueError(
                 f"ScoredGroup of prompt {self.group.prompt.id!r} has {len(self.group.rollouts)} rollouts"
@@ -313,8 +319,8 @@ class Demonstration(_Noun):
     response: str
 
     def __post_init__(self) -> None:
-        _require("Demonstration.prompt", self.prompt, Prompt)
-        _require_text("Demonstration.response", self.response, empty=False)
+        require("Demonstration.prompt", self.prompt, Prompt)
+        require_text("Demonstration.response", self.response, empty=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,11 +342,11 @@ class Preference(_Noun):
     tied: bool = False
 
     def __post_init__(self) -> None:
-        _require("Preference.prompt", self.prompt, Prompt)
-        _require_text("Preference.chosen", self.chosen)
-        _require_text("Preference.rejected", self.rejected)
-        self._set("margin", _finite("Preference.margin", self.margin))
-        _require("Preference.tied", self.tied, bool)
+        require("Preference.prompt", self.prompt, Prompt)
+        require_text("Preference.chosen", self.chosen)
+        require_text("Preference.rejected", self.rejected)
+        self._set("margin", finite("Preference.margin", self.margin))
+        require("Preference.tied", self.tied, bool)
         if self.margin < 0:
             raise ValueError(f"Preference.margin is {self.margin}: swap chosen and rejected instead")
         if self.tied and self.margin:
@@ -364,12 +370,12 @@ class Ranking(_Noun):
     analysis: str = ""
 
     def __post_init__(self) -> None:
-        _require("Ranking.prompt", self.prompt, Prompt)
-        self._set("candidates", _tuple_of("Ranking.candidates", self.candidates, str))
+        require("Ranking.prompt", self.prompt, Prompt)
+        self._set("candidates", tuple_of("Ranking.candidates", self.candidates, str))
         for i, candidate in enumerate(self.candidates):
-            _require_text(f"Ranking.candidates[{i}]", candidate)
-        self._set("scores", _vector("Ranking.scores", self.scores, np.float64))
-        _require_text("Ranking.analysis", self.analysis)
+            require_text(f"Ranking.candidates[{i}]", candidate)
+        self._set("scores", vector("Ranking.scores", self.scores, np.float64))
+        require_text("Ranking.analysis", self.analysis)
         if len(self.candidates) < 2:
             raise ValueError(f"Ranking of prompt {self.prompt.id!r} has {len(self.candidates)} candidates: at least 2")
         if len(self.candidates) != len(self.scores):
@@ -377,134 +383,3 @@ class Ranking(_Noun):
                 f"Ranking of prompt {self.prompt.id!r} has {len(self.candidates)} candidates"
                 f" but {len(self.scores)} scores"
             )
-
-
-# ---- checks used above ---------------------------------------------------------------------------------------------
-
-
-def _require(name: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} is of type {type(value).__name__}: it must be {kind.__name__}")
-
-
-def _require_text(name: str, value: object, *, empty: bool = True) -> None:
-    _require(name, value, str)
-    assert isinstance(value, str)
-    if not empty and not value:
-        raise ValueError(f"{name} is empty")
-    if not value.isascii():
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(f"{name} has a lone surrogate at character {error.start}: it is not Unicode") from None
-
-
-def _require_count(name: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is of type {type(value).__name__}: it must be int")
-    if not least <= value < 2**63:
-        shown = str(value) if abs(value) < 2**64 else f"an integer of {value.bit_length()} bits"
-        raise ValueError(f"{name} is {shown}: it must be at least {least}, and fit 64 bits")
-
-
-def _finite(name: str, value: object) -> float:
-    """Return `value` as a Python float; refuse anything that is not a finite number."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{name} is of type {type(value).__name__}: it must be a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise ValueError(f"{name} is too large: it must fit a float") from None
-    if not math.isfinite(number):
-        raise ValueError(f"{name} is {number}: it must be finite; what cannot be scored is a Failure, not a number")
-    return number
-
-
-def _tuple_of(name: str, values: object, kind: type) -> tuple[Any, ...]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise TypeError(f"{name} is of type {type(values).__name__}: it must be a list or tuple")
-    for i, value in enumerate(values):
-        _require(f"{name}[{i}]", value, kind)
-    return tuple(values)
-
-
-def _vector(name: str, values: ArrayLike, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return a read-only one-dimensional copy of `values` in `dtype`, checked to hold the same finite numbers."""
-    try:
-        given = np.asarray(values)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{name} cannot be read as numbers: {error}") from None
-    if given.size == 0:
-        given = np.empty(0, dtype)
-    if given.ndim != 1:
-        raise ValueError(f"{name} has shape {given.shape}: it must have one dimension")
-    if given.dtype.kind not in "iuf" or (np.issubdtype(dtype, np.integer) and given.dtype.kind == "f"):
-        raise TypeError(f"{name} has dtype {given.dtype}: it must convert to {np.dtype(dtype).name}")
-    if given.dtype.kind == "f" and not np.isfinite(given).all():
-        at = int(np.flatnonzero(~np.isfinite(given))[0])
-        raise ValueError(f"{name}[{at}] is {given[at]}: it must be finite")
-    with np.errstate(over="ignore"):
-        vector = given.astype(dtype, copy=True)
-    exact = (vector == given).all() if np.issubdtype(dtype, np.integer) else np.isfinite(vector).all()
-    if not exact:
-        raise ValueError(f"{name} holds a value that does not fit {np.dtype(dtype).name}")
-    vector.flags.writeable = False
-    return vector
-
-
-_MAX_PARTS = 16
-
-
-def _depth(score: Score) -> int:
-    return 1 + max((_depth(part) for part in score.parts.values()), default=0)
-
-
-def _flags(name: str, values: ArrayLike) -> NDArray[np.bool_]:
-    """Return a read-only one-dimensional copy of bools."""
-    flags = np.array(values)
-    if flags.ndim != 1 or (flags.size and flags.dtype != np.bool_):
-        raise ValueError(f"{name} has dtype {flags.dtype} and shape {flags.shape}: it must be a list of bools")
-    flags = flags.astype(np.bool_)
-    flags.flags.writeable = False
-    return flags
-
-
-def _unicode(text: str) -> str:
-    """Return the text with anything that cannot be written as UTF-8 replaced."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-_MAX_DEPTH = 64
-_MAX_BITS = 4096  # Python refuses to print integers of more than 4,300 digits
-
-
-def _freeze(name: str, value: object, depth: int = 0) -> Any:
-    """Return `value` as immutable JSON: None, bool, int, finite float, str, tuple, FrozenDict with string keys."""
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"{name} is nested deeper than {_MAX_DEPTH} levels")
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, str):
-        _require_text(name, value)
-        return value
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        if value.bit_length() > _MAX_BITS:
-            raise ValueError(
-                f"{name} is an integer of {value.bit_length()} bits, more than {_MAX_BITS}: keep it as text"
-            )
-        return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{name} is {value}: JSON has no such number; use None for a missing value")
-        return value
-    if isinstance(value, Mapping):
-        for key in value:
-            _require_text(f"the key {key!r} of {name}", key)
-        return FrozenDict({key: _freeze(f"{name}.{key}", item, depth + 1) for key, item in value.items()})
-    if isinstance(value, list | tuple):
-        return tuple(_freeze(f"{name}[{i}]", item, depth + 1) for i, item in enumerate(value))
-    raise TypeError(
-        f"{name} is of type {type(value).__name__}: only JSON values are kept (None, bool, number, text, list, table)"
-    )
