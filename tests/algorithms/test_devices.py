@@ -80,3 +80,15 @@ def test_a_gpu_gives_what_a_cpu_gives(name: str, dtype: torch.dtype, tolerance: 
     assert actual.is_cuda
     assert actual.dtype == expected.dtype
     torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_rewards_are_summed_in_full_precision_also_where_products_may_be_coarse() -> None:
+    x = inputs(torch.float32)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        actual_BT = ADVANTAGES["reinforce"](x["rewards"].cuda(), x["mask"].cuda(), x["groups"].cuda(), discount=0.99)
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    expected_BT = ADVANTAGES["reinforce"](x["rewards"].double(), x["mask"], x["groups"], discount=0.99)
+    torch.testing.assert_close(actual_BT.cpu().double(), expected_BT, rtol=1e-6, atol=1e-5)

@@ -168,3 +168,18 @@ def test_an_empty_batch_has_empty_credit(combine: str, shape: tuple[int, int]) -
     groups_B = torch.zeros(shape[0], dtype=torch.long)
     actual_BT = credit([stream], mask_BT, groups_B, estimator=grpo, combine=combine, whiten=True)
     assert actual_BT.shape == shape
+
+
+def test_an_estimator_of_ones_own_is_told_the_support_too() -> None:
+    seen = []
+
+    def own(rewards_BT, mask_BT, groups_B, values_BT=None, support_BT=None, *, discount=1.0):
+        seen.append(support_BT)
+        return rewards_BT
+
+    support_BT = FOUR.mask_BT & (torch.arange(FOUR.mask_BT.shape[1]) == 0)
+    dense = replace(FIRST, support_BT=support_BT)
+    credit([dense, replace(dense, name="b")], FOUR.mask_BT, FOUR.groups_B, estimator=own)
+    credit([dense, SECOND], FOUR.mask_BT, FOUR.groups_B, estimator=own)
+    assert seen[0] is support_BT
+    assert seen[1] is None

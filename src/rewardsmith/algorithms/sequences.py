@@ -134,7 +134,11 @@ def _suffix_sum(values_BT: FloatBT, discount: float) -> FloatBT:
     Inside a block of 32 tokens the recursion is one product with the triangular matrix of powers of γ. What the later
     blocks add is handed on by a loop over the T/32 blocks and spread over the block in one more product.
     """
-    rows, width = values_BT.shape
+    dtype, (rows, width) = values_BT.dtype, values_BT.shape
+    if values_BT.is_cuda:  # a trainer may allow TF32 products, whose three digits are for weights, not for rewards
+        values_BT = values_BT.double()
+    elif dtype == torch.bfloat16:
+        values_BT = values_BT.float()
     blocks = -(-width // _BLOCK)
     if blocks * _BLOCK != width:
         values_BT = torch.nn.functional.pad(values_BT, (0, blocks * _BLOCK - width))
@@ -148,4 +152,4 @@ def _suffix_sum(values_BT: FloatBT, discount: float) -> FloatBT:
         carry[:, block].add_(carry[:, block + 1], alpha=discount**_BLOCK)
     decay = (gamma ** (_BLOCK - steps)).to(values_BT.dtype)  # down to the block's tokens from the next block's first
     sums[:, :-1].addcmul_(carry[:, 1:, None], decay)
-    return sums.reshape(rows, blocks * _BLOCK)[:, :width]
+    return sums.reshape(rows, blocks * _BLOCK)[:, :width].to(dtype)

@@ -19,9 +19,8 @@ Scale = Annotated[
 ]
 LeaveOneOut = Annotated[
     Literal["exact", "prime"],
-    Field(description="for dense rewards: exact leave-one-out, or the variant in PRIME's code, which stretches"
-                      " the deviations inside a response by n/(n-1)"),
-]  # fmt: skip
+    Field(description="for dense rewards: exact, or as PRIME's code has it, which stretches deviations by n/(n-1)"),
+]
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,10 @@ class _Carried:
     Attributes:
         rewards_BT: [B, T], zero off the support. For outcomes all that counts is `level_B`.
         outcome: whether each row holds one outcome instead of rewards per token.
+        support_BT: [B, T] bool, the tokens that carry a reward.
+        mask_BT: [B, T] bool, the response tokens.
         level_B: float64 [B], the mean reward per carrying token; the whole reward of an outcome row.
+        groups: who is compared with whom; a row that carries no reward does not vote.
     """
 
     rewards_BT: FloatBT
@@ -65,9 +67,8 @@ class _Carried:
                 return self.spread(centred_B)
             placed_BT = torch.where(last_token(self.mask_BT), centred_B[:, None], 0)
             return sum_to_go(placed_BT, self.mask_BT, discount=discount)
-        factor_B = torch.where(
-            compared_B, torch.as_tensor(scale_B, dtype=torch.float64, device=compared_B.device), 0
-        ).to(dtype)
+        scale_B = torch.as_tensor(scale_B, dtype=torch.float64, device=compared_B.device)
+        factor_B = torch.where(compared_B, scale_B, 0).to(dtype)
         centred_BT = (self.rewards_BT - baseline_B.to(dtype)[:, None]) * factor_B[:, None]
         placed_BT = torch.where(self.support_BT & compared_B[:, None], centred_BT, 0)
         return sum_to_go(placed_BT, self.mask_BT, discount=discount)
@@ -171,9 +172,8 @@ def opo(
     Hao et al. 2025 (OPO), arXiv 2505.23585.
     """
     carried = _Carried.of(rewards_BT, mask_BT, groups_B, support_BT)
-    return carried.returns(
-        carried.groups.mean(carried.level_B, weights_B=token_counts(mask_BT).double()), 1.0, discount
-    )
+    baseline_B = carried.groups.mean(carried.level_B, weights_B=token_counts(mask_BT).double())
+    return carried.returns(baseline_B, 1.0, discount)
 
 
 def reinforce_plus_plus_baseline(

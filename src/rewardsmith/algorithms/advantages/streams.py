@@ -58,8 +58,8 @@ def credit(
     with `grpo` it is GDPO (arXiv 2601.05242). Both papers whiten the sum over the batch: set `whiten`.
 
     A row that a stream could not score takes no part in that stream's baseline, and a row that no stream gave credit to
-    stays at 0, also under `whiten`. Under "before" this is allowed only for
-    whole groups: otherwise siblings would be compared on different scales.
+    stays at 0, also under `whiten`. Under "before" a stream may drop out only of whole groups: otherwise siblings would
+    be compared on different scales.
 
     Args:
         streams: at least one.
@@ -129,7 +129,7 @@ def _before(
         stream_mask_BT = _stream_mask(stream, mask_BT)
         _require_whole_groups(stream.name, stream_mask_BT, mask_BT, groups_B)
         sum_BT = sum_BT + stream.weight * masked(f"rewards of {stream.name!r}", stream.rewards_BT, stream_mask_BT)
-    support_BT = _common_support(streams) if _compares(estimator) else None
+    support_BT = _common_support(streams, required=_compares(estimator))
     return estimator(sum_BT, mask_BT, groups_B, values_BT, support_BT, **_discount(first))
 
 
@@ -159,12 +159,15 @@ def _after(
     return total_BT
 
 
-def _common_support(streams: Sequence[Stream]) -> Tensor | None:
-    """Return the support that all streams share; rewards on different tokens cannot be centred as one."""
+def _common_support(streams: Sequence[Stream], *, required: bool) -> Tensor | None:
+    """Return the support that all streams share, or None; rewards on different tokens cannot be centred as one."""
     first = streams[0]
     for stream in streams[1:]:
         one, other = first.support_BT, stream.support_BT
-        if (one is None) != (other is None) or (one is not None and other is not None and not torch.equal(one, other)):
+        same = one is other or (one is not None and other is not None and torch.equal(one, other))
+        if not same and not required:
+            return None
+        if not same:
             raise ValueError(
                 f"streams {first.name!r} and {stream.name!r} carry their rewards on different tokens: an estimator that"
                 " compares siblings cannot centre their sum; use combine='after'"
