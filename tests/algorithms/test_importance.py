@@ -81,3 +81,9 @@ def test_a_floor_above_the_cap_is_refused() -> None:
     ones_BT, mask_BT = torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool)
     with pytest.raises(ValueError, match="floor is 3"):
         importance_weights(ones_BT, ones_BT, mask_BT, floor=3.0, cap=2.0)
+
+
+def test_a_weight_is_bounded_before_it_is_exponentiated() -> None:
+    learner_BT, mask_BT = torch.full((1, 1), 30.0).double(), torch.ones(1, 1, dtype=torch.bool)
+    weight = float(importance_weights(learner_BT, torch.zeros(1, 1).double(), mask_BT, cap=1e30))
+    assert weight == pytest.approx(math.exp(20))

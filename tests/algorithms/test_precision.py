@@ -81,3 +81,8 @@ def test_rank_statistics_of_long_lists_and_of_the_largest_numbers() -> None:
     assert kendall_tau_b(range(n), range(n)) == 1.0
     assert kendall_tau_b(range(n), [-x for x in range(n)]) == -1.0
     assert pairwise_agreement([1e308, -1e308], [2.0, 1.0]) == 1.0
+
+
+def test_whitening_ends_the_graph() -> None:
+    values_BT = torch.tensor([[1.0, 2.0]], requires_grad=True)
+    assert not whiten(values_BT, torch.ones(1, 2, dtype=torch.bool)).requires_grad
