@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from rewardsmith.algorithms.groups import Groups
-from rewardsmith.algorithms.sequences import last_token, reward_to_go, sum_to_go
+from rewardsmith.algorithms.sequences import last_token, sum_to_go
 from rewardsmith.algorithms.shapes import (
     FloatB,
     FloatBT,
@@ -45,7 +45,7 @@ def gather_steps(rewards_BT: FloatBT, mask_BT: MaskBT, steps_BT: IntBT | None = 
     Returns:
         rewards [B, T], and the support [B, T]: True on the tokens that carry one.
     """
-    kept_BT = torch.where(mask_BT, rewards_BT, 0)
+    kept_BT = masked("rewards", rewards_BT, mask_BT)
     if steps_BT is None:
         end_BT = last_token(mask_BT)
         return torch.where(end_BT, kept_BT.sum(-1, keepdim=True), 0), end_BT
@@ -62,7 +62,7 @@ def gather_steps(rewards_BT: FloatBT, mask_BT: MaskBT, steps_BT: IntBT | None = 
 
 def smooth(rewards_BT: FloatBT, mask_BT: MaskBT, *, lam: float) -> FloatBT:
     """Return r_t = Σ_k λ^k r_{t+k}: each token also gets part of what follows it; λ = 0 changes nothing."""
-    return reward_to_go(rewards_BT, mask_BT, discount=lam)
+    return sum_to_go(masked("rewards", rewards_BT, mask_BT), mask_BT, discount=lam)
 
 
 def normalise_by_return(rewards_BT: FloatBT, mask_BT: MaskBT, *, eps: float = 1e-6) -> FloatBT:

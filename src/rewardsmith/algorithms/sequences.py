@@ -21,11 +21,6 @@ def token_counts(mask_BT: MaskBT) -> IdsB:
     return mask_BT.view(torch.int8).sum(-1, dtype=narrow).to(torch.int32)
 
 
-def masked_mean(values_BT: FloatBT, mask_BT: MaskBT) -> Scalar:
-    """Return the mean over the tokens that count; 0 when there are none."""
-    return torch.where(mask_BT, values_BT, 0).sum() / token_counts(mask_BT).sum().clamp(min=1)
-
-
 def whiten(values_BT: FloatBT, mask_BT: MaskBT, *, eps: float = 1e-8) -> FloatBT:
     """Shift and scale to mean 0 and variance 1 over all tokens that count: (x - μ) / sqrt(σ² + eps).
 
