@@ -64,6 +64,36 @@ def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
         sys.stdout.write(text)
 
 
+@app.command()
+def run(
+    recipe: RecipePath,
+    overrides: Overrides = None,
+    folder: Annotated[Path | None, typer.Option(help="Where the run's files go; default: runs/NAME-OF-RECIPE.")] = None,
+    resume: Annotated[
+        str, typer.Option(help="auto goes on with a run that was stopped; must insists on one; never starts anew.")
+    ] = "auto",
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Go on although the recipe has changed since the run stopped.")
+    ] = False,
+) -> None:
+    """Run a recipe: its stages in order, in one run folder.
+
+    Ctrl-C saves; the same command goes on.
+
+    Example: `rewardsmith run recipes/quickstart.toml seed=1`
+    """
+    from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 torch: `explain --help` should not wait for it
+
+    if resume not in ("auto", "must", "never"):
+        raise UserError(f"--resume is {resume!r}: it must be auto, must or never")
+    checked = load_recipe(recipe, overrides or [])
+    try:
+        start(checked, recipe.stem, folder=folder, resume=resume, accept_changes=accept_changes)  # type: ignore[arg-type]
+    except Stopped:
+        sys.stderr.write("stopped; everything is saved. To go on, run the same command again.\n")
+        raise typer.Exit(130) from None
+
+
 def main() -> None:
     """Run the command line; a user's mistake ends with its message and status 2, never with a traceback."""
     for stream in (sys.stdout, sys.stderr):

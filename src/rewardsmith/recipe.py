@@ -33,6 +33,9 @@ class Recipe(Settings):
     data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))]] = Field(
         default={}, description="where prompts and demonstrations come from, by name"
     )
+    trackers: list[Annotated[Chosen, Choice("tracker", "rewardsmith.runs.trackers:TRACKERS", methods=("log",))]] = (
+        Field(default=[], description="where metrics go beside metrics.jsonl: tensorboard, wandb, trackio")
+    )
     stages: list[Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]] = Field(
         min_length=1, description="what happens, in order"
     )

@@ -1,10 +1,13 @@
 """Where prompts and demonstrations come from, by name."""
 
 from rewardsmith.data.arithmetic import Arithmetic
+from rewardsmith.data.files import Jsonl, Parquet
 from rewardsmith.data.protocol import DemonstrationSource, Source
 
 SOURCES: dict[str, type[Source]] = {
     "arithmetic": Arithmetic,
+    "jsonl": Jsonl,
+    "parquet": Parquet,
 }
 
-__all__ = ["SOURCES", "Arithmetic", "DemonstrationSource", "Source"]
+__all__ = ["SOURCES", "Arithmetic", "DemonstrationSource", "Jsonl", "Parquet", "Source"]

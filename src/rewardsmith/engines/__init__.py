@@ -1,5 +1,5 @@
-"""What runs a model. The table that describes one is here; the engines themselves come with the first trainer."""
+"""What runs a model: `protocol.py` is the seam, `embedded/` runs Hugging Face models in this process."""
 
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.settings import ModelSettings, OptimizerSettings
 
-__all__ = ["ModelSettings"]
+__all__ = ["ModelSettings", "OptimizerSettings"]

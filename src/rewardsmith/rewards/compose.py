@@ -9,8 +9,12 @@ from typing import Annotated
 from pydantic import Field
 
 from rewardsmith.components import Choice, Chosen, Settings
-from rewardsmith.rewards.protocol import Reward
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.protocol import Part, Reward
 from rewardsmith.types import Failure, RolloutGroup, Score
+
+RESERVED = frozenset({"mean", "spread", "accuracy", "failed"})
+"""What a part may not be called: `reward/mean` is the metric of the whole."""
 
 
 class PartSettings(Settings):
@@ -31,8 +35,11 @@ class Sum:
     def __init__(
         self, *, parts: Annotated[dict[str, PartChoice], Field(min_length=1, description="the rewards, by name")]
     ) -> None:
+        reserved = RESERVED & set(parts)
+        if reserved:
+            raise UserError(f"a part is called {sorted(reserved)[0]!r}, as a metric of the whole reward is: rename it")
         self._parts: dict[str, Reward] = {name: part.build() for name, part in parts.items()}
-        self._weights = {name: part.beside.weight for name, part in parts.items()}  # type: ignore[union-attr]
+        self.streams = {name: Part(**dict(part.beside or ())) for name, part in parts.items()}
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return Σ weight · part. A rollout that one part could not score has no sum: it fails, and keeps its parts."""
@@ -50,7 +57,7 @@ class Sum:
                 assert part.failure is not None
                 why = Failure(part.failure.kind, f"part {name!r}: {part.failure.detail}", part.failure.attempts)
                 return Score(failure=why, parts=parts)
-            total += self._weights[name] * part.value
+            total += self.streams[name].weight * part.value
         if not math.isfinite(total):
             return Score(failure=Failure("invalid", "the weighted sum is too large for a float"), parts=parts)
         return Score(total, parts=parts)

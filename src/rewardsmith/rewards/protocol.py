@@ -1,10 +1,12 @@
-"""What every reward is, and how a rule says that it cannot score."""
+"""What every reward is, how it says that it cannot score, and the one boundary at which its exceptions are caught."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from rewardsmith.types import Failure, FailureKind, RolloutGroup, Score
+from rewardsmith.types import Failure, FailureKind, RolloutGroup, Score, ScoredGroup
 
 
 class Reward(Protocol):
@@ -15,12 +17,39 @@ class Reward(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Part:
+    """How a part of a composed reward enters the advantage.
+
+    Attributes:
+        weight: factor in the sum.
+        discount: γ of the part's own stream; None takes the estimator's.
+    """
+
+    weight: float = 1.0
+    discount: float | None = None
+
+
+def parts_of(reward: Reward) -> Mapping[str, Part]:
+    """Return the parts that may be reward streams of their own; a reward that is not a sum has none."""
+    streams: Mapping[str, Part] = getattr(reward, "streams", {})
+    return streams
+
+
 class CannotScore(Exception):  # noqa: N818 it is no error of the rule
     """Raised by a rule that cannot score an answer; it becomes a `Failure` of that kind."""
 
     def __init__(self, kind: FailureKind, detail: str) -> None:
         super().__init__(detail)
         self.kind: FailureKind = kind
+
+
+async def score(reward: Reward, group: RolloutGroup) -> ScoredGroup:
+    """Return the scored group; whatever the reward raises is a failure of each of its rollouts."""
+    try:
+        return ScoredGroup(group, await reward.score(group))
+    except Exception as error:  # noqa: BLE001 a reward may be a user's own code
+        return ScoredGroup(group, [Score(failure=failure_of(error)) for _ in group.rollouts])
 
 
 def failure_of(error: BaseException) -> Failure:

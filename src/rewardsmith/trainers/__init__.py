@@ -1,14 +1,5 @@
-"""The stages of a recipe, by name."""
+"""The loops. `stages.py` says what a recipe may ask for; each stage names the trainer that does it."""
 
-from rewardsmith.components import Settings
-from rewardsmith.trainers.evaluate import EvaluateStage
-from rewardsmith.trainers.policy import PolicyStage
-from rewardsmith.trainers.sft import SftStage
-
-STAGES: dict[str, type[Settings]] = {
-    "sft": SftStage,
-    "policy": PolicyStage,
-    "evaluate": EvaluateStage,
-}
+from rewardsmith.trainers.stages import STAGES, EvaluateStage, PolicyStage, SftStage
 
 __all__ = ["STAGES", "EvaluateStage", "PolicyStage", "SftStage"]

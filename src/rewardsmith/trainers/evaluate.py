@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from itertools import islice
+from typing import Any
 
-from rewardsmith.components import Settings
-from rewardsmith.trainers.settings import DataName, ModelName, RewardChoice, SamplingSettings
+from rewardsmith.trainers.protocol import Context, GroupRecord, Update, derive
+from rewardsmith.trainers.stages import EvaluateStage
+from rewardsmith.trainers.validation import validate
 
 
-class EvaluateStage(Settings):
-    """Sample answers to held-out prompts and score them."""
+class Evaluation:
+    """Samples answers once and scores them.
 
-    name: str = Field(default="evaluate", min_length=1, description="what to call this stage in the run's files")
-    model: ModelName = Field(description="the model to evaluate")
-    data: DataName = Field(description="where the prompts come from")
-    prompts: int = Field(default=256, ge=1, description="how many prompts")
-    rollouts_per_prompt: int = Field(default=1, ge=1, description="answers to each prompt")
-    sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")
-    reward: RewardChoice = Field(description="what scores them")
+    Args:
+        stage: the settings.
+        context: models, data and files of the run.
+    """
+
+    def __init__(self, stage: EvaluateStage, context: Context) -> None:
+        self._stage = stage
+        self._context = context
+        self._engine = context.engine(stage.model)
+        self.steps = 1
+        self.learners: dict[str, Any] = {}
+        self.best_by = ""
+
+    async def begin(self) -> Update:
+        """There is nothing before the only step."""
+        return Update(0)
+
+    async def step(self, number: int) -> Update:
+        """Sample, score, and measure."""
+        stage, seed = self._stage, derive(self._context.seed, self._stage.name)
+        prompts = self._context.source(stage.data).prompts(derive(seed, "prompts"))
+        metrics, scored = await validate(
+            self._engine,
+            stage.reward.build(),
+            list(islice(prompts, stage.prompts)),
+            stage.sampling,
+            n=stage.rollouts_per_prompt,
+            seed=seed,
+            version=0,
+            right_from=stage.right_from,
+            pause=self._context.pause,
+        )
+        none = [None] * stage.rollouts_per_prompt
+        self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])
+        return Update(number, {f"validation/{name}": value for name, value in metrics.items()})
+
+    def state(self) -> dict[str, Any]:
+        """There is no state."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """There is no state."""

@@ -1,75 +1,275 @@
-"""Reinforcement learning of a policy against a reward."""
+"""Reinforcement learning of a policy against a reward: PPO, GRPO, RLOO, REINFORCE++, ReMax, GSPO, DAPO and their kin.
+
+They are one loop. What differs is chosen by the recipe: the estimator of the advantage, the loss, the reduction, and
+which groups are selected.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any
 
-from pydantic import Field, model_validator
+import torch
+from torch import Tensor
 
-from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
-from rewardsmith.trainers.settings import DataName, ModelName, OptimizerSettings, RewardChoice, SamplingSettings
-
-
-class CreditSettings(Settings):
-    """How the parts of a reward meet the estimator."""
-
-    combine: Literal["before", "after"] = Field(
-        default="before", description="sum the reward's parts and estimate once, or estimate each part and then sum"
-    )
-    whiten: bool = Field(default=False, description="scale the result to mean 0, variance 1 over the batch")
-
-
-AdvantageChoice = Annotated[
-    Chosen,
-    Choice("advantage", "rewardsmith.algorithms.advantages:ADVANTAGES", CreditSettings, default="grpo", inputs=5),
-]
-LossChoice = Annotated[
-    Chosen, Choice("policy loss", "rewardsmith.algorithms.policy_losses:POLICY_LOSSES", default="clip", inputs=4)
-]
-ReductionChoice = Annotated[
-    Chosen, Choice("reduction", "rewardsmith.algorithms.reductions:REDUCTIONS", default="token-mean", inputs=2)
-]
-
-
-class KlSettings(Settings):
-    """Keep the policy near a reference."""
-
-    coefficient: float = Field(default=0.0, ge=0, description="weight of the penalty; 0 is off")
-    place: Literal["reward", "loss"] = Field(
-        default="loss", description="subtract it from the reward or add it to the loss"
-    )
-    estimator: Literal["auto", "k1", "k2", "k3"] = Field(
-        default="auto", description="auto is k1 in the reward and k2 in the loss, the ones with the right gradient"
-    )
-
-    @model_validator(mode="after")
-    def _means_something(self) -> KlSettings:
-        if self.place == "loss" and self.estimator == "k1":
-            raise ValueError('k1 in the loss has no gradient but noise: use place = "reward", or estimator = "k2"')
-        return self
+from rewardsmith.algorithms.advantages import Stream, credit, values_from
+from rewardsmith.algorithms.importance import importance_weights
+from rewardsmith.algorithms.kl import kl_reward
+from rewardsmith.algorithms.sequences import last_token, token_counts
+from rewardsmith.algorithms.shaping import overlong_penalty
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.settings import OptimizerSettings
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.protocol import Reward, parts_of
+from rewardsmith.trainers.batch import Batch, collate
+from rewardsmith.trainers.collect import Collected, Collector
+from rewardsmith.trainers.metrics import Clock, batch_metrics, group_metrics, row_means
+from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
+from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, learning_rate
+from rewardsmith.trainers.reference import Reference
+from rewardsmith.trainers.scoring import generate_and_score
+from rewardsmith.trainers.stages import PolicyStage
+from rewardsmith.trainers.validation import validate
 
 
-class PolicyOptimizer(OptimizerSettings):
-    """AdamW and its schedule."""
+class PolicyTrainer:
+    """Trains a policy.
 
-    lr: float = Field(default=1e-6, gt=0, description="peak learning rate")
+    Args:
+        stage: the settings.
+        context: models, data and files of the run.
+    """
 
+    def __init__(self, stage: PolicyStage, context: Context) -> None:
+        self._stage = stage
+        self._context = context
+        self._seed = derive(context.seed, stage.name)
+        self._policy = context.engine(stage.model)
+        self._critic = context.engine(stage.critic.model) if stage.critic else None
+        self._reference = Reference(stage, self._policy, context)
+        self._reward: Reward = stage.reward.build()
+        draws = Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data)
+        self._collector = Collector(
+            stage, self._policy, self._reward, draws, seed=derive(self._seed, "rollouts"), pause=context.pause
+        )
+        self._credit: dict[str, Any] = dict(stage.advantage.beside or ())
+        self._idle = 0
+        self.steps = stage.steps
+        self.learners: dict[str, EmbeddedEngine] = {stage.model: self._policy}
+        self._policy.learn_with(stage.optimizer)
+        if stage.critic is not None and self._critic is not None:
+            self.learners[stage.critic.model] = self._critic
+            self._critic.learn_with(stage.critic.optimizer)
+        n = stage.validation.rollouts_per_prompt if stage.validation else 0
+        self.best_by = f"validation/mean@{n}" if n else ""
 
-class PolicyStage(Settings):
-    """Sample groups of answers, score them, and move the policy towards the better ones."""
+    async def begin(self) -> Update:
+        """Measure the policy before it learns."""
+        self._reference.begin()
+        return Update(0, await self._validate(0) if self._stage.validation else {})
 
-    name: str = Field(default="policy", min_length=1, description="what to call this stage in the run's files")
-    model: ModelName = Field(description="the model to train")
-    data: DataName = Field(description="where the prompts come from")
-    steps: int = Field(ge=1, description="how many times to sample, score and update")
-    prompts_per_step: int = Field(default=32, ge=1, description="groups per step")
-    rollouts_per_prompt: int = Field(default=8, ge=1, description="answers to each prompt: the size of a group")
-    mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass over the sampled groups")
-    epochs: int = Field(default=1, ge=1, description="passes over the sampled groups")
-    sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")
-    reward: RewardChoice = Field(description="what an answer is worth")
-    advantage: AdvantageChoice = Field(default=DEFAULT, description="who gets the credit")
-    loss: LossChoice = Field(default=DEFAULT, description="how far an advantage may move the policy")
-    reduction: ReductionChoice = Field(default=DEFAULT, description="from a loss per token to one number")
-    kl: KlSettings = Field(default=KlSettings(), description="distance from the reference policy")
-    optimizer: PolicyOptimizer = Field(default=PolicyOptimizer(), description="AdamW and its schedule")
+    async def step(self, number: int) -> Update:
+        """Take one step: sample, score, select, give credit, update."""
+        clock = Clock()
+        found = await self._collector.collect(number)
+        baselines_G = await self._greedy_rewards(found, number)
+        clock.lap("sample")
+        metrics = group_metrics(found, self._stage.right_from)
+        if self._enough(found):
+            parts, combine = parts_of(self._reward), self._credit["combine"]
+            batch = collate(found.kept, self._policy.encode, parts, combine, self._policy.device)
+            advantages_BT, learned = self._learn(batch, baselines_G, number)
+            metrics |= learned
+            clock.lap("learn")
+            self._keep(found, number, row_means(advantages_BT, batch.mask_BT))
+        else:
+            self._keep(found, number, [])
+        metrics |= clock.metrics(sampled=metrics["tokens/sampled"])
+        if self._stage.validation and (number % self._stage.validation.every == 0 or number == self.steps):
+            metrics |= await self._validate(number)
+        return Update(number, metrics)
+
+    def _learn(self, batch: Batch, baselines_G: Tensor | None, number: int) -> tuple[Tensor, dict[str, float]]:
+        """Turn rewards into advantages [B, T], and those into optimizer steps; return the advantages and metrics."""
+        stage, critic, mask_BT = self._stage, self._critic, batch.mask_BT
+        old_BT = self._old_logprobs(batch, number)
+        reference_BT = self._reference.logprobs(batch.rows)
+        values_BT = None if baselines_G is None else baselines_G[batch.groups_B, None].expand(mask_BT.shape)
+        if critic is not None:
+            values_BT = critic.values(batch.rows)
+        streams = self._streams(batch, old_BT, reference_BT)
+        estimator = partial(stage.advantage.target, **stage.advantage.arguments())
+        estimate = partial(credit, streams, mask_BT, batch.groups_B, values_BT, estimator=estimator)
+        advantages_BT = estimate(**self._credit)
+        metrics = batch_metrics(batch, advantages_BT, old_BT, reference_BT)
+        if critic is not None and stage.critic is not None and values_BT is not None:
+            returns_BT = estimate(**self._credit | {"whiten": False}) + values_BT
+            value = CriticObjective(stage, mask_BT, values_BT, returns_BT)
+            learned = self._optimize(critic, value, batch, stage.critic.optimizer, number)
+            learned["explained_variance"] = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
+            metrics |= {f"critic/{name}": number_ for name, number_ in learned.items()}
+            if number <= stage.critic.warmup:
+                return advantages_BT, metrics
+        cut_BT = batch.truncated_B[:, None] & (stage.select.truncated == "mask")
+        objective = PolicyObjective(
+            stage,
+            mask_BT & ~cut_BT,
+            advantages_BT,
+            old_BT,
+            reference_BT if stage.kl.place == "loss" else None,
+            self._importance(batch, old_BT),
+        )
+        learned = self._optimize(self._policy, objective, batch, stage.optimizer, number)
+        return advantages_BT, metrics | {f"policy/{name}": number_ for name, number_ in learned.items()}
+
+    def _optimize(
+        self,
+        engine: EmbeddedEngine,
+        objective: PolicyObjective | CriticObjective,
+        batch: Batch,
+        optimizer: OptimizerSettings,
+        number: int,
+    ) -> dict[str, float]:
+        """Pass over the batch in mini-batches of whole groups, in a new order each epoch."""
+        stage, groups_B, live_B = self._stage, batch.groups_B.cpu(), objective.live_B.cpu()
+        norms, skipped, lr = [], 0, 0.0
+        done = (number - 1) * stage.epochs * stage.mini_batches
+        for epoch in range(stage.epochs):
+            order = torch.Generator().manual_seed(derive(self._seed, "order", number, epoch))
+            groups = torch.randperm(int(groups_B.max()) + 1, generator=order)
+            for chosen in groups.tensor_split(stage.mini_batches):
+                lr = learning_rate(optimizer, done, stage.steps * stage.epochs * stage.mini_batches)
+                done += 1
+                rows_b = torch.isin(groups_B, chosen).nonzero().squeeze(-1)
+                live_k = live_B[rows_b].nonzero().squeeze(-1)
+                if not len(live_k):
+                    continue
+                step = engine.update(
+                    [batch.rows[i] for i in rows_b[live_k].tolist()],
+                    objective.part(rows_b.to(engine.device), live_k.to(engine.device)),
+                    lr=lr,
+                    temperature=stage.sampling.temperature,
+                )
+                skipped += step.skipped
+                norms += [] if step.skipped else [step.grad_norm]
+        metrics = objective.meter.means() | {"lr": lr, "skipped_updates": float(skipped)}
+        return metrics | ({"grad_norm": sum(norms) / len(norms)} if norms else {})
+
+    # ---- what the advantage is made of -----------------------------------------------------------------------------
+
+    def _old_logprobs(self, batch: Batch, number: int) -> Tensor | None:
+        """Return the log-probabilities of the policy that the ratio starts from, [B, T]; None for this pass's own.
+
+        In float32 and without top-p or top-k the sampler's numbers are the learner's. Otherwise the learner computes
+        its own, unless there is one optimizer step only, where the ratio is 1 by definition. A group from an earlier
+        step keeps what it was sampled with.
+        """
+        stage = self._stage
+        stale_B = batch.versions_B < number - 1
+        once = stage.epochs * stage.mini_batches == 1 and not bool(stale_B.any())
+        exact = self._policy.dtype == torch.float32 and not stage.sampling.sampling().cuts
+        needed = stage.importance is not None or (stage.kl.coefficient > 0 and stage.kl.place == "reward")
+        if stage.old_logprobs == "sampler" or (stage.old_logprobs == "auto" and exact and stage.importance is None):
+            return None if once and not needed else batch.sampler_BT
+        if once and not needed:
+            return None
+        learner_BT = self._policy.logprobs(batch.rows, temperature=stage.sampling.temperature)
+        if stage.importance is not None:
+            return learner_BT
+        return torch.where(stale_B[:, None], batch.sampler_BT, learner_BT)
+
+    def _importance(self, batch: Batch, old_BT: Tensor | None) -> Tensor | None:
+        if self._stage.importance is None:
+            return None
+        assert old_BT is not None
+        return importance_weights(old_BT, batch.sampler_BT, batch.mask_BT, **dict(self._stage.importance))
+
+    def _streams(self, batch: Batch, old_BT: Tensor | None, reference_BT: Tensor | None) -> list[Stream]:
+        """Return the rewards, and what the recipe takes off them: overlong answers, distance from the reference."""
+        stage, streams = self._stage, list(batch.streams)
+        if stage.overlong is not None:
+            penalty_B = overlong_penalty(
+                token_counts(batch.mask_BT), limit=stage.sampling.max_tokens, **dict(stage.overlong)
+            )
+            penalty_BT = torch.where(last_token(batch.mask_BT), penalty_B[:, None], 0)
+            streams.append(Stream("overlong", penalty_BT, discount=streams[0].discount))
+        if reference_BT is not None and stage.kl.place == "reward":
+            assert old_BT is not None
+            estimator = "k1" if stage.kl.estimator == "auto" else stage.kl.estimator
+            penalty_BT = kl_reward(old_BT, reference_BT, batch.mask_BT, estimator=estimator)
+            streams.append(Stream("kl", penalty_BT, weight=stage.kl.coefficient, discount=streams[0].discount))
+        return streams
+
+    async def _greedy_rewards(self, found: Collected, number: int) -> Tensor | None:
+        """Return the reward of the greedy answer to each prompt, [G], for estimators whose baseline it is.
+
+        A group whose greedy answer could not be scored has no baseline: it is not learned from.
+        """
+        if values_from(self._stage.advantage.target) != "greedy":
+            return None
+        greedy = replace(self._stage.sampling.sampling(), temperature=0.0, top_p=1.0, top_k=0)
+        prompts = [scored.group.prompt for scored in found.kept]
+        answers = await generate_and_score(
+            self._policy, self._reward, prompts, greedy, n=1, seeds=[0] * len(prompts), pause=self._context.pause
+        )
+        rewards = [answer.scores[0].value for answer in answers]
+        lost = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is None]
+        found.rejected += [(scored, "no_baseline") for scored in lost]
+        found.kept = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is not None]
+        return torch.tensor([reward for reward in rewards if reward is not None], device=self._policy.device)
+
+    def _enough(self, found: Collected) -> bool:
+        """Whether there are groups enough for an update; too long without any ends the run."""
+        select = self._stage.select
+        self._idle = 0 if len(found.kept) >= select.least else self._idle + 1
+        if self._idle >= select.patience:
+            fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
+            raise UserError(
+                f"{self._idle} steps in a row found fewer than {select.least} groups to learn from (last: {fates})."
+                " Widen select.lowest and select.highest, raise select.rounds, or look at the reward"
+            )
+        return self._idle == 0
+
+    # ---- looking and keeping ---------------------------------------------------------------------------------------
+
+    async def _validate(self, number: int) -> dict[str, float]:
+        validation = self._stage.validation
+        assert validation is not None
+        prompts = self._context.source(validation.data).prompts(derive(self._seed, "validation"))
+        metrics, scored = await validate(
+            self._policy,
+            validation.reward.build() if validation.reward else self._reward,
+            list(islice(prompts, validation.prompts)),
+            validation.sampling or self._stage.sampling,
+            n=validation.rollouts_per_prompt,
+            seed=self._seed,
+            version=number,
+            right_from=self._stage.right_from,
+            pause=self._context.pause,
+        )
+        none = [None] * validation.rollouts_per_prompt
+        self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])
+        return {f"validation/{name}": value for name, value in metrics.items()}
+
+    def _keep(self, found: Collected, number: int, advantages: list[float | None]) -> None:
+        """Write every group of the step, learned from or not."""
+        records, at = [], 0
+        for scored in found.kept:
+            n = len(scored.scores)
+            records.append(GroupRecord(number, "train", "", scored, advantages[at : at + n] or [None] * n))
+            at += n
+        for scored, reason in found.rejected:
+            records.append(GroupRecord(number, "train", reason, scored, [None] * len(scored.scores)))
+        self._context.keep(records)
+
+    def state(self) -> dict[str, Any]:
+        """Return the position in the data, the surplus groups and the patience that is left."""
+        return self._collector.state() | {"idle": self._idle}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._collector.restore(state)
+        self._idle = int(state["idle"])
+        self._reference.begin()

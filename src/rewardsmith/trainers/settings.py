@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rewardsmith.components import Choice, Chosen, Refers, Settings
+from rewardsmith.engines.protocol import Sampling
+from rewardsmith.engines.settings import OptimizerSettings
 
 ModelName = Annotated[str, Refers("models")]
 DataName = Annotated[str, Refers("data")]
 RewardChoice = Annotated[Chosen, Choice("reward", "rewardsmith.rewards:REWARDS", methods=("score",))]
-
-
-class OptimizerSettings(Settings):
-    """AdamW and its schedule."""
-
-    lr: float = Field(gt=0, description="peak learning rate")
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW: decay of the mean")
-    beta2: float = Field(default=0.98, ge=0, lt=1, description="AdamW: decay of the square")
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW: decoupled weight decay")
-    clip_norm: float = Field(default=1.0, gt=0, description="largest norm of a gradient; longer ones are scaled down")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="course of the learning rate after the warm-up"
-    )
-    warmup: int = Field(default=0, ge=0, description="optimizer steps of linear warm-up")
-    floor: float = Field(default=0.0, ge=0, le=1, description="lowest learning rate, as a share of the peak")
 
 
 class SamplingSettings(Settings):
@@ -35,3 +22,20 @@ class SamplingSettings(Settings):
     top_p: float = Field(default=1.0, gt=0, le=1, description="keep the likeliest tokens of this total probability")
     top_k: int = Field(default=0, ge=0, description="keep this many of the likeliest tokens; 0 keeps all")
     max_tokens: int = Field(default=256, ge=1, description="longest answer; longer ones are cut off")
+    min_tokens: int = Field(default=0, ge=0, description="no answer ends before this many tokens")
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(
+        default=[], description="texts that end an answer, and are not part of it"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> SamplingSettings:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens is {self.min_tokens}, more than max_tokens = {self.max_tokens}")
+        return self
+
+    def sampling(self) -> Sampling:
+        """Return what the engine takes."""
+        return Sampling(self.temperature, self.top_p, self.top_k, self.max_tokens, self.min_tokens, tuple(self.stop))
+
+
+__all__ = ["DataName", "ModelName", "OptimizerSettings", "RewardChoice", "SamplingSettings"]

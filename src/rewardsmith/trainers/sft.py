@@ -2,24 +2,129 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+import math
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
 
-from rewardsmith.components import Settings
-from rewardsmith.trainers.settings import DataName, ModelName, OptimizerSettings
+from torch import Tensor
+
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.protocol import Outputs, Row
+from rewardsmith.errors import UserError
+from rewardsmith.trainers.metrics import Clock
+from rewardsmith.trainers.objective import Meter
+from rewardsmith.trainers.protocol import Context, Draws, Update, derive, learning_rate
+from rewardsmith.trainers.stages import SftStage
+from rewardsmith.types import Demonstration
 
 
-class SftOptimizer(OptimizerSettings):
-    """AdamW and its schedule."""
+class SftTrainer:
+    r"""Imitates demonstrations; the loss is the mean over the answer tokens of a batch.
 
-    lr: float = Field(default=1e-5, gt=0, description="peak learning rate")
+    $$\ell = -\frac1N\sum_t \log\pi(y_t)$$
+
+    Args:
+        stage: the settings.
+        context: models, data and files of the run.
+    """
+
+    def __init__(self, stage: SftStage, context: Context) -> None:
+        self._stage = stage
+        self._context = context
+        self._seed = derive(context.seed, stage.name)
+        self._engine: EmbeddedEngine = context.engine(stage.model)
+        self._draws = Draws(self._demonstrations(stage.data), derive(self._seed, "demonstrations"), stage.data)
+        self._engine.learn_with(stage.optimizer)
+        self._held_out: list[Row] = []
+        self.steps = stage.steps
+        self.learners = {stage.model: self._engine}
+        self.best_by = "-validation/loss" if stage.validation else ""
+
+    def _demonstrations(self, name: str) -> Callable[[int], Any]:
+        source = self._context.source(name)
+        demonstrations = getattr(source, "demonstrations", None)
+        if demonstrations is None:
+            raise UserError(
+                f"data.{name} ({type(source).__name__}) has no demonstrations: sft needs answers to imitate"
+            )
+        return demonstrations  # type: ignore[no-any-return]
+
+    async def begin(self) -> Update:
+        """Measure the loss before the first step."""
+        return Update(0, self._validate() if self._stage.validation else {})
+
+    async def step(self, number: int) -> Update:
+        """Take one optimizer step."""
+        self._context.pause()
+        clock, meter = Clock(), Meter()
+        rows, dropped = self._rows()
+        lr = learning_rate(self._stage.optimizer, number - 1, self.steps)
+        step = self._engine.update(rows, _imitation(rows, meter), lr=lr)
+        clock.lap("learn")
+        tokens = sum(len(row.response) for row in rows)
+        metrics = meter.means() | {"lr": lr, "skipped_updates": float(step.skipped), "tokens/learned": float(tokens)}
+        metrics |= {} if step.skipped else {"grad_norm": step.grad_norm}
+        metrics |= {"dropped": float(dropped)} if dropped else {}
+        validation = self._stage.validation
+        if validation and (number % validation.every == 0 or number == self.steps):
+            metrics |= self._validate()
+        return Update(number, metrics | {"time/learn": clock.metrics(0)["time/learn"]})
+
+    def _rows(self) -> tuple[list[Row], int]:
+        """Return the rows of a batch, and how many demonstrations were too long for it."""
+        rows: list[Row] = []
+        dropped = 0
+        while len(rows) < self._stage.batch_size:
+            (demonstration,) = self._draws.take(1)
+            row = self._row(demonstration)
+            if len(row.prompt) + len(row.response) <= self._limit:
+                rows.append(row)
+                continue
+            dropped += 1
+            if dropped > 1_000 * self._stage.batch_size:
+                raise UserError(
+                    f"{dropped} demonstrations in a row have more than {self._limit} tokens: raise max_tokens"
+                )
+        return rows, dropped
+
+    @property
+    def _limit(self) -> int:
+        return min(self._stage.max_tokens or self._engine.max_length, self._engine.max_length)
+
+    def _row(self, demonstration: Demonstration) -> Row:
+        return Row(self._engine.encode(demonstration.prompt), self._engine.encode_response(demonstration.response))
+
+    def _validate(self) -> dict[str, float]:
+        """Return the mean loss over the answer tokens of the held-out demonstrations."""
+        validation = self._stage.validation
+        assert validation is not None
+        if not self._held_out:
+            found = self._demonstrations(validation.data)(derive(self._seed, "validation"))
+            rows = [self._row(d) for d in islice(found, validation.demonstrations)]
+            self._held_out = [row for row in rows if len(row.prompt) + len(row.response) <= self._limit]
+        if not self._held_out:
+            raise UserError(f"data.{validation.data} has no demonstration of at most {self._limit} tokens")
+        total = float(self._engine.logprobs(self._held_out).double().sum())
+        loss = -total / sum(len(row.response) for row in self._held_out)
+        return {"validation/loss": loss, "validation/perplexity": math.exp(min(loss, 700.0))}
+
+    def state(self) -> dict[str, Any]:
+        """Return the position in the data."""
+        return {"draws": self._draws.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._draws.restore(state["draws"])
 
 
-class SftStage(Settings):
-    """Imitate demonstrations; the loss is on the answer's tokens only."""
+def _imitation(rows: list[Row], meter: Meter) -> Callable[[Outputs], Tensor]:
+    """Return the loss of a batch, for any split of its rows."""
+    tokens = sum(len(row.response) for row in rows)
 
-    name: str = Field(default="sft", min_length=1, description="what to call this stage in the run's files")
-    model: ModelName = Field(description="the model to train")
-    data: DataName = Field(description="where the demonstrations come from")
-    steps: int = Field(ge=1, description="optimizer steps")
-    batch_size: int = Field(default=32, ge=1, description="demonstrations per step")
-    optimizer: SftOptimizer = Field(default=SftOptimizer(), description="AdamW and its schedule")
+    def loss(outputs: Outputs) -> Tensor:
+        total = -(outputs.logprobs_bT * outputs.mask_bT).sum() / tokens  # of the whole batch, whatever the part
+        meter.sum("loss", total)
+        return total
+
+    return loss

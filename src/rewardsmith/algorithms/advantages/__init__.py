@@ -46,6 +46,16 @@ ADVANTAGES: dict[str, Estimator] = {
     "remax": remax,
 }
 
+
+def values_from(estimator: Callable[..., object]) -> str:
+    """Return where an estimator's `values_BT` come from: "critic", "greedy" (the reward of the greedy answer), or "".
+
+    An estimator of your own says so by an attribute: `my_estimator.values_from = "critic"`.
+    """
+    known: dict[Callable[..., object], str] = {gae: "critic", remax: "greedy"}
+    return known.get(estimator, getattr(estimator, "values_from", ""))
+
+
 __all__ = [
     "ADVANTAGES",
     "Estimator",
@@ -60,4 +70,5 @@ __all__ = [
     "reinforce_plus_plus_baseline",
     "remax",
     "rloo",
+    "values_from",
 ]

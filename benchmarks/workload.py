@@ -1,0 +1,146 @@
+"""What both sides of `benchmarks/embedded.py` are asked to do, and what each reports.
+
+A side is a script that is run by its own Python as `python SIDE FOLDER WORKLOAD`, with a model folder and a workload as
+JSON, and prints its figures as one line of JSON, the last line of its output. This file needs no package, so that every
+Python can load it, and it is the one place where the prompts, the reward and the meaning of each figure are defined.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import resource
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+Device = Literal["cpu", "cuda"]
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Policy steps of one size: `prompts` groups of `rollouts`, each of exactly `new_tokens` tokens, one update."""
+
+    device: Device = "cpu"
+    dtype: Precision = "float32"
+    """The precision of the arithmetic; what the weights are kept in is each side's own matter, and reported."""
+    prompts: int = 64
+    rollouts: int = 8
+    prompt_tokens: int = 64
+    new_tokens: int = 64
+    steps: int = 2
+    """Timed steps, after the warm-up."""
+    warmup: int = 1
+    vocabulary: int = 100
+    """Tokens of the model; the tokenizer has as many."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"prompts": 1, "rollouts": 2, "prompt_tokens": 1, "new_tokens": 1, "steps": 1, "vocabulary": 8}
+        for name, bound in least.items():
+            if (value := getattr(self, name)) < bound:
+                raise ValueError(f"{name} = {value}: must be at least {bound}")
+
+    @property
+    def rows(self) -> int:
+        """Rollouts of one step."""
+        return self.prompts * self.rollouts
+
+    @property
+    def tokens(self) -> int:
+        """Response tokens of one step: all of them are generated, and all of them are trained on."""
+        return self.rows * self.new_tokens
+
+    def to_json(self) -> str:
+        """Write it as one line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Workload:
+        """Read what `to_json` wrote."""
+        return cls(**json.loads(line))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Wall-clock seconds of one policy step; on a GPU each reading waits for what was started before it."""
+
+    whole: float
+    """From the end of the step before to the end of this one, so nothing is left out."""
+    generating: float
+    """From prompts as text to responses as tokens and text."""
+    learning: float
+    """From the advantages to the end of the optimizer's step: forward, backward, clipping, update."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one side measured."""
+
+    name: str
+    settings: str
+    """Versions, and every choice that bears on speed or memory."""
+    tokens: int
+    """Response tokens of one step."""
+    steps: tuple[Step, ...]
+    """The timed ones, without the warm-up."""
+    peak_bytes: int
+    """GPU: the most that torch had allocated in training. CPU: the largest resident size of the whole process."""
+
+    @property
+    def seconds(self) -> float:
+        """Median time of a step."""
+        return statistics.median(step.whole for step in self.steps)
+
+    @property
+    def generating(self) -> float:
+        """Median time of generating in a step."""
+        return statistics.median(step.generating for step in self.steps)
+
+    @property
+    def learning(self) -> float:
+        """Median time of learning in a step."""
+        return statistics.median(step.learning for step in self.steps)
+
+    def join(self, other: Figures) -> Figures:
+        """Add what a second run of the same side measured."""
+        return replace(self, steps=self.steps + other.steps, peak_bytes=max(self.peak_bytes, other.peak_bytes))
+
+    def to_json(self) -> str:
+        """Write them as one line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Figures:
+        """Read what `to_json` wrote."""
+        fields = json.loads(line)
+        return cls(**{**fields, "steps": tuple(Step(**step) for step in fields["steps"])})
+
+
+SPECIAL = ("<pad>", "<eos>", "<unk>")
+
+
+def word(token: int) -> str:
+    """Return the text of a token: one word each, so that a text of n words is n tokens."""
+    return SPECIAL[token] if token < len(SPECIAL) else f"w{token}"
+
+
+def prompts(workload: Workload, step: int) -> list[str]:
+    """Draw the prompts of a step, each of exactly `prompt_tokens` tokens; every step has its own."""
+    rng = random.Random(f"{workload.seed}:{step}")
+    ordinary = range(len(SPECIAL), workload.vocabulary)
+    return [" ".join(map(word, rng.choices(ordinary, k=workload.prompt_tokens))) for _ in range(workload.prompts)]
+
+
+def reward(response: Sequence[int]) -> float:
+    """Score the tokens of a response; costs nothing, and differs inside a group, so that advantages are not zero."""
+    return sum(response) % 97 / 96
+
+
+def peak_resident_bytes() -> int:
+    """Return the largest resident size that this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if platform.system() == "Darwin" else peak * 1024  # Linux counts in KiB

@@ -1,0 +1,1 @@
+"""The engine that runs Hugging Face models inside this process."""

@@ -1,0 +1,244 @@
+"""Attention behind one seam: a Hugging Face model calls `attend`, and the plan in force says which tokens see which.
+
+There are two plans. `Packed` runs whole sequences laid end to end without padding: learning, and the prefill of
+prompts. `Decode` runs one new token for each of many rows over the keys and values that the rows have so far. The model
+itself builds no mask and keeps no cache, so nothing here depends on transformers' cache classes; a faster kernel
+replaces the body of one method.
+
+Shape legend: N tokens of all sequences laid end to end, B sequences, R rows that decode, L length of the longest,
+H heads, K key-value heads, G = H / K heads that share one of them, D width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+from transformers import AttentionInterface
+
+NAME = "rewardsmith"
+"""What `attend` is called in transformers' table of attention functions."""
+
+
+class Plan(Protocol):
+    """Which tokens see which in one forward pass."""
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, cap: float | None
+    ) -> Tensor:
+        """Return [batch, tokens, H, D] for q [batch, H, tokens, D] and k, v [batch, K, tokens, D]."""
+        ...
+
+
+# One process runs one forward pass at a time. Gradient checkpointing repeats attention in a thread of autograd's, where
+# a context variable would be lost; so this is a plain global, and `backward` runs inside `planned` too.
+_plan: Plan | None = None
+
+
+@contextmanager
+def planned(plan: Plan) -> Iterator[None]:
+    """Run forward and backward passes under a plan."""
+    global _plan  # noqa: PLW0603 see above
+    before, _plan = _plan, plan
+    try:
+        yield
+    finally:
+        _plan = before
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Be the attention function of a Hugging Face model; `planned` says how."""
+    if _plan is None:
+        raise RuntimeError("attention was called outside `planned`")
+    if others.get("s_aux") is not None:
+        raise NotImplementedError("attention sinks are not supported by the embedded engine")
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    layer = int(module.layer_idx)
+    return _plan.attend(layer, query, key, value, scale=scale, window=sliding_window, cap=softcap), None
+
+
+AttentionInterface.register(NAME, attend)
+
+
+class KeyValues:
+    """Keys and values of up to `rows` sequences of up to `length` tokens: [rows, length, K, D] for each layer."""
+
+    def __init__(self, rows: int, length: int) -> None:
+        self.rows = rows
+        self.length = length
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def of(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a layer's tensors, made when it is first seen: k and v show its heads, width, type and device."""
+        if layer not in self.layers:
+            shape = (self.rows, self.length, k.shape[1])
+            self.layers[layer] = (k.new_zeros(*shape, k.shape[-1]), v.new_zeros(*shape, v.shape[-1]))
+        return self.layers[layer]
+
+    def move(self, sources: Tensor, targets: Tensor, length: int) -> None:
+        """Copy the first `length` tokens of the rows `sources` to the rows `targets`."""
+        for pair in self.layers.values():
+            for tensor in pair:
+                tensor[targets, :length] = tensor[sources, :length]
+
+
+class Packed:
+    """Sequences laid end to end; each token sees its own sequence up to itself.
+
+    Args:
+        lengths: tokens of each sequence, each at least 1.
+        device: of the tensors.
+    """
+
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        self.lengths = list(lengths)
+        self.longest = max(lengths)
+        self._same = all(length == self.longest for length in lengths)
+        columns_L = torch.arange(self.longest, device=device)
+        lengths_B = torch.tensor(self.lengths, device=device)
+        ends_B = lengths_B.cumsum(0)
+        self._real_BL = columns_L[None] < lengths_B[:, None]
+        self.positions_N = columns_L.expand(len(lengths), -1)[self._real_BL]
+        self._spread = ((ends_B - lengths_B)[:, None] + columns_L[None]).where(self._real_BL, 0).flatten()
+        self._gathered_N = self._real_BL.flatten().nonzero().squeeze(-1)
+        self._bands: dict[int, Tensor] = {}
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, cap: float | None
+    ) -> Tensor:
+        """Attend within each sequence: q [1, H, N, D] gives [1, N, H, D].
+
+        The rows are spread to [B, L] for this step alone. They are padded on the right, where causal attention never
+        looks, so no mask is needed and the fastest kernels apply.
+        """
+        q, k, v = (self._spread_rows(x) for x in (q, k, v))
+        groups = q.shape[1] // k.shape[1]
+        if groups > 1:
+            k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+        band = self._band(window, q.device)
+        if cap is not None:
+            visible = torch.ones(self.longest, self.longest, dtype=torch.bool, device=q.device).tril()
+            out = capped_attention(q, k, v, visible if band is None else band, scale=scale, cap=cap)
+        else:
+            out = sdpa(q, k, v, attn_mask=band, is_causal=band is None, scale=scale)
+        flat = out.transpose(1, 2).reshape(-1, out.shape[1], out.shape[-1])
+        return (flat if self._same else flat.index_select(0, self._gathered_N))[None]
+
+    def _spread_rows(self, x: Tensor) -> Tensor:
+        flat = x[0].transpose(0, 1)  # [N, heads, D]
+        if not self._same:
+            flat = flat.index_select(0, self._spread)
+        return flat.reshape(len(self.lengths), self.longest, *flat.shape[1:]).transpose(1, 2)
+
+    def _band(self, window: int | None, device: torch.device) -> Tensor | None:
+        """Return which keys a query sees under a sliding window; None where the window hides nothing."""
+        if window is None or window >= self.longest:
+            return None
+        if window not in self._bands:
+            ones = torch.ones(self.longest, self.longest, dtype=torch.bool, device=device)
+            self._bands[window] = ones.tril().triu(1 - window)
+        return self._bands[window]
+
+
+class Prefill(Packed):
+    """`Packed`, and the keys and values of each sequence are kept for every row that goes on from it.
+
+    Args:
+        lengths: tokens of each prompt.
+        rows: for each prompt, the rows of `cache` that share it.
+        cache: where to keep them.
+        device: of the tensors.
+    """
+
+    def __init__(
+        self, lengths: Sequence[int], rows: Sequence[Sequence[int]], cache: KeyValues, device: torch.device
+    ) -> None:
+        super().__init__(lengths, device)
+        self._cache = cache
+        starts = torch.tensor([0, *self.lengths]).cumsum(0).tolist()
+        tokens = [
+            (r, p, start + p)
+            for mine, n, start in zip(rows, lengths, starts, strict=False)
+            for r in mine
+            for p in range(n)
+        ]
+        self._rows_M, self._positions_M, self._tokens_M = torch.tensor(tokens, device=device).unbind(-1)
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, cap: float | None
+    ) -> Tensor:
+        """Keep k and v, then attend."""
+        for kept, new in zip(self._cache.of(layer, k, v), (k, v), strict=True):
+            kept[self._rows_M, self._positions_M] = new[0].transpose(0, 1)[self._tokens_M]
+        return super().attend(layer, q, k, v, scale=scale, window=window, cap=cap)
+
+
+class Decode:
+    """One new token for each of the first R rows of a cache.
+
+    Args:
+        cache: the keys and values so far; the new ones are written into it.
+        positions_R: where each row's new token stands; it sees itself and everything before.
+        length: how much of the cache to read, more than the largest position.
+    """
+
+    def __init__(self, cache: KeyValues, positions_R: Tensor, length: int) -> None:
+        self._cache = cache
+        self._positions_R = positions_R
+        self._rows_R = torch.arange(len(positions_R), device=positions_R.device)
+        self._length = length
+        self._masks: dict[tuple[int | None, torch.dtype], Tensor] = {}
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, cap: float | None
+    ) -> Tensor:
+        """Attend from q [R, H, 1, D] to each row's keys; returns [R, 1, H, D].
+
+        Heads that share keys become queries of one head, [R, K, G, D]: nothing is repeated in memory.
+        """
+        rows, heads, _, width = q.shape
+        keys, values = self._cache.of(layer, k, v)
+        keys[self._rows_R, self._positions_R] = k[:, :, 0]
+        values[self._rows_R, self._positions_R] = v[:, :, 0]
+        q = q.view(rows, k.shape[1], heads // k.shape[1], width)
+        k, v = (x[:rows, : self._length].transpose(1, 2) for x in (keys, values))
+        mask = self._mask(window, q.dtype)
+        if cap is None:
+            out = sdpa(q, k, v, attn_mask=mask.expand(*q.shape[:3], self._length), scale=scale)
+        else:
+            out = capped_attention(q, k, v, mask == 0, scale=scale, cap=cap)
+        return out.reshape(rows, 1, heads, v.shape[-1])
+
+    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Return [R, 1, 1, L] to add to the scores; the layers of one step share it."""
+        if (window, dtype) not in self._masks:
+            columns_L = torch.arange(self._length, device=self._positions_R.device)
+            visible_RL = columns_L[None] <= self._positions_R[:, None]
+            if window is not None:
+                visible_RL &= columns_L[None] > self._positions_R[:, None] - window
+            hidden_RL = torch.zeros_like(visible_RL, dtype=dtype).masked_fill_(~visible_RL, -math.inf)
+            self._masks[window, dtype] = hidden_RL[:, None, None]
+        return self._masks[window, dtype]
+
+
+def capped_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, *, scale: float, cap: float) -> Tensor:
+    """Attend with soft-capped scores, cap · tanh(score / cap), which no fused kernel offers (Gemma 2)."""
+    scores = torch.tanh(q @ k.transpose(-1, -2) * (scale / cap)) * cap
+    weights = scores.float().masked_fill(~visible, -math.inf).softmax(-1)
+    return weights.to(v.dtype) @ v

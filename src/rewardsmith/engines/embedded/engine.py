@@ -1,0 +1,263 @@
+"""The embedded engine: any Hugging Face causal language model in this process, on a CPU or one GPU."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rewardsmith.engines.embedded import adapters, attention, support
+from rewardsmith.engines.embedded.generate import Generator, Request
+from rewardsmith.engines.embedded.heads import Head
+from rewardsmith.engines.embedded.learner import Learner
+from rewardsmith.engines.embedded.loading import Loaded, load, require_chat_template, save_folder
+from rewardsmith.engines.embedded.packing import Pack, micro_batches, pack
+from rewardsmith.engines.embedded.weights import read_tensors, restore_weights, write_tensors
+from rewardsmith.engines.protocol import Loss, Outputs, Row, Sampling, Step
+from rewardsmith.engines.settings import ModelSettings, OptimizerSettings
+from rewardsmith.errors import UserError
+from rewardsmith.types import Prompt, Rollout, RolloutGroup
+
+ROWS = {"cpu": 256, "cuda": 512}
+TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 32_768}
+LEARNER_FILE = "learner.safetensors"
+
+
+class EmbeddedEngine:
+    """One model in this process; see `rewardsmith.engines.protocol.Engine` for what it can do.
+
+    Args:
+        loaded: the model, its tokenizer and where it runs.
+        settings: of the model.
+        name: of the model in messages.
+    """
+
+    def __init__(self, loaded: Loaded, settings: ModelSettings, *, name: str = "model") -> None:
+        self.name = name
+        self.settings = settings
+        self.tokenizer = loaded.tokenizer
+        self.device = loaded.device
+        self.dtype = loaded.dtype
+        self.stop_ids = loaded.stop_ids
+        self.model: Any = loaded.model
+        support.check(self.model, name)
+        if settings.recompute:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        if settings.lora is not None:
+            self.model = adapters.attach(self.model, settings.lora, name)
+        self._learner: Learner | None = None
+        self._awake = True
+        self._budget = settings.tokens_per_pass or TOKENS_PER_PASS[self.device.type]
+        self._rows = settings.rows or ROWS[self.device.type]
+
+    @classmethod
+    def open(cls, settings: ModelSettings, *, seed: int = 0, name: str = "model") -> EmbeddedEngine:
+        """Load a model, or build it on the spot."""
+        assert settings.init is not None
+        loaded = load(
+            settings.init,
+            head=settings.head,
+            device=settings.device,
+            dtype=settings.dtype,
+            seed=seed,
+            attention=attention.NAME,
+        )
+        return cls(loaded, settings, name=name)
+
+    def copy(self, settings: ModelSettings | None = None, *, name: str) -> EmbeddedEngine:
+        """Return an engine with the same weights and no optimizer; `settings` may give it another head."""
+        settings = settings or self.settings.model_copy(update={"lora": None})
+        model = copy.deepcopy(adapters.merged(self.model))
+        if settings.head != self.settings.head:
+            model = support.with_head(model, settings.head)
+        loaded = Loaded(model, self.tokenizer, self.device, self.dtype, self.stop_ids)
+        return EmbeddedEngine(loaded, settings, name=name)
+
+    # ---- text to tokens --------------------------------------------------------------------------------------------
+
+    def encode(self, prompt: Prompt) -> NDArray[np.int32]:
+        """Return the prompt as the model reads it, its chat template applied, up to where the answer begins."""
+        require_chat_template(self.tokenizer, self.settings.init or self.name)
+        messages = [{"role": m.role, "content": m.content} for m in prompt.messages]
+        try:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # noqa: BLE001 a template is a program: it may refuse in any way
+            raise UserError(f"the chat template of {self.name} cannot render prompt {prompt.id!r}: {error}") from None
+        return self._ids(str(text))
+
+    def encode_response(self, text: str) -> NDArray[np.int32]:
+        """Return an answer as the model would write it, the end-of-sequence token included."""
+        return np.append(self._ids(text), np.int32(self.tokenizer.eos_token_id))
+
+    def _ids(self, text: str) -> NDArray[np.int32]:
+        return np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int32)
+
+    # ---- generating ------------------------------------------------------------------------------------------------
+
+    async def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, n: int, seeds: Sequence[int], version: int = 0
+    ) -> AsyncIterator[tuple[int, RolloutGroup]]:
+        """Yield (number of the prompt, its n rollouts) as groups are complete; other coroutines run in between.
+
+        Rollout i of a prompt depends on the prompt, its seed and i alone, whatever else is asked at the same time.
+        """
+        requests = [Request(self.encode(p), n, seed) for p, seed in zip(prompts, seeds, strict=True)]
+        for prompt, request in zip(prompts, requests, strict=True):
+            self._require_room(prompt, len(request.prompt), sampling.max_tokens)
+        self._require_awake()
+        generator = Generator(
+            self._backbone,
+            self._head(),
+            lambda tokens: str(self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)),
+            self.stop_ids,
+            self.device,
+            rows=self._rows,
+        )
+        async for number, answers in generator.answer(requests, sampling):
+            rollouts = [Rollout(a.text, a.tokens, a.logprobs, "stop" if a.stopped else "length") for a in answers]
+            yield number, RolloutGroup(prompts[number], rollouts, version)
+
+    def _require_room(self, prompt: Prompt, length: int, max_tokens: int) -> None:
+        if length == 0:
+            raise UserError(f"prompt {prompt.id!r} has no tokens: there is nothing to answer")
+        if length + max_tokens > self.max_length:
+            raise UserError(
+                f"prompt {prompt.id!r} has {length} tokens and max_tokens is {max_tokens}: together more than the"
+                f" {self.max_length} positions of {self.name}. Lower max_tokens, or set max_prompt_tokens"
+            )
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence that the model can read."""
+        return int(getattr(self.model.config, "max_position_embeddings", None) or 2**31)
+
+    # ---- learning --------------------------------------------------------------------------------------------------
+
+    def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0) -> Tensor:
+        """Return log-probabilities of the answer tokens, float32 [B, T], zero where a row has none."""
+        return self._measure(rows, temperature, "logprobs_bT")
+
+    def values(self, rows: Sequence[Row]) -> Tensor:
+        """Return a value before each answer token, float32 [B, T]."""
+        return self._measure(rows, 1.0, "values_bT")
+
+    def reference_logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0) -> Tensor:
+        """Return the log-probabilities under the model with its adapter switched off."""
+        with self.model.disable_adapter() if self.settings.lora else nullcontext():
+            return self.logprobs(rows, temperature=temperature)
+
+    def learn_with(self, optimizer: OptimizerSettings) -> None:
+        """Begin to learn: make a fresh optimizer."""
+        self.stop_learning()
+        trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self._learner = Learner(trainable, optimizer)
+
+    def stop_learning(self) -> None:
+        """Let go of the optimizer and its memory."""
+        if self._learner is not None:
+            self._learner.close()
+        self._learner = None
+
+    def update(self, rows: Sequence[Row], loss: Loss, *, lr: float, temperature: float = 1.0) -> Step:
+        """Take one optimizer step down the gradient of the loss over all rows.
+
+        The rows are split under the token budget; `loss` is called for each part, and the gradients add up.
+        """
+        if self._learner is None:
+            raise RuntimeError("update was called before learn_with")
+        for batch, outputs in self._passes(rows, temperature):
+            with attention.planned(batch.plan):  # for the attention that gradient checkpointing repeats
+                loss(outputs).backward()  # type: ignore[no-untyped-call]
+        return self._learner.step(lr)
+
+    @torch.no_grad()
+    def _measure(self, rows: Sequence[Row], temperature: float, which: str) -> Tensor:
+        width = max((len(row.response) for row in rows), default=0)
+        result_BT = torch.zeros(len(rows), width, device=self.device)
+        for _, outputs in self._passes(rows, temperature):
+            result_BT[outputs.rows] = getattr(outputs, which).float()
+        return result_BT
+
+    def _passes(self, rows: Sequence[Row], temperature: float) -> Iterator[tuple[Pack, Outputs]]:
+        """Yield the outputs for parts of the rows."""
+        self._require_awake()
+        width = max((len(row.response) for row in rows), default=0)
+        for chosen in micro_batches([len(row) for row in rows], self._budget):
+            batch = pack(rows, chosen, width, self.device)
+            with attention.planned(batch.plan):
+                hidden_MD = self._backbone(batch.tokens_1N, batch.positions_1N)[0, batch.at_M]
+            yield batch, self._outputs(batch, hidden_MD, temperature)
+
+    def _outputs(self, batch: Pack, hidden_MD: Tensor, temperature: float) -> Outputs:
+        nothing = hidden_MD.new_zeros(len(hidden_MD), dtype=torch.float32)
+        logprobs_M = entropy_M = values_M = nothing
+        if self.settings.head == "scalar":
+            values_M = self.model.score(hidden_MD).squeeze(-1).float()
+        else:
+            logprobs_M, entropy_M = self._head().token_logprobs(hidden_MD, batch.targets_M, temperature=temperature)
+        return Outputs(batch.rows, batch.mask_bT, *(batch.padded(x) for x in (logprobs_M, entropy_M, values_M)))
+
+    def _backbone(self, tokens_bt: Tensor, positions_bt: Tensor) -> Tensor:
+        backbone = adapters.inner(self.model).base_model
+        hidden: Tensor = backbone(input_ids=tokens_bt, position_ids=positions_bt, use_cache=False).last_hidden_state
+        return hidden
+
+    def _head(self) -> Head:
+        return support.head_of(adapters.inner(self.model))
+
+    # ---- keeping ---------------------------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        """Move weights and optimizer to host memory."""
+        self._move(torch.device("cpu"))
+        self._awake = False
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Move them back, exactly as they were."""
+        self._move(self.device)
+        self._awake = True
+
+    def _move(self, device: torch.device) -> None:
+        self.model.to(device)
+        if self._learner is not None:
+            self._learner.to(device)
+
+    def _require_awake(self) -> None:
+        if not self._awake:
+            raise RuntimeError(f"{self.name} is asleep: call wake() first")
+
+    def save(self, folder: Path) -> None:
+        """Write the model as a Hugging Face folder, and beside it what going on learning needs."""
+        save_folder(self.model, self.tokenizer, folder)
+        if self._learner is not None:
+            write_tensors(self._learner.state(), folder / LEARNER_FILE)
+
+    def load(self, folder: Path) -> None:
+        """Take over the weights that `save` wrote."""
+        restore_weights(self.model, folder, adapter=self.settings.lora is not None)
+
+    def load_learner(self, folder: Path) -> None:
+        """Take over the optimizer's state that `save` wrote; the weights have been loaded before."""
+        assert self._learner is not None
+        self._learner.load(read_tensors(folder / LEARNER_FILE))
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Be awake inside a block, and sleep again after it if it slept before."""
+        slept = not self._awake
+        if slept:
+            self.wake()
+        try:
+            yield
+        finally:
+            if slept:
+                self.sleep()

@@ -1,0 +1,364 @@
+"""Generation: many rows decode together; a group's prompt is read once; finished rows make room for waiting prompts.
+
+A row of the batch is one rollout. Its state lives in tensors on the device (`Rows`), so that a decoding step is one
+function of fixed tensors and can be recorded and replayed as a CUDA graph. The host looks at the rows every few steps
+(`CHECK_EVERY`), takes out the finished ones, and admits waiting groups. A row that is finished but not yet taken out
+stands still, so how often the host looks changes nothing in the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rewardsmith.engines.embedded.attention import Decode, KeyValues, Prefill, planned
+from rewardsmith.engines.embedded.heads import Head
+from rewardsmith.engines.embedded.sampling import sample, uniforms
+from rewardsmith.engines.protocol import Sampling
+
+CHECK_EVERY = {"cpu": 1, "cuda": 8}
+"""Steps between two looks of the host: on a GPU each look waits for the device."""
+ROWS_STEP = {"cpu": 8, "cuda": 32}
+"""The batch is this many rows, or a multiple: it shrinks only when that saves something."""
+LENGTH_STEP = {"cpu": 32, "cuda": 128}
+"""Attention reads the cache up to a multiple of this many tokens."""
+PREFILL_TOKENS = 16_384
+"""Prompt tokens in one forward pass."""
+
+Backbone = Callable[[Tensor, Tensor], Tensor]
+"""Token ids and positions, both [b, t], to hidden states [b, t, D]; attention follows the plan in force."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Ask for n answers to a prompt.
+
+    Attributes:
+        prompt: int32 [P], at least one token.
+        n: answers.
+        seed: of their randomness; answer i depends on (seed, i) and on nothing else in the batch.
+    """
+
+    prompt: NDArray[np.int32]
+    n: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer.
+
+    Attributes:
+        tokens: int32 [T], the token that ended it included.
+        logprobs: float32 [T].
+        text: decoded, without what ended it.
+        stopped: whether the model ended it; False when the token limit did.
+    """
+
+    tokens: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    text: str
+    stopped: bool
+
+
+class Rows:
+    """The state of S rows on the device.
+
+    Attributes:
+        token_S: the last token, not yet read by the model.
+        position_S: where it stands.
+        count_S: tokens written so far.
+        done_S: whether the row is finished.
+        tokens_ST, logprobs_ST: what was written, and how likely it was.
+        uniforms_ST: the row's random numbers.
+    """
+
+    def __init__(self, rows: int, width: int, device: torch.device) -> None:
+        self.token_S = torch.zeros(rows, dtype=torch.long, device=device)
+        self.position_S = torch.zeros(rows, dtype=torch.long, device=device)
+        self.count_S = torch.zeros(rows, dtype=torch.long, device=device)
+        self.done_S = torch.ones(rows, dtype=torch.bool, device=device)
+        # One column more than an answer has: a finished row goes on writing there.
+        self.tokens_ST = torch.zeros(rows, width + 1, dtype=torch.int32, device=device)
+        self.logprobs_ST = torch.zeros(rows, width + 1, device=device)
+        self.uniforms_ST = torch.zeros(rows, width + 1, device=device)
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy rows."""
+        for tensor in vars(self).values():
+            tensor[targets] = tensor[sources]
+
+
+class Generator:
+    """Answers requests with a model.
+
+    Args:
+        backbone: the model without its head.
+        head: from hidden states to logits.
+        decode: token ids to text, special tokens left out.
+        stop_ids: tokens that end an answer.
+        device: of the model.
+        rows: how many answers are written at a time.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: Head,
+        decode: Callable[[NDArray[np.int32]], str],
+        stop_ids: Sequence[int],
+        device: torch.device,
+        *,
+        rows: int,
+    ) -> None:
+        self._backbone = backbone
+        self._head = head
+        self._decode = decode
+        self._stop_ids = set(stop_ids)
+        self._stops_K = torch.tensor(sorted(stop_ids), device=device)
+        self._device = device
+        self._rows = rows
+
+    async def answer(
+        self, requests: Sequence[Request], sampling: Sampling
+    ) -> AsyncIterator[tuple[int, tuple[Answer, ...]]]:
+        """Yield (number of the request, its answers) as soon as all answers of a request are there.
+
+        Between two decoding steps the event loop runs, so groups are scored while others are still written.
+        """
+        if not requests:
+            return
+        batch = _Batch(self, requests, sampling)
+        with torch.inference_mode():
+            batch.start()
+        while batch.busy:
+            with torch.inference_mode():
+                finished = batch.advance()
+            for number, answers in finished:
+                yield number, answers
+            await asyncio.sleep(0)
+
+    def _answer(self, tokens: NDArray[np.int32], logprobs: NDArray[np.float32], stops: tuple[str, ...]) -> Answer:
+        """Return a finished row; what follows the first stop text is cut off."""
+        if not np.isfinite(logprobs).all():
+            raise FloatingPointError("the model's logits are not finite: its weights are broken")
+        stopped = int(tokens[-1]) in self._stop_ids
+        text = self._decode(tokens[:-1] if stopped else tokens)
+        places = [place for place in (text.find(stop) for stop in stops) if place >= 0]
+        if places:
+            cut = bisect_left(range(len(tokens)), True, key=lambda n: _holds(self._decode(tokens[: n + 1]), stops)) + 1
+            return Answer(tokens[:cut], logprobs[:cut], text[: min(places)], stopped=True)
+        return Answer(tokens, logprobs, text, stopped)
+
+
+def _holds(text: str, stops: tuple[str, ...]) -> bool:
+    return any(stop in text for stop in stops)
+
+
+class _Batch:
+    """One call of `Generator.answer`: what waits, what runs, what is complete."""
+
+    def __init__(self, generator: Generator, requests: Sequence[Request], sampling: Sampling) -> None:
+        self._g = generator
+        self._sampling = sampling
+        self._device = generator._device
+        kind = self._device.type
+        self._check_every, self._rows_step, self._length_step = CHECK_EVERY[kind], ROWS_STEP[kind], LENGTH_STEP[kind]
+        self._requests = requests
+        self._waiting = deque(
+            (number, range(first, min(first + generator._rows, request.n)))
+            for number, request in enumerate(requests)
+            for first in range(0, request.n, generator._rows)
+        )
+        size = min(generator._rows, sum(request.n for request in requests))
+        size = math.ceil(size / self._rows_step) * self._rows_step
+        longest = max(len(request.prompt) for request in requests) + sampling.max_tokens + 1
+        self._rows = Rows(size, sampling.max_tokens, self._device)
+        self._cache = KeyValues(size, math.ceil(longest / self._length_step) * self._length_step)
+        self._owner: list[tuple[int, int] | None] = [None] * size  # (request, rollout) of each row
+        self._length = [0] * size  # an upper bound of each row's tokens, kept on the host: asking the device would wait
+        self._answers: list[dict[int, Answer]] = [{} for _ in requests]
+        self._every_S = torch.arange(size, device=self._device)
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self._recorded: set[tuple[int, int]] = set()
+        self._pool = torch.cuda.graph_pool_handle() if kind == "cuda" else None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting) or any(owner is not None for owner in self._owner)
+
+    @property
+    def _used(self) -> int:
+        """Rows up to the last one in use."""
+        return max((i + 1 for i, owner in enumerate(self._owner) if owner is not None), default=0)
+
+    def start(self) -> None:
+        self._admit()
+
+    def advance(self) -> list[tuple[int, tuple[Answer, ...]]]:
+        """Decode some steps, take out what is finished, and let waiting groups in."""
+        for _ in range(self._check_every):
+            self._step()
+        complete = self._take_finished()
+        self._admit()
+        self._close_gaps()
+        return complete
+
+    # ---- one token for each row ------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        rows = _up(self._used, self._rows_step)
+        if not rows:
+            return
+        self._length = [n + 1 for n in self._length]
+        longest = max(n for n, owner in zip(self._length, self._owner, strict=True) if owner is not None)
+        length = min(_up(longest, self._length_step), self._cache.length)
+        if self._device.type == "cuda":
+            self._replay(rows, length)
+        else:
+            self._decode(rows, length)
+
+    def _replay(self, rows: int, length: int) -> None:
+        """Run a step as a CUDA graph: it is run plainly the first time, recorded the second, and then replayed."""
+        graph = self._graphs.get((rows, length))
+        if graph is None:
+            self._graphs[rows, length] = torch.cuda.CUDAGraph()
+            self._decode(rows, length)
+            return
+        if (rows, length) not in self._recorded:
+            with torch.cuda.graph(graph, pool=self._pool):
+                self._decode(rows, length)
+            self._recorded.add((rows, length))
+        graph.replay()
+
+    def _decode(self, rows: int, length: int) -> None:
+        state = self._rows
+        positions_R = state.position_S[:rows]
+        with planned(Decode(self._cache, positions_R, length)):
+            hidden = self._g._backbone(state.token_S[:rows, None], positions_R[:, None])
+        self._write(self._every_S[:rows], hidden[:, -1])
+
+    def _write(self, rows_R: Tensor, hidden_RD: Tensor) -> None:
+        """Sample the next token of the given rows and note it."""
+        state, sampling = self._rows, self._sampling
+        count_R, done_R, position_R = (x[rows_R] for x in (state.count_S, state.done_S, state.position_S))
+        logits_RV = self._g._head.logits(hidden_RD)
+        if sampling.min_tokens:
+            early_R1 = (count_R < sampling.min_tokens)[:, None]
+            stops_RK = logits_RV[:, self._g._stops_K]
+            logits_RV[:, self._g._stops_K] = stops_RK.masked_fill(early_R1, -math.inf)
+        tokens_R, logprobs_R = sample(logits_RV, state.uniforms_ST[rows_R, count_R], sampling)
+        state.tokens_ST[rows_R, count_R] = tokens_R.int()
+        state.logprobs_ST[rows_R, count_R] = logprobs_R
+        state.token_S[rows_R] = tokens_R
+        state.count_S[rows_R] = torch.where(done_R, count_R, count_R + 1)
+        # The first token follows the prompt, where the row stands already; each later one is a place further on.
+        state.position_S[rows_R] = torch.where(done_R | (count_R == 0), position_R, position_R + 1)
+        ends_R = (tokens_R[:, None] == self._g._stops_K).any(-1) | (count_R + 1 >= sampling.max_tokens)
+        state.done_S[rows_R] = done_R | ends_R
+
+    # ---- rows come and go ------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Give free rows to waiting groups, in order, and read their prompts."""
+        free = deque(i for i, owner in enumerate(self._owner) if owner is None)
+        admitted: list[tuple[int, range, list[int]]] = []
+        tokens = 0
+        while self._waiting and len(self._waiting[0][1]) <= len(free):
+            number, rollouts = self._waiting.popleft()
+            mine = [free.popleft() for _ in rollouts]
+            prompt = len(self._requests[number].prompt)
+            for row, rollout in zip(mine, rollouts, strict=True):
+                self._owner[row], self._length[row] = (number, rollout), prompt + 1
+            if admitted and tokens + prompt > PREFILL_TOKENS:
+                self._prefill(admitted)
+                admitted, tokens = [], 0
+            admitted.append((number, rollouts, mine))
+            tokens += prompt
+        if admitted:
+            self._prefill(admitted)
+
+    def _prefill(self, admitted: list[tuple[int, range, list[int]]]) -> None:
+        """Read the prompts, once each, and write the first token of every row."""
+        prompts = [self._requests[number].prompt for number, _, _ in admitted]
+        lengths = [len(prompt) for prompt in prompts]
+        rows_R = self._ids([row for _, _, mine in admitted for row in mine])
+        state = self._rows
+        state.count_S[rows_R], state.done_S[rows_R] = 0, False
+        state.position_S[rows_R] = self._ids(
+            [n for n, (_, _, mine) in zip(lengths, admitted, strict=True) for _ in mine]
+        )
+        width = state.uniforms_ST.shape[1]
+        numbers = [uniforms(self._requests[number].seed, i, width) for number, mine, _ in admitted for i in mine]
+        state.uniforms_ST[rows_R] = torch.from_numpy(np.stack(numbers)).to(self._device)
+        plan = Prefill(lengths, [mine for _, _, mine in admitted], self._cache, self._device)
+        with planned(plan):
+            hidden = self._g._backbone(self._ids(np.concatenate(prompts))[None], plan.positions_N[None])[0]
+        ends = np.repeat(np.cumsum(lengths) - 1, [len(mine) for _, _, mine in admitted])
+        self._write(rows_R, hidden[self._ids(ends)])
+
+    def _take_finished(self) -> list[tuple[int, tuple[Answer, ...]]]:
+        """Return the requests that have all their answers now."""
+        used = self._used
+        done = self._rows.done_S[:used].tolist()
+        if self._sampling.stop:
+            done = [end or self._has_stop(row) for row, end in enumerate(done)]
+        rows = [i for i in range(used) if done[i] and self._owner[i] is not None]
+        if not rows:
+            return []
+        index = self._ids(rows)
+        counts = self._rows.count_S[index].tolist()
+        tokens, logprobs = (x[index].cpu().numpy() for x in (self._rows.tokens_ST, self._rows.logprobs_ST))
+        complete: list[tuple[int, tuple[Answer, ...]]] = []
+        for i, (row, count) in enumerate(zip(rows, counts, strict=True)):
+            owner = self._owner[row]
+            assert owner is not None
+            number, rollout = owner
+            self._owner[row] = None
+            answers = self._answers[number]
+            answers[rollout] = self._g._answer(tokens[i, :count], logprobs[i, :count], self._sampling.stop)
+            if len(answers) == self._requests[number].n:
+                complete.append((number, tuple(answers[i] for i in range(len(answers)))))
+                self._answers[number] = {}
+        self._rows.done_S[index] = True  # a row that a stop text ended stands still too
+        return complete
+
+    def _has_stop(self, row: int) -> bool:
+        """Whether one of the stop texts has just been written; a character may take four tokens."""
+        if self._owner[row] is None:
+            return False
+        count = int(self._rows.count_S[row])
+        window = self._check_every + 4 * max(map(len, self._sampling.stop))
+        text = self._g._decode(self._rows.tokens_ST[row, max(0, count - window) : count].cpu().numpy())
+        return _holds(text, self._sampling.stop)
+
+    def _close_gaps(self) -> None:
+        """Move the last rows into free ones, where that makes the batch smaller."""
+        used, active = self._used, sum(owner is not None for owner in self._owner)
+        if _up(active, self._rows_step) >= _up(used, self._rows_step):
+            return
+        targets = [i for i in range(active) if self._owner[i] is None]
+        sources = [i for i in range(active, used) if self._owner[i] is not None]
+        longest = min(max(self._length[i] for i in sources), self._cache.length)
+        self._rows.move(self._ids(sources), self._ids(targets))
+        self._cache.move(self._ids(sources), self._ids(targets), longest)
+        self._rows.done_S[self._ids(sources)] = True
+        for source, target in zip(sources, targets, strict=True):
+            self._owner[target], self._owner[source] = self._owner[source], None
+            self._length[target] = self._length[source]
+
+    def _ids(self, numbers: Sequence[int] | NDArray[np.integer]) -> Tensor:
+        return torch.from_numpy(np.asarray(numbers, dtype=np.int64)).to(self._device)
+
+
+def _up(count: int, step: int) -> int:
+    return math.ceil(count / step) * step

@@ -1,0 +1,80 @@
+"""Which Hugging Face models the engine can run exactly, and how to reach their heads."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification
+
+from rewardsmith.engines.embedded.attention import NAME, Packed, planned
+from rewardsmith.engines.embedded.heads import Head
+from rewardsmith.errors import UserError
+
+_LAYERS = {"full_attention", "sliding_attention"}
+
+
+def check(model: Any, name: str) -> None:
+    """Refuse a model that would give other numbers here than in transformers.
+
+    What the configuration tells is looked at first. Then a few tokens are run both ways, two sequences at a time here
+    and one by one there: whatever an architecture does beyond attention as we know it shows in the difference.
+    """
+    config = model.config
+    strange = set(getattr(config, "layer_types", None) or ()) - _LAYERS
+    if strange or getattr(config, "attention_chunk_size", None):
+        kinds = ", ".join(sorted(strange)) or "chunked attention"
+        raise UserError(f"models.{name}: {config.model_type} has layers of a kind that the engine cannot run: {kinds}")
+    length = 6
+    tokens = torch.arange(2 * length, device=model.device).remainder(config.vocab_size)
+    with torch.no_grad():
+        ours = _ours(model, tokens, length)
+        theirs = torch.cat([_theirs(model, part) for part in tokens.view(-1, length)])
+    tolerance = 1e-3 if ours.dtype == torch.float32 and model.dtype == torch.float32 else 0.1
+    if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max())):
+        off = float((ours - theirs).abs().max())
+        raise UserError(
+            f"models.{name}: {config.model_type} gives other numbers here than in transformers (off by {off:.3g}):"
+            " its attention or head does something that the engine does not know"
+        )
+
+
+def _ours(model: Any, tokens: Tensor, length: int) -> Tensor:
+    plan = Packed([length] * (len(tokens) // length), tokens.device)
+    with planned(plan):
+        hidden = model.base_model(input_ids=tokens[None], position_ids=plan.positions_N[None], use_cache=False)
+    if model.get_output_embeddings() is None:
+        return torch.as_tensor(hidden.last_hidden_state[0].float())
+    return head_of(model).logits(hidden.last_hidden_state[0])
+
+
+def _theirs(model: Any, tokens: Tensor) -> Tensor:
+    model.set_attn_implementation("eager")
+    try:
+        if model.get_output_embeddings() is None:
+            return torch.as_tensor(model.base_model(input_ids=tokens[None]).last_hidden_state[0].float())
+        return torch.as_tensor(model(input_ids=tokens[None], use_cache=False).logits[0].float())
+    finally:
+        model.set_attn_implementation(NAME)
+
+
+def head_of(model: Any) -> Head:
+    """Return the head of a causal language model, with what its configuration does to the logits."""
+    layer, config = model.get_output_embeddings(), model.config
+    scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+    return Head(layer.weight, getattr(layer, "bias", None), scale, getattr(config, "final_logit_softcapping", None))
+
+
+def with_head(model: Any, head: Literal["language", "scalar"]) -> Any:
+    """Return a model with the same backbone and another head; a new scalar head says 0 everywhere."""
+    if head == "language":
+        raise UserError("a model with a scalar head has no language model to copy")
+    config = copy.deepcopy(model.config)
+    config.num_labels = 1
+    make = AutoModelForSequenceClassification.from_config
+    other = make(config, attn_implementation=NAME).to(model.device, model.dtype)  # type: ignore[no-untyped-call]
+    other.base_model.load_state_dict(model.base_model.state_dict())
+    torch.nn.init.zeros_(other.score.weight)
+    return other.train()

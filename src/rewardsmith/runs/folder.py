@@ -1,0 +1,161 @@
+"""The run folder: the resolved recipe, metrics, rollouts, checkpoints. See docs/runs.md for its layout."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from rewardsmith.errors import UserError
+from rewardsmith.files import new_folder, write_atomically
+from rewardsmith.records import to_json
+from rewardsmith.trainers.protocol import GroupRecord
+
+CHECKPOINTS = "checkpoints"
+RECIPE = "recipe.toml"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+_FACTS = "checkpoint.json"
+
+
+class RunFolder:
+    """Files of one run. Use it inside `locked`, so that no two processes write to the same one.
+
+    Args:
+        path: the folder; made if it is not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+            (path / "rollouts").mkdir(exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write to the run folder {str(path)!r}: {error.strerror}") from None
+        self._files: dict[str, IO[bytes]] = {}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder; another process that wants it is told so."""
+        with (self.path / ".lock").open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"another process is running in {str(self.path)!r}: stop it, or use --folder") from None
+            try:
+                yield
+            finally:
+                for file in self._files.values():
+                    file.close()
+                self._files.clear()
+
+    # ---- lines that grow -------------------------------------------------------------------------------------------
+
+    def log(self, stage: str, step: int, seconds: float, metrics: Mapping[str, float]) -> None:
+        """Add a line of metrics."""
+        line = {"stage": stage, "step": step, "seconds": round(seconds, 3), "metrics": dict(metrics)}
+        self._append(METRICS, [json.dumps(line)])
+
+    def keep(self, stage: str, records: Sequence[GroupRecord]) -> None:
+        """Add groups to a stage's rollouts."""
+        lines = [json.dumps(to_json(record), ensure_ascii=False, separators=(",", ":")) for record in records]
+        self._append(f"rollouts/{stage}.jsonl", lines)
+
+    def _append(self, name: str, lines: Sequence[str]) -> None:
+        if name not in self._files:
+            self._files[name] = (self.path / name).open("ab")
+        with _room(self.path):
+            self._files[name].write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+            self._files[name].flush()
+
+    def _lengths(self) -> dict[str, int]:
+        """Return how long each growing file is, after making sure that it has reached the disk."""
+        for file in self._files.values():
+            os.fsync(file.fileno())
+        files = [self.path / METRICS, *(self.path / "rollouts").glob("*.jsonl")]
+        return {str(file.relative_to(self.path)): file.stat().st_size for file in files if file.exists()}
+
+    def rewind(self, lengths: Mapping[str, int]) -> None:
+        """Cut the growing files to what they were at a checkpoint: what came after it is done again."""
+        for file in [self.path / METRICS, *(self.path / "rollouts").glob("*.jsonl")]:
+            length = lengths.get(str(file.relative_to(self.path)), 0)
+            if file.exists() and file.stat().st_size > length:
+                os.truncate(file, length)
+
+    # ---- files that are written as a whole -------------------------------------------------------------------------
+
+    def write(self, name: str, text: str) -> None:
+        """Write a text file of the run."""
+        with _room(self.path):
+            write_atomically(self.path / name, text)
+
+    def read(self, name: str) -> str | None:
+        """Return a text file of the run, or None if there is none."""
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read {self.path / name}: {error}") from None
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save(self, name: str, facts: dict[str, Any], models: Mapping[str, Any]) -> None:
+        """Write a checkpoint: facts as JSON, and each model's folder. It is there as a whole or not at all."""
+        with _room(self.path), new_folder(self.path / CHECKPOINTS / name) as folder:
+            for model, engine in models.items():
+                engine.save(folder / model)
+            facts = facts | {"lengths": self._lengths(), "models": sorted(models)}
+            (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
+
+    def checkpoints(self) -> list[str]:
+        """Return the names of the checkpoints, oldest first."""
+        folders = (self.path / CHECKPOINTS).iterdir()
+        return sorted(f.name for f in folders if not f.name.startswith(".") and (f / _FACTS).exists())
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """Return the facts of a checkpoint."""
+        file = self.path / CHECKPOINTS / name / _FACTS
+        try:
+            facts = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{file} cannot be read ({error}): remove that checkpoint's folder to go on before it"
+            ) from None
+        if not isinstance(facts, dict):
+            raise UserError(f"{file} does not hold a checkpoint: remove that folder to go on before it")
+        return facts
+
+    def model(self, checkpoint: str, name: str) -> Path:
+        """Return the folder of a model in a checkpoint."""
+        return self.path / CHECKPOINTS / checkpoint / name
+
+    def prune(self, kept: set[str]) -> None:
+        """Remove all checkpoints but these."""
+        for name in self.checkpoints():
+            if name not in kept:
+                shutil.rmtree(self.path / CHECKPOINTS / name, ignore_errors=True)
+
+
+@contextmanager
+def _room(path: Path) -> Iterator[None]:
+    """Say it plainly when the disk is full, or the folder cannot be written to."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        # safetensors wraps the system's error into its own, and keeps its text only.
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        if full:
+            remedy = "The last checkpoint is complete: make room and run the same command"
+            raise UserError(f"the disk of {str(path)!r} is full. {remedy}") from None
+        if isinstance(error, OSError):
+            raise UserError(f"cannot write to {str(path)!r}: {error.strerror or error}") from None
+        raise

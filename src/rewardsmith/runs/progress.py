@@ -1,0 +1,79 @@
+"""What the user sees while a run is going: one line per stage with the numbers that matter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from rewardsmith.trainers.protocol import Update
+
+_SHOWN = {
+    "loss": "loss {:.3f}",
+    "reward/mean": "reward {:.3f}",
+    "reward/accuracy": "right {:.0%}",
+    "reward/failed": "failed {:.0%}",
+    "validation/loss": "held out {:.3f}",
+    "tokens/s": "{:,.0f} tokens/s",
+}
+_QUIET_SECONDS = 10.0
+
+
+class Progress:
+    """A progress bar on a terminal; elsewhere a line every few seconds.
+
+    Args:
+        console: where to write.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._stage = ""
+        self._total = 0
+        self._said = 0.0
+        self._validation = ""
+
+    def say(self, text: str) -> None:
+        """Write a line."""
+        self._console.print(text, style="dim", highlight=False, markup=False)
+
+    @contextmanager
+    def stage(self, name: str, total: int, done: int) -> Iterator[None]:
+        """Show a stage while the block runs."""
+        self._stage, self._total, self._said, self._validation = name, total, time.monotonic(), ""
+        if not self._console.is_terminal:
+            self.say(f"{name}: {total} steps" + (f", going on after {done}" if done else ""))
+            yield
+            return
+        columns = (
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[numbers]}"),
+        )
+        with RichProgress(*columns, console=self._console) as self._bar:
+            self._task = self._bar.add_task(name, total=total, completed=done, numbers="")
+            yield
+        self._bar = None
+
+    def step(self, update: Update) -> None:
+        """Show what a step brought."""
+        for name, value in update.metrics.items():
+            if name.startswith("validation/mean@"):
+                self._validation = f"held out {value:.1%}"
+        numbers = [form.format(update.metrics[name]) for name, form in _SHOWN.items() if update.metrics.get(name)]
+        text = "  ".join([*numbers, self._validation]).strip()
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=update.step, numbers=text)
+        elif update.step in (0, self._total) or time.monotonic() - self._said > _QUIET_SECONDS:
+            self._said = time.monotonic()
+            self.say(f"{self._stage} {update.step}/{self._total}  {text}")

@@ -1,0 +1,196 @@
+"use strict";
+// Lays out the page: what was reached, the curves of each stage, what the policy wrote, and the recipe.
+(() => {
+const { data, el, chip, show, plural, duration, grouped, chart, spark, rank, LATE, smooth } = window.report;
+const SHOWN = 3;
+const fold = (open, title, note, ...children) => el("details", { class: "fold", open: open ? "" : null },
+  el("summary", {}, title, note ? el("span", { class: "soft" }, note) : null), ...children);
+const cutNote = (item) => (item.cut ? el("p", { class: "soft small" }, `… ${plural(item.cut, "more character")} not shown`) : null);
+
+// ---- what was reached ----------------------------------------------------------------------------------------------
+
+const STATE = { finished: "✓ finished", running: "… still running when this was written", stopped: "■ stopped early",
+  unknown: "? no summary: killed, or still running" };
+
+function top() {
+  const about = [duration(data.seconds), data.stages.length ? plural(data.stages.length, "stage") : ""];
+  return el("header", { class: "top" },
+    el("div", { class: "brand" }, "rewardsmith", el("span", { class: `chip ${data.state}` }, STATE[data.state])),
+    el("h1", {}, data.title),
+    el("p", { class: "soft" }, about.filter(Boolean).join(" · ")));
+}
+
+function rail() {
+  const links = data.stages.map((stage, i) => [i ? el("span", { class: "arrow", "aria-hidden": "true" }, "→") : null,
+    el("a", { href: `#stage-${i}` }, stage.name, el("span", {}, about(stage)))]);
+  const longest = Math.max(0, ...data.stages.flatMap((stage) => stage.curves.map((curve) => curve.x.length)));
+  const slider = el("input", { type: "range", min: "0", max: "0.95", step: "0.05", value: longest > 60 ? "0.6" : "0" });
+  slider.addEventListener("input", () => smooth(Number(slider.value)));
+  smooth(Number(slider.value));
+  return el("nav", { class: "rail", "aria-label": "Stages" }, links, longest > 20 ? el("label", {}, "Smoothing", slider) : null);
+}
+
+const about = (stage) => [stage.steps ? plural(stage.steps, "step") : "", duration(stage.seconds)].filter(Boolean).join(" · ");
+
+function head(stage, metric, hero) {
+  const before = stage.before[metric] ?? null, after = stage.after[metric];
+  const change = before === null || after === null ? null : after - before;
+  const sign = change > 0 ? "▲" : change < 0 ? "▼" : "=";
+  return el("article", { class: hero ? "head hero" : "head" },
+    el("p", { class: "name" }, el("b", {}, metric.replace(/^validation\//, "")), ` ${stage.name}`),
+    el("p", { class: "big" },
+      before === null ? null : el("span", { class: "from" }, show(before), " →"),
+      el("span", { class: "to" }, show(after)),
+      change === null ? null : el("span", { class: "delta" }, `${sign} ${show(Math.abs(change))}`)),
+    spark(stage.curves.find((curve) => curve.name === metric)));
+}
+
+function heads() {
+  const all = data.stages.flatMap((stage) => Object.keys(stage.after).map((metric) => [stage, metric]));
+  if (!all.length) return null;
+  // The biggest card is for what training changed; the later stage builds on the earlier one.
+  const trained = all.filter(([stage, metric]) => stage.before[metric] !== undefined);
+  const last = trained.length ? trained[trained.length - 1][0] : null;
+  const chosen = trained.filter(([stage]) => stage === last);
+  const hero = chosen.find(([, metric]) => metric.includes("/mean@")) || chosen[0] || all[0];
+  const others = all.filter((one) => one !== hero);
+  return [el("section", { class: "heads", "aria-label": "Results" },
+    head(...hero, true), others.slice(0, 7).map((one) => head(...one, false))),
+  others.length > 7 ? fold(false, `${others.length - 7} more results`, "",
+    el("div", { class: "heads" }, others.slice(7, 200).map((one) => head(...one, false)))) : null];
+}
+
+// ---- what the policy wrote -----------------------------------------------------------------------------------------
+
+const heat = (value, low, high) => Math.max(0, Math.min(6, Math.floor(((value - low) / (high - low || 1)) * 6.999)));
+
+function meter(share, kind) {
+  const bar = el("span", { class: `fill${kind}` });
+  bar.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
+  return el("span", { class: "meter", "aria-hidden": "true" }, bar);
+}
+
+function rollout(one, { low, high }, trained) {
+  const level = one.failure ? null : heat(one.value, low, high);
+  const sign = one.advantage > 0 ? "+" : "";
+  const failed = [one.failure, ...one.parts.map((part) => part.failure && { ...part.failure, name: part.name })];
+  const details = [...new Map(failed.filter((failure) => failure && failure.text).reverse()
+    .map((failure) => [failure.text, failure])).values()].reverse();
+  return el("article", { class: `rollout ${one.failure ? "failed" : `heat${level}`}` },
+    el("div", { class: "marks" },
+      one.failure ? el("span", { class: "score" }, `✕ failed: ${one.failure.kind}`)
+        : [el("span", { class: "score", title: "score" }, show(one.value)), meter((one.value - low) / (high - low || 1), level)],
+      one.advantage !== null ? el("span", {}, `advantage ${sign}${show(one.advantage)}`)
+        : trained ? el("span", {}, "no advantage") : null,
+      one.tokens ? el("span", {}, plural(one.tokens, "token")) : null,
+      one.stop === "length" ? el("span", { class: "chip bad" }, "cut off at the token limit") : null),
+    one.text ? el("pre", { dir: "auto", tabindex: "0" }, one.text) : el("p", { class: "soft small" }, "(empty)"),
+    cutNote(one),
+    one.parts.length ? el("div", { class: "parts" }, one.parts.map((part) => (part.failure
+      ? el("span", { class: "chip bad" }, `${part.name} ✕ ${part.failure.kind}`)
+      : chip(part.name, el("b", {}, show(part.value)))))) : null,
+    details.map((failure) => el("details", { class: "aside" },
+      el("summary", {}, `what failed${failure.name ? ` in ${failure.name}` : ""}`), el("pre", {}, failure.text))),
+    one.feedback ? el("details", { class: "aside" }, el("summary", {}, "feedback"), el("pre", { dir: "auto" }, one.feedback.text),
+      cutNote(one.feedback)) : null);
+}
+
+function column(title, group, scale, flat) {
+  const values = group.rollouts.map((one) => one.value).filter((value) => value !== null);
+  const mean = values.length ? `mean score ${show(values.reduce((a, b) => a + b, 0) / values.length)}` : "no scores";
+  const all = group.rollouts.map((one) => rollout(one, scale, flat));
+  const rest = all.slice(SHOWN);
+  return el("div", { class: flat ? "column flat" : "column" },
+    el("div", { class: "title" }, el("h3", {}, title),
+      group.dropped ? el("span", { class: "chip bad" }, `dropped: ${group.dropped}`) : null,
+      el("span", { class: "soft small num" }, mean)),
+    all.slice(0, SHOWN),
+    rest.length ? el("details", {}, el("summary", { class: "soft small" }, plural(rest.length, "more rollout")),
+      el("div", { class: "more" }, rest)) : null,
+    group.more ? el("p", { class: "soft small" }, `and ${plural(group.more, "rollout")} not shown`) : null);
+}
+
+function prompt(one) {
+  return el("div", { class: "chat" },
+    one.earlier ? el("p", { class: "soft small" }, `${plural(one.earlier, "earlier message")} not shown`) : null,
+    one.messages.map((message) => el("div", { class: "turn" }, el("span", { class: "role" }, message.role),
+      el("div", {}, el("pre", { dir: "auto", tabindex: "0" }, message.text), cutNote(message)))),
+    one.answer ? el("div", { class: "turn" }, el("span", { class: "role" }, "answer"),
+      el("pre", { dir: "auto" }, one.answer.text)) : null);
+}
+
+function pair(one, scale) {
+  const names = one.groups.length > 1 ? ["Before", "After"] : [""];
+  return el("article", { class: "card" }, prompt(one.prompt), el("div", { class: "columns" },
+    one.groups.map((group, i) => column([names[i], `step ${group.step}`].filter(Boolean).join(" · "), group, scale))));
+}
+
+const training = (groups, scale) => groups.map((group) => el("article", { class: "card" }, prompt(group.prompt),
+  column(`step ${group.step}`, group, scale, true)));
+
+function failures(found) {
+  if (!found.failures.length) return null;
+  const most = Math.max(...found.failures.map((row) => row[2]));
+  return fold(true, "Failures", "scores that could not be given, by part and kind", el("div", { class: "scroll" }, el("table", {},
+    el("thead", {}, el("tr", {}, el("th", {}, "part"), el("th", {}, "kind"), el("th", { class: "right" }, "count"), el("th", {}, ""))),
+    el("tbody", {}, found.failures.map(([part, kind, count]) => el("tr", {},
+      el("td", {}, part || "the whole score"), el("td", {}, kind),
+      el("td", { class: "right" }, show(count)), el("td", {}, meter(count / most, "bad"))))))));
+}
+
+function rollouts(found) {
+  if (!found || !(found.groups || found.unread)) return null;
+  const scale = found;
+  const where = found.whole ? "" : " at both ends of a long file";
+  const counts = [`${plural(found.groups, "group")}, ${plural(found.rollouts, "rollout")} read${where}`,
+    found.truncated ? `${show(found.truncated)} cut off at the token limit` : "",
+    ...found.drops.map(([reason, count]) => `${plural(count, "group")} dropped: ${reason}`),
+    found.unread ? `${plural(found.unread, "line")} could not be read` : ""].filter(Boolean);
+  const sides = [["first", "Training groups of the first step"], ["last", "Training groups of the last step"],
+    ["dropped", "Dropped groups"]];
+  return [el("div", { class: "parts" }, counts.map((text) => chip(text))),
+    found.pairs.length ? fold(true, "What it wrote", "the first prompts of the validation, not chosen by their scores",
+      el("div", { class: "cards" }, found.pairs.map((one) => pair(one, scale)))) : null,
+    sides.map(([key, title], i) => (found[key].length ? fold(!found.pairs.length && i < 2, title, "",
+      el("div", { class: "cards" }, training(found[key], scale))) : null)),
+    failures(found)];
+}
+
+// ---- stages, recipe, page ------------------------------------------------------------------------------------------
+
+function stage(one, i) {
+  const peers = [];
+  const groups = grouped(one.curves, one.rollouts ? one.rollouts.parts : []).map(([prefix, charts], k) => {
+    const all = el("div", { class: "charts" }, charts.map(([name, lines]) => chart(name, lines, peers)));
+    const group = fold(k < 8 && rank(prefix) < LATE, prefix, plural(charts.length, "chart"), all);
+    group.classList.add(`wide${Math.min(3, charts.length)}`);
+    return group;
+  });
+  return el("section", { class: "stage", id: `stage-${i}`, "aria-label": `Stage ${one.name}` },
+    el("div", { class: "title" }, el("h2", {}, one.name), one.type && one.type !== one.name ? chip(one.type) : null,
+      el("span", { class: "soft small" }, about(one))),
+    groups.length ? el("div", { class: "groups" }, groups) : el("p", { class: "empty" }, "No metrics were written for this stage."),
+    rollouts(one.rollouts));
+}
+
+function tokens(line) {
+  // Enough of TOML for colours; whatever it does not know stays plain.
+  const comment = /^\s*#/.test(line), table = /^\s*\[/.test(line), setting = /^(\s*[\w."'-]+)(\s*=.*)$/.exec(line);
+  if (comment || table) return el("span", { class: comment ? "t-comment" : "t-table" }, line);
+  return setting ? [el("span", { class: "t-key" }, setting[1]), setting[2]] : line;
+}
+
+function footer() {
+  const notes = [data.unread ? `${plural(data.unread, "line")} of the metrics could not be read, as after a run that was killed.` : "",
+    data.left_out ? `${plural(data.left_out, "curve")} left out: there are too many metrics for one page.` : "",
+    "This file is complete in itself: it loads nothing and sends nothing."];
+  return el("footer", {}, notes.filter(Boolean).map((note) => el("p", {}, note)));
+}
+
+document.getElementById("page").replaceChildren(...[top(), rail(), heads(),
+  el("main", { id: "main" }, data.stages.length ? data.stages.map(stage)
+    : el("p", { class: "empty" }, "Nothing has been written to this folder yet.")),
+  data.recipe ? el("section", { class: "stage recipe" }, fold(false, "Recipe", "with every default filled in",
+    el("pre", { tabindex: "0" }, data.recipe.split("\n").map((line) => [tokens(line), "\n"])))) : null,
+  footer()].flat().filter(Boolean));
+})();

@@ -1,0 +1,247 @@
+"""Run a recipe: its stages in order, with checkpoints, in one folder."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rewardsmith.components import import_name
+from rewardsmith.data import Source
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.errors import UserError
+from rewardsmith.files import new_folder
+from rewardsmith.recipe import Recipe, explain
+from rewardsmith.runs.folder import RECIPE, RunFolder
+from rewardsmith.runs.progress import Progress
+from rewardsmith.runs.summary import Summary
+from rewardsmith.runs.trackers import Guarded
+from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update, derive
+
+
+class Stopped(Exception):  # noqa: N818 it is a wish, not an error
+    """The user wants the run to stop."""
+
+
+class Run:
+    """One run of a recipe; the `Context` of its trainers.
+
+    Args:
+        recipe: what to do.
+        folder: where the files go.
+        progress: what the user sees.
+    """
+
+    def __init__(self, recipe: Recipe, folder: RunFolder, progress: Progress) -> None:
+        self.recipe = recipe
+        self.seed = recipe.seed
+        self.folder = folder.path
+        self.stopping = False
+        self._files = folder
+        self._progress = progress
+        self._engines: dict[str, EmbeddedEngine] = {}
+        self._changed: set[str] = set()
+        self._sources: dict[str, Source] = {}
+        self._stage = ""
+        self._best: dict[str, tuple[float, str]] = {}
+        self._steps = 0  # of all stages together, for trackers
+        self._begun = time.monotonic()
+        self._resumed: str | None = None
+        self.summary = Summary(recipe.title)
+        self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
+
+    # ---- what trainers ask for -------------------------------------------------------------------------------------
+
+    def engine(self, name: str) -> EmbeddedEngine:
+        """Return a model of the recipe, loaded when it is first asked for, with the weights of the last checkpoint."""
+        if name not in self._engines:
+            settings = self.recipe.models[name]
+            self._progress.say(f"loading {name}: {settings.init or 'a copy of ' + str(settings.copy_of)}")
+            if settings.copy_of is not None:
+                engine = self.engine(settings.copy_of).copy(settings, name=name)
+            else:
+                engine = EmbeddedEngine.open(settings, seed=derive(self.seed, "weights", name) % 2**32, name=name)
+            if self._resumed is not None and name in self._changed:
+                engine.load(self._files.model(self._resumed, name))
+            self._engines[name] = engine
+        return self._engines[name]
+
+    def source(self, name: str) -> Source:
+        """Return a data source of the recipe."""
+        if name not in self._sources:
+            self._sources[name] = self.recipe.data[name].build()
+        return self._sources[name]
+
+    def keep(self, records: Sequence[GroupRecord]) -> None:
+        """Write groups to the rollouts file of the stage."""
+        self._files.keep(self._stage, records)
+
+    def say(self, text: str) -> None:
+        """Tell the user something."""
+        self._progress.say(text)
+
+    def pause(self) -> None:
+        """Raise `Stopped` if the user wants to stop."""
+        if self.stopping:
+            raise Stopped
+
+    # ---- the stages ------------------------------------------------------------------------------------------------
+
+    async def go(self) -> None:
+        """Run all stages from the last checkpoint on, or from the start."""
+        position = self._position()
+        self._check_data()
+        self._files.write(RECIPE, explain(self.recipe))
+        try:
+            for tracker in self._trackers:
+                tracker.start(self.folder, self.folder.name, explain(self.recipe))
+            for index, stage in enumerate(self.recipe.stages):
+                if index >= position[0]:
+                    await self._run_stage(
+                        index, stage.name, stage.settings, position[1] if index == position[0] else -1
+                    )
+            self._publish()
+            self.summary.state = "finished"
+        except Stopped:
+            self.summary.state = "stopped"
+            raise
+        finally:
+            self.summary.seconds = self._seconds
+            self._files.write("summary.json", self.summary.dumps())
+            for tracker in self._trackers:
+                tracker.close()
+
+    async def _run_stage(self, index: int, kind: str, stage: Any, done: int) -> None:
+        """Run one stage; `done` steps are there already, -1 when it has not begun."""
+        self._stage = stage.name
+        trainer: Trainer = import_name(stage.runs_by)(stage, self)
+        if done >= trainer.steps:
+            self._finish(trainer)
+            return
+        if done >= 0:
+            assert self._resumed is not None
+            for name, engine in trainer.learners.items():
+                engine.load_learner(self._files.model(self._resumed, name))
+            trainer.restore(self._files.facts(self._resumed)["state"])
+        self._changed |= set(trainer.learners)
+        self.summary.begin(stage.name, kind, trainer.steps)
+        with self._progress.stage(stage.name, trainer.steps, max(0, done)):
+            if done < 0:
+                self._log(await trainer.begin())
+            await self._steps_of(index, trainer, stage, max(0, done))
+        self._finish(trainer)
+
+    async def _steps_of(self, index: int, trainer: Trainer, stage: Any, done: int) -> None:
+        saving = getattr(stage, "save", None)
+        every = (saving and saving.every) or max(1, math.ceil(trainer.steps / 10))
+        for number in range(done + 1, trainer.steps + 1):
+            before = trainer.state()
+            try:
+                self.pause()
+                update = await trainer.step(number)
+            except Stopped:
+                self._save(index, number - 1, before, trainer, stage)
+                raise
+            self._log(update)
+            is_best = self._is_best(trainer, update, index)
+            if number % every == 0 or number == trainer.steps or is_best:
+                self._save(index, number, trainer.state(), trainer, stage)
+
+    def _finish(self, trainer: Trainer) -> None:
+        """Let go of the optimizers: the next stage has its own."""
+        for engine in trainer.learners.values():
+            engine.stop_learning()
+
+    def _log(self, update: Update) -> None:
+        if not update.metrics:
+            return
+        self._steps += update.step > 0
+        self._files.log(self._stage, update.step, self._seconds, update.metrics)
+        self.summary.note(self._stage, update, self._seconds)
+        for tracker in self._trackers:
+            tracker.log(self._steps, {f"{self._stage}/{name}": value for name, value in update.metrics.items()})
+        self._progress.step(update)
+
+    def _is_best(self, trainer: Trainer, update: Update, index: int) -> bool:
+        """Whether this step has the best validation of its stage so far; note it if so."""
+        name = trainer.best_by.removeprefix("-")
+        if not name or name not in update.metrics:
+            return False
+        value = update.metrics[name] * (-1 if trainer.best_by.startswith("-") else 1)
+        if self._stage in self._best and value <= self._best[self._stage][0]:
+            return False
+        self._best[self._stage] = (value, _checkpoint(index, self._stage, update.step))
+        return True
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._begun
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _save(self, index: int, step: int, state: dict[str, Any], trainer: Trainer, stage: Any) -> None:
+        name = _checkpoint(index, self._stage, step)
+        facts = {
+            "stage": index,
+            "step": step,
+            "state": state,
+            "best": self._best,
+            "steps": self._steps,
+            "seconds": self._seconds,
+            "summary": self.summary.as_json(),
+        }
+        self._files.save(name, facts, {model: self.engine(model) for model in self._changed})
+        saving = getattr(stage, "save", None)
+        last = self._files.checkpoints()[-(saving.keep if saving else 1) :]
+        best = {checkpoint for _, checkpoint in self._best.values()} if not saving or saving.best else set()
+        self._files.prune({name, *last, *best})
+
+    def _position(self) -> tuple[int, int]:
+        """Return (stage, steps done) of the last checkpoint, after taking over what it holds; (0, -1) without one."""
+        names = self._files.checkpoints()
+        if not names:
+            self._files.rewind({})
+            return 0, -1
+        self._resumed = names[-1]
+        facts = self._files.facts(self._resumed)
+        try:
+            self._changed = set(facts["models"])
+            self._best = {stage: (float(value), str(name)) for stage, (value, name) in facts["best"].items()}
+            self._steps = int(facts["steps"])
+            self._begun = time.monotonic() - float(facts["seconds"])
+            self.summary = Summary.of(facts["summary"])
+            self._files.rewind(facts["lengths"])
+            position = int(facts["stage"]), int(facts["step"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"the checkpoint {self._resumed} is not usable ({error!r}): remove its folder") from None
+        self._progress.say(f"going on from {self._resumed}")
+        return position
+
+    def _publish(self) -> None:
+        """Write every model that was trained as a plain Hugging Face folder."""
+        for name in sorted(self._changed):
+            with new_folder(self.folder / "models" / name) as folder:
+                self.engine(name).save(folder)
+
+    def _check_data(self) -> None:
+        """Read the data once, where a source can check itself, before any model is loaded."""
+        for name, demonstrations in _used(self.recipe):
+            check = getattr(self.source(name), "check", None)
+            if check is not None:
+                self._progress.say(f"checking data.{name}")
+                check(demonstrations=demonstrations)
+
+
+def _checkpoint(index: int, stage: str, step: int) -> str:
+    return f"{index + 1:02d}-{stage}-{step:06d}"
+
+
+def _used(recipe: Recipe) -> Iterator[tuple[str, bool]]:
+    """Yield each data source that a stage uses, and whether demonstrations are asked of it."""
+    for stage in recipe.stages:
+        settings: Any = stage.settings
+        imitates = stage.name == "sft"
+        yield settings.data, imitates
+        if getattr(settings, "validation", None) is not None:
+            yield settings.validation.data, imitates

@@ -1,0 +1,105 @@
+"""What a run came to: its stages, and their validation before and after."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from rewardsmith.trainers.protocol import Update
+
+
+@dataclass
+class StageSummary:
+    """One stage.
+
+    Attributes:
+        name: of the stage.
+        type: of the stage.
+        steps: how many it has.
+        seconds: how long it took.
+        before: the first validation.
+        after: the last validation.
+    """
+
+    name: str
+    type: str
+    steps: int
+    seconds: float = 0.0
+    before: dict[str, float] = field(default_factory=dict)
+    after: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Summary:
+    """A run.
+
+    Attributes:
+        title: of the recipe.
+        state: `running`, `finished` or `stopped`.
+        seconds: how long it took so far.
+        stages: those that have begun.
+    """
+
+    title: str
+    state: str = "running"
+    seconds: float = 0.0
+    stages: list[StageSummary] = field(default_factory=list)
+
+    def begin(self, name: str, kind: str, steps: int) -> None:
+        """A stage begins, or goes on."""
+        if all(stage.name != name for stage in self.stages):
+            self.stages.append(StageSummary(name, kind, steps))
+
+    def note(self, name: str, update: Update, seconds: float) -> None:
+        """Take over what a step says about validation; `seconds` is the time since the run began."""
+        stage = next(stage for stage in self.stages if stage.name == name)
+        stage.seconds = seconds - sum(other.seconds for other in self.stages if other is not stage)
+        measured = {metric: value for metric, value in update.metrics.items() if metric.startswith("validation/")}
+        if measured:
+            stage.after = measured
+            if update.step == 0:
+                stage.before = measured
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the summary as JSON values."""
+        return asdict(self)
+
+    def dumps(self) -> str:
+        """Return the summary as a JSON file."""
+        return json.dumps(self.as_json(), indent=2) + "\n"
+
+    @classmethod
+    def of(cls, table: dict[str, Any]) -> Summary:
+        """Return the summary that `as_json` returned."""
+        stages = [StageSummary(**stage) for stage in table["stages"]]
+        return cls(str(table["title"]), "running", float(table["seconds"]), stages)
+
+    def table(self) -> Table:
+        """Return the table of before and after that a user sees at the end."""
+        table = Table(title=self.title or None, title_style="bold", title_justify="left")
+        for column, side in (("stage", "left"), ("measure", "left"), ("before", "right"), ("after", "right")):
+            table.add_column(column, justify=side)  # type: ignore[arg-type]
+        table.add_column("time", justify="right")
+        for stage in self.stages:
+            names = [name.removeprefix("validation/") for name, value in stage.after.items() if value != 0] or [""]
+            for i, name in enumerate(names):
+                before, value = (side.get(f"validation/{name}") for side in (stage.before, stage.after))
+                table.add_row(
+                    stage.name if i == 0 else "",
+                    name,
+                    _shown(name, before),
+                    _shown(name, value),
+                    f"{stage.seconds:.0f} s" if i == 0 else "",
+                    end_section=i == len(names) - 1,
+                )
+        return table
+
+
+def _shown(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    share = "@" in name or name in ("failed", "truncated")
+    return f"{value:.1%}" if share and 0 <= value <= 1 else f"{value:.4g}"

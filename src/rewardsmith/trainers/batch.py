@@ -1,0 +1,136 @@
+"""ScoredGroup -> Batch: the tensors that the mathematics works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rewardsmith.algorithms.advantages import Stream
+from rewardsmith.algorithms.sequences import last_token
+from rewardsmith.engines.protocol import Row
+from rewardsmith.rewards.protocol import Part
+from rewardsmith.types import Prompt, Score, ScoredGroup
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rollouts as tensors; B rollouts, T tokens of the longest answer.
+
+    Attributes:
+        rows: the token ids of each rollout.
+        groups_B: int64 [B], which rollouts answer the same prompt.
+        mask_BT: bool [B, T], answer tokens of the rollouts that take part: those that some reward could score.
+        truncated_B: bool [B], cut off by the token limit.
+        sampler_BT: float32 [B, T], the log-probabilities with which the tokens were sampled.
+        versions_B: int64 [B], the policy version that wrote each.
+        streams: the rewards.
+    """
+
+    rows: Sequence[Row]
+    groups_B: Tensor
+    mask_BT: Tensor
+    truncated_B: Tensor
+    sampler_BT: Tensor
+    versions_B: Tensor
+    streams: Sequence[Stream]
+
+
+def collate(
+    scored: Sequence[ScoredGroup],
+    encode: Callable[[Prompt], NDArray[np.int32]],
+    parts: Mapping[str, Part],
+    combine: Literal["before", "after"],
+    device: torch.device,
+) -> Batch:
+    """Turn scored groups into a batch.
+
+    A rollout that failed keeps its row, but has no token in the mask: it has no vote and no loss. Under "before" that
+    is a rollout whose whole score failed; under "after" each part is a stream with its own mask, and a rollout takes
+    part if one of them could score it.
+
+    Args:
+        scored: the groups, with tokens and log-probabilities.
+        encode: from a prompt to the tokens that the model read.
+        parts: the streams of the reward; empty for a reward that is not composed.
+        combine: whether parts are summed before the estimate of the advantage or after.
+        device: of the tensors.
+    """
+    rollouts = [rollout for group in scored for rollout in group.group.rollouts]
+    scores = [score for group in scored for score in group.scores]
+    prompts = [tokens for group in scored for tokens in [encode(group.group.prompt)] * len(group.scores)]
+    counts = torch.tensor([len(r.tokens) for r in rollouts])
+    tokens_BT = torch.arange(int(counts.max()))[None] < counts[:, None]
+    streams = _streams(scores, tokens_BT, parts, combine)
+    voting_B = torch.stack([_ok(stream, tokens_BT) for stream in streams]).any(0)
+    sampler_BT = torch.zeros(tokens_BT.shape)
+    for row, rollout in zip(sampler_BT, rollouts, strict=True):
+        row[: len(rollout.logprobs)] = torch.from_numpy(rollout.logprobs.copy())
+    return Batch(
+        rows=[Row(p, r.tokens) for p, r in zip(prompts, rollouts, strict=True)],
+        groups_B=torch.tensor([i for i, group in enumerate(scored) for _ in group.scores], device=device),
+        mask_BT=(tokens_BT & voting_B[:, None]).to(device),
+        truncated_B=torch.tensor([r.stop_reason == "length" for r in rollouts], device=device),
+        sampler_BT=sampler_BT.to(device),
+        versions_B=torch.tensor([g.group.policy_version for g in scored for _ in g.scores], device=device),
+        streams=[_moved(stream, device) for stream in streams],
+    )
+
+
+def _streams(
+    scores: Sequence[Score], tokens_BT: Tensor, parts: Mapping[str, Part], combine: Literal["before", "after"]
+) -> list[Stream]:
+    if not parts:
+        return [_stream("reward", scores, tokens_BT, Part())]
+    dense = any(score.parts[name].token_values is not None for score in scores for name in parts if name in score.parts)
+    if combine == "before" and not dense:
+        return [_stream("reward", scores, tokens_BT, Part(discount=_one_discount(parts)))]
+    columns = {name: [score.parts.get(name) for score in scores] for name in parts}
+    streams = [_stream(name, columns[name], tokens_BT, part) for name, part in parts.items()]
+    if combine == "after":
+        return streams
+    # Under "before" a rollout with one failed part has no sum, and takes no part at all.
+    ok_B1 = torch.tensor([score.ok for score in scores])[:, None]
+    return [Stream(s.name, s.rewards_BT, s.support_BT, tokens_BT & ok_B1, s.weight, s.discount) for s in streams]
+
+
+def _one_discount(parts: Mapping[str, Part]) -> float | None:
+    discounts = {part.discount for part in parts.values()}
+    if len(discounts) > 1:
+        raise ValueError('the parts of the reward have different discounts: set advantage.combine = "after"')
+    return discounts.pop()
+
+
+def _stream(name: str, scores: Sequence[Score | None], tokens_BT: Tensor, part: Part) -> Stream:
+    """Return one reward as tensors: an outcome on the last token of each row, or a reward per token."""
+    ok_B = torch.tensor([score is not None and score.ok for score in scores])
+    outcome_B = torch.tensor([score.value if score is not None and score.ok else 0.0 for score in scores])
+    mask_BT = tokens_BT & ok_B[:, None]
+    if not any(score is not None and score.token_values is not None for score in scores):
+        rewards_BT = torch.where(last_token(mask_BT), outcome_B[:, None], 0.0)
+        return Stream(name, rewards_BT, None, mask_BT, part.weight, part.discount)
+    rewards_BT = torch.zeros(tokens_BT.shape)
+    support_BT = torch.zeros(tokens_BT.shape, dtype=torch.bool)
+    for i, score in enumerate(scores):
+        if score is None or not score.ok:
+            continue
+        if score.token_values is None:
+            raise ValueError(f"the reward {name!r} gave token values for some rollouts and none for others")
+        length = len(score.token_values)
+        rewards_BT[i, :length] = torch.from_numpy(score.token_values.copy())
+        support_BT[i, :length] = True if score.token_support is None else torch.from_numpy(score.token_support.copy())
+    return Stream(name, rewards_BT, support_BT & mask_BT, mask_BT, part.weight, part.discount)
+
+
+def _ok(stream: Stream, tokens_BT: Tensor) -> Tensor:
+    return tokens_BT.any(-1) if stream.mask_BT is None else stream.mask_BT.any(-1)
+
+
+def _moved(stream: Stream, device: torch.device) -> Stream:
+    support_BT, mask_BT = (None if x is None else x.to(device) for x in (stream.support_BT, stream.mask_BT))
+    return Stream(stream.name, stream.rewards_BT.to(device), support_BT, mask_BT, stream.weight, stream.discount)

@@ -1,0 +1,153 @@
+"""From prompts to the groups that a step learns from: draw, generate, score, select, and draw again if too few pass."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rewardsmith.engines.protocol import Engine
+from rewardsmith.errors import UserError
+from rewardsmith.records import from_json, to_json
+from rewardsmith.rewards.protocol import Reward
+from rewardsmith.trainers.protocol import Draws, derive
+from rewardsmith.trainers.scoring import generate_and_score
+from rewardsmith.trainers.select import rejection
+from rewardsmith.trainers.stages import PolicyStage
+from rewardsmith.types import Prompt, ScoredGroup
+
+
+@dataclass
+class Collected:
+    """What a step has to learn from.
+
+    Attributes:
+        kept: the groups to learn from.
+        rejected: the other groups, each with the reason.
+        counts: groups by fate: `kept`, `surplus`, `reused`, and each reason of a rejection.
+        rounds: how often prompts were drawn.
+    """
+
+    kept: list[ScoredGroup] = field(default_factory=list)
+    rejected: list[tuple[ScoredGroup, str]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+
+    @property
+    def sampled(self) -> list[ScoredGroup]:
+        """Every group that was written in this step, kept or not."""
+        return [*self.kept, *(scored for scored, _ in self.rejected)]
+
+
+class Collector:
+    """Finds groups to learn from.
+
+    Args:
+        stage: how many, and which.
+        engine: writes the answers.
+        reward: scores them.
+        draws: the prompts.
+        seed: of the answers.
+        pause: called now and then; what it raises ends the work.
+    """
+
+    def __init__(
+        self,
+        stage: PolicyStage,
+        engine: Engine,
+        reward: Reward,
+        draws: Draws[Prompt],
+        *,
+        seed: int,
+        pause: Callable[[], None],
+    ) -> None:
+        self._stage = stage
+        self._engine = engine
+        self._reward = reward
+        self._draws = draws
+        self._seed = seed
+        self._pause = pause
+        self._surplus: list[ScoredGroup] = []
+
+    async def collect(self, step: int) -> Collected:
+        """Return up to `prompts_per_step` groups that pass the selection.
+
+        Surplus of earlier steps comes first, as long as it is fresh enough. Then prompts are drawn, in at most
+        `select.rounds` rounds. What passes beyond the number that is needed is the new surplus.
+        """
+        stage, select = self._stage, self._stage.select
+        found = Collected()
+        for scored in self._surplus:
+            stale = step - 1 - scored.group.policy_version > select.staleness
+            found.counts["stale" if stale else "reused"] += 1
+            if stale:
+                found.rejected.append((scored, "stale"))
+            else:
+                found.kept.append(scored)
+        self._surplus = []
+        while len(found.kept) < stage.prompts_per_step and found.rounds < select.rounds:
+            missing = stage.prompts_per_step - len(found.kept)
+            prompts = self._take(math.ceil(missing * select.oversample), found.counts)
+            for scored in await self._write(prompts, step, found.rounds):
+                reason = rejection(scored, select)
+                if reason is None:
+                    found.kept.append(scored)
+                else:
+                    found.rejected.append((scored, reason))
+                    found.counts[reason] += 1
+            found.rounds += 1
+        surplus = found.kept[stage.prompts_per_step :]
+        found.kept = found.kept[: stage.prompts_per_step]
+        found.counts["kept"] = len(found.kept)
+        found.counts["surplus"] = len(surplus)
+        if select.staleness:
+            self._surplus = surplus
+        found.rejected += [(scored, "surplus") for scored in surplus]
+        return found
+
+    async def _write(self, prompts: Sequence[Prompt], step: int, round_: int) -> list[ScoredGroup]:
+        stage = self._stage
+        return await generate_and_score(
+            self._engine,
+            self._reward,
+            prompts,
+            stage.sampling.sampling(),
+            n=stage.rollouts_per_prompt,
+            seeds=[derive(self._seed, step, round_, i) for i in range(len(prompts))],
+            version=step - 1,
+            pause=self._pause,
+        )
+
+    def _take(self, count: int, counts: Counter[str]) -> list[Prompt]:
+        """Draw prompts that are short enough."""
+        limit = self._stage.max_prompt_tokens
+        prompts: list[Prompt] = []
+        dropped = 0
+        while len(prompts) < count:
+            (prompt,) = self._draws.take(1)
+            length = len(self._engine.encode(prompt))
+            if limit is None or length <= limit:
+                prompts.append(prompt)
+                continue
+            if self._stage.overlong_prompts == "error":
+                raise UserError(
+                    f"prompt {prompt.id!r} has {length} tokens, more than max_prompt_tokens = {limit}:"
+                    ' raise the limit, or set overlong_prompts = "drop"'
+                )
+            dropped += 1
+            if dropped > 1_000 * count:
+                raise UserError(f"{dropped} prompts in a row are longer than max_prompt_tokens = {limit}: raise it")
+        if dropped:
+            counts["overlong_prompts"] += dropped
+        return prompts
+
+    def state(self) -> dict[str, Any]:
+        """Return the position in the data and the surplus."""
+        return {"draws": self._draws.state(), "surplus": [to_json(scored) for scored in self._surplus]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._draws.restore(state["draws"])
+        self._surplus = [from_json(ScoredGroup, scored) for scored in state["surplus"]]

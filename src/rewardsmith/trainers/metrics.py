@@ -1,0 +1,110 @@
+"""The numbers of a policy step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from rewardsmith.trainers.batch import Batch
+from rewardsmith.trainers.collect import Collected
+from rewardsmith.types import Score, ScoredGroup
+
+
+def group_metrics(found: Collected, right_from: float) -> dict[str, float]:
+    """Return what the sampled groups were like: rewards and parts, failures by cause, lengths, fates.
+
+    Means are over the rollouts that could be scored. `accuracy` is the share of them with a reward of at least
+    `right_from`. Groups of earlier steps that were used now count in `groups/` alone.
+    """
+    fates = {f"groups/{fate}": float(count) for fate, count in sorted(found.counts.items()) if count or fate == "kept"}
+    metrics = fates | {"groups/rounds": float(found.rounds)}
+    sampled = found.sampled
+    scores = [score for scored in sampled for score in scored.scores]
+    rollouts = [rollout for scored in sampled for rollout in scored.group.rollouts]
+    lengths = [len(rollout.tokens) for rollout in rollouts]
+    metrics["tokens/sampled"] = float(sum(lengths))
+    if not scores:
+        return metrics
+    metrics |= reward_metrics(scores, right_from)
+    metrics["groups/contrast"] = _mean(_has_contrast(scored) for scored in sampled)
+    metrics["response/length"] = _mean(lengths)
+    metrics["response/longest"] = float(max(lengths))
+    metrics["response/truncated"] = _mean(rollout.stop_reason == "length" for rollout in rollouts)
+    return metrics
+
+
+def reward_metrics(scores: Sequence[Score], right_from: float) -> dict[str, float]:
+    """Return means and spread of the rewards, their parts, and failures by part and cause."""
+    values = [score.value for score in scores if score.value is not None]
+    metrics = {"reward/failed": 1 - len(values) / len(scores)}
+    if values:
+        mean = _mean(values)
+        metrics["reward/mean"] = mean
+        metrics["reward/spread"] = math.sqrt(_mean((value - mean) ** 2 for value in values))
+        metrics["reward/accuracy"] = _mean(value >= right_from for value in values)
+    parts: dict[str, list[float]] = {}
+    failures: Counter[str] = Counter()
+    for score in scores:
+        for name, part in (("", score), *score.named_parts()):
+            if part.failure is not None:
+                failures[f"failures/{name or 'reward'}/{part.failure.kind}"] += 1
+            elif name and part.value is not None:
+                parts.setdefault(name, []).append(part.value)
+    metrics |= {f"reward/{name}": _mean(numbers) for name, numbers in parts.items()}
+    return metrics | {name: float(count) for name, count in failures.items()}
+
+
+def batch_metrics(
+    batch: Batch, advantages_BT: Tensor, old_BT: Tensor | None, reference_BT: Tensor | None
+) -> dict[str, float]:
+    """Return the spread of the advantages, and how far sampler, learner and reference are from each other."""
+    mask_BT = batch.mask_BT
+    metrics = {
+        "advantage/spread": float(advantages_BT[mask_BT].std(correction=0)),
+        "tokens/learned": float(mask_BT.sum()),
+    }
+    if old_BT is not None and old_BT is not batch.sampler_BT:
+        metrics["policy/sampler_gap"] = float((old_BT - batch.sampler_BT)[mask_BT].abs().mean())
+    if reference_BT is not None:
+        now_BT = batch.sampler_BT if old_BT is None else old_BT
+        metrics["policy/kl"] = float((now_BT - reference_BT)[mask_BT].mean())
+    return metrics
+
+
+def row_means(values_BT: Tensor, mask_BT: Tensor) -> list[float | None]:
+    """Return the mean of each row under the mask; None for a row that has nothing there."""
+    counts_B = mask_BT.sum(-1)
+    means_B = (values_BT * mask_BT).sum(-1) / counts_B.clamp(min=1)
+    return [mean if count else None for mean, count in zip(means_B.tolist(), counts_B.tolist(), strict=True)]
+
+
+class Clock:
+    """Time spent on the parts of a step."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """End a part."""
+        now = time.perf_counter()
+        self._laps[name] = self._laps.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def metrics(self, sampled: float) -> dict[str, float]:
+        """Return seconds by part, and the rate at which tokens were sampled and scored."""
+        times = {f"time/{name}": seconds for name, seconds in self._laps.items()}
+        return times | {"tokens/s": sampled / max(1e-9, self._laps.get("sample", 0.0))}
+
+
+def _has_contrast(scored: ScoredGroup) -> bool:
+    return len({score.value for score in scored.scores if score.ok}) > 1
+
+
+def _mean(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers)

@@ -1,0 +1,170 @@
+"""What a policy step minimises: the policy loss and what a recipe adds to it, over any split of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from rewardsmith.algorithms.auxiliary_losses import positive_sft_loss, value_loss
+from rewardsmith.algorithms.kl import kl_loss
+from rewardsmith.algorithms.reductions import reduce
+from rewardsmith.engines.protocol import Outputs
+from rewardsmith.trainers.stages import PolicyStage
+
+
+class Meter:
+    """Means over tokens, gathered part by part without waiting for the device."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, Tensor] = {}
+
+    def add(self, name: str, values: Tensor, mask: Tensor) -> None:
+        """Add the values under a mask."""
+        values = torch.where(mask, values.detach(), 0)
+        self._sums[name] = self._sums.get(name, 0) + values.sum(dtype=torch.float64)
+        self._counts[name] = self._counts.get(name, 0) + mask.sum()
+
+    def sum(self, name: str, value: Tensor) -> None:
+        """Add to a plain sum."""
+        self._sums[name] = self._sums.get(name, 0) + value.detach()
+        self._counts.setdefault(name, torch.ones((), device=value.device))
+
+    def means(self) -> dict[str, float]:
+        """Return what was gathered; what was never seen is left out."""
+        counts = {name: float(count) for name, count in self._counts.items()}
+        return {name: float(total) / counts[name] for name, total in self._sums.items() if counts[name]}
+
+
+@dataclass(frozen=True)
+class PolicyObjective:
+    """The loss of a policy on the rows of one optimizer step.
+
+    Attributes:
+        stage: which loss, and what is added to it.
+        mask_BT: bool [B, T], the tokens to learn from.
+        advantages_BT: float32 [B, T].
+        old_BT: float32 [B, T], the log-probabilities in the ratio; None where they are the learner's own of this pass.
+        reference_BT: float32 [B, T], of the reference policy; None without a KL loss.
+        importance_BT: float32 [B, T], weights of the token losses; None for 1.
+        meter: where statistics go.
+    """
+
+    stage: PolicyStage
+    mask_BT: Tensor
+    advantages_BT: Tensor
+    old_BT: Tensor | None
+    reference_BT: Tensor | None
+    importance_BT: Tensor | None
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def live_B(self) -> Tensor:
+        """Which rows can have a gradient, bool [B]: the others need no forward pass.
+
+        A row without advantage has a policy loss of exactly 0; it counts only where something is added to that.
+        """
+        mask_BT = self.mask_BT
+        if not self.stage.entropy and self.reference_BT is None:
+            mask_BT = mask_BT & (self.advantages_BT != 0)
+        return mask_BT.any(-1)
+
+    def part(self, rows_b: Tensor, live_k: Tensor) -> Callable[[Outputs], Tensor]:
+        """Return the loss of one optimizer step, for any split of its rows.
+
+        Args:
+            rows_b: int64 [b], the rows of the batch that the step is about: they weigh in the reduction.
+            live_k: int64 [k], those places of `rows_b` that the model is run for.
+        """
+        stage, mask_bT = self.stage, self.mask_BT[rows_b]
+        weigh = partial(stage.reduction.target, **stage.reduction.arguments())
+        weights_bT = weigh(mask_bT)
+        imitated_bT = weigh(mask_bT & (self.advantages_BT[rows_b] > 0)) if stage.imitation else weights_bT
+        policy_loss = partial(stage.loss.target, **stage.loss.arguments())
+
+        def loss(outputs: Outputs) -> Tensor:
+            width = outputs.logprobs_bT.shape[1]
+            at = live_k[outputs.rows]
+            rows = rows_b[at]
+            weights, mask = weights_bT[at, :width], mask_bT[at, :width]
+            advantages = self.advantages_BT[rows, :width]
+            old = outputs.logprobs_bT.detach() if self.old_BT is None else self.old_BT[rows, :width]
+            losses, statistics = policy_loss(outputs.logprobs_bT, old, advantages, mask)
+            if self.importance_BT is not None:
+                losses = losses * self.importance_BT[rows, :width]
+            total = reduce(losses, weights)
+            self.meter.sum("loss", total)
+            for name, values in statistics.items():
+                self.meter.add(name, values.float(), mask)
+            self.meter.add("entropy", outputs.entropy_bT, mask)
+            if stage.entropy:
+                total = total - stage.entropy * reduce(outputs.entropy_bT, weights)
+            if stage.imitation:
+                imitation, _ = positive_sft_loss(outputs.logprobs_bT, advantages, mask)
+                total = total + stage.imitation * reduce(imitation, imitated_bT[at, :width])
+            if self.reference_BT is not None:
+                total = total + self._kl(outputs, self.reference_BT[rows, :width], mask, weights)
+            return total
+
+        return loss
+
+    def _kl(self, outputs: Outputs, reference_bT: Tensor, mask_bT: Tensor, weights_bT: Tensor) -> Tensor:
+        kl = self.stage.kl
+        estimator = "k2" if kl.estimator == "auto" else kl.estimator
+        values = kl_loss(outputs.logprobs_bT, reference_bT, mask_bT, estimator=estimator, unbiased=kl.unbiased)
+        self.meter.add("kl_from_reference", outputs.logprobs_bT - reference_bT, mask_bT)
+        return kl.coefficient * reduce(values, weights_bT)
+
+
+@dataclass(frozen=True)
+class CriticObjective:
+    """The loss of a critic on the rows of one optimizer step.
+
+    Attributes:
+        stage: the clip and the reduction.
+        mask_BT: bool [B, T].
+        old_values_BT: float32 [B, T], the values that the advantages were computed with.
+        returns_BT: float32 [B, T], the targets.
+        meter: where statistics go.
+    """
+
+    stage: PolicyStage
+    mask_BT: Tensor
+    old_values_BT: Tensor
+    returns_BT: Tensor
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def live_B(self) -> Tensor:
+        """Which rows can have a gradient, bool [B]."""
+        return self.mask_BT.any(-1)
+
+    def part(self, rows_b: Tensor, live_k: Tensor) -> Callable[[Outputs], Tensor]:
+        """Return the loss of one optimizer step, for any split of its rows; see `PolicyObjective.part`."""
+        assert self.stage.critic is not None
+        clip = self.stage.critic.clip
+        mask_bT = self.mask_BT[rows_b]
+        weights_bT = self.stage.reduction.target(mask_bT, **self.stage.reduction.arguments())
+
+        def loss(outputs: Outputs) -> Tensor:
+            width = outputs.values_bT.shape[1]
+            at = live_k[outputs.rows]
+            rows, mask = rows_b[at], mask_bT[at, :width]
+            losses, statistics = value_loss(
+                outputs.values_bT, self.old_values_BT[rows, :width], self.returns_BT[rows, :width], mask, clip=clip
+            )
+            self.meter.add("clipped", statistics["clipped"].float(), mask)
+            self.meter.add("squared_error", (outputs.values_bT - self.returns_BT[rows, :width]).square(), mask)
+            return reduce(losses, weights_bT[at, :width])
+
+        return loss
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float:
+    """Return how much of the returns' variance a critic explains: 1 is all of it, 0 is no better than a constant."""
+    spread = returns.var()
+    return float(1 - (returns - values).var() / spread) if len(returns) > 1 and float(spread) > 0 else 0.0

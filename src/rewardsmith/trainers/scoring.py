@@ -1,0 +1,44 @@
+"""Generate and score at once: a group is scored while others are still written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from rewardsmith.engines.protocol import Engine, Sampling
+from rewardsmith.rewards.protocol import Reward, score
+from rewardsmith.types import Prompt, ScoredGroup
+
+
+async def generate_and_score(
+    engine: Engine,
+    reward: Reward,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    *,
+    n: int,
+    seeds: Sequence[int],
+    version: int = 0,
+    pause: Callable[[], None] = lambda: None,
+) -> list[ScoredGroup]:
+    """Return a scored group for each prompt, in the order of the prompts.
+
+    Args:
+        engine: writes the answers.
+        reward: scores them.
+        prompts: what is asked.
+        sampling: how answers are sampled.
+        n: answers to each prompt.
+        seeds: one for each prompt.
+        version: of the policy.
+        pause: called now and then; what it raises ends the work.
+    """
+    tasks: dict[int, asyncio.Task[ScoredGroup]] = {}
+    try:
+        async with asyncio.TaskGroup() as scoring:
+            async for number, group in engine.generate(prompts, sampling, n=n, seeds=seeds, version=version):
+                tasks[number] = scoring.create_task(score(reward, group))
+                pause()
+    except BaseExceptionGroup as several:  # a task group wraps even a single cause
+        raise several.exceptions[0] from None
+    return [tasks[i].result() for i in range(len(prompts))]

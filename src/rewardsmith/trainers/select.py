@@ -1,0 +1,79 @@
+"""Which groups a step learns from: difficulty bounds, truncation, groups without contrast; all rejections count."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rewardsmith.components import Settings
+from rewardsmith.types import Score, ScoredGroup
+
+Reason = Literal["failed", "truncated", "constant", "too_hard", "too_easy", "stale"]
+
+
+class SelectSettings(Settings):
+    """Which groups to learn from, and how long to look for them."""
+
+    lowest: float | None = Field(default=None, description="drop a group whose mean reward is below this: too hard")
+    highest: float | None = Field(default=None, description="drop a group whose mean reward is above this: too easy")
+    part: str = Field(default="", description="measure the mean by this part of the reward; empty: by the whole")
+    constant: Literal["keep", "drop"] = Field(
+        default="keep", description="a group whose rewards are all equal; it teaches nothing but fills the batch"
+    )
+    truncated: Literal["keep", "mask", "drop"] = Field(
+        default="keep",
+        description="answers cut off by max_tokens: keep, leave them out of the loss, or drop their whole group",
+    )
+    oversample: float = Field(
+        default=1.0, ge=1, description="prompts drawn in a round, as a multiple of what is missing"
+    )
+    rounds: int = Field(default=1, ge=1, description="how often to draw prompts for one step, at most")
+    staleness: int = Field(
+        default=0, ge=0, description="steps for which surplus groups are kept with their rollouts; 0 keeps none"
+    )
+    least: int = Field(default=1, ge=1, description="with fewer groups than this a step does not update")
+    patience: int = Field(default=10, ge=1, description="steps in a row without an update after which the run stops")
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> SelectSettings:
+        if self.lowest is not None and self.highest is not None and self.lowest > self.highest:
+            raise ValueError(f"lowest is {self.lowest}, above highest = {self.highest}: no group would pass")
+        return self
+
+
+def rejection(scored: ScoredGroup, settings: SelectSettings) -> Reason | None:
+    """Return why not to learn from a group; None when it passes. The bounds are inclusive."""
+    values = [value for score in scored.scores if (value := _measured(score, settings.part)) is not None]
+    if not values:
+        return "failed"
+    if settings.truncated == "drop" and any(r.stop_reason == "length" for r in scored.group.rollouts):
+        return "truncated"
+    mean = math.fsum(values) / len(values)
+    if settings.lowest is not None and mean < settings.lowest:
+        return "too_hard"
+    if settings.highest is not None and mean > settings.highest:
+        return "too_easy"
+    if settings.constant == "drop" and _is_constant(scored):
+        return "constant"
+    return None
+
+
+def _measured(score: Score, part: str) -> float | None:
+    if part:
+        named = dict(score.named_parts())
+        return named[part].value if part in named else None
+    return score.value
+
+
+def _is_constant(scored: ScoredGroup) -> bool:
+    """Whether all rollouts got the same; rewards per token and parts that differ are a contrast too."""
+    voting = [score for score in scored.scores if score.ok]
+    return all(score == voting[0] or _same(score, voting[0]) for score in voting)
+
+
+def _same(a: Score, b: Score) -> bool:
+    if a.token_values is not None or b.token_values is not None or a.value != b.value:
+        return False
+    return all(_same(part, b.parts[name]) for name, part in a.parts.items())

@@ -1,0 +1,220 @@
+"""The stages of a recipe: what may stand in a `[[stages]]` table. Reading them loads no torch.
+
+`runs_by` names the trainer that does the work, as `module:Name`; it is called with the stage and the run's `Context`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
+from rewardsmith.trainers.select import SelectSettings
+from rewardsmith.trainers.settings import DataName, ModelName, OptimizerSettings, RewardChoice, SamplingSettings
+from rewardsmith.trainers.validation import ValidationSettings
+
+
+class CreditSettings(Settings):
+    """How the parts of a reward meet the estimator."""
+
+    combine: Literal["before", "after"] = Field(
+        default="before", description="sum the reward's parts and estimate once, or estimate each part and then sum"
+    )
+    whiten: bool = Field(default=False, description="scale the result to mean 0, variance 1 over the batch")
+
+
+AdvantageChoice = Annotated[
+    Chosen,
+    Choice("advantage", "rewardsmith.algorithms.advantages:ADVANTAGES", CreditSettings, default="grpo", inputs=5),
+]
+LossChoice = Annotated[
+    Chosen, Choice("policy loss", "rewardsmith.algorithms.policy_losses:POLICY_LOSSES", default="clip", inputs=4)
+]
+ReductionChoice = Annotated[
+    Chosen, Choice("reduction", "rewardsmith.algorithms.reductions:REDUCTIONS", default="token-mean", inputs=2)
+]
+
+
+class Stage(Settings):
+    """What all stages have."""
+
+    runs_by: ClassVar[str]
+
+    model: ModelName = Field(description="the model to work on")
+    data: DataName = Field(description="where prompts or demonstrations come from")
+
+
+class Saving(Settings):
+    """When to save, and what to keep."""
+
+    every: int | None = Field(default=None, ge=1, description="steps between two checkpoints; not set: ten to a stage")
+    keep: int = Field(default=1, ge=1, description="how many of the last checkpoints to keep")
+    best: bool = Field(default=True, description="keep the checkpoint with the best validation too")
+
+
+class SftOptimizer(OptimizerSettings):
+    """AdamW and its schedule."""
+
+    lr: float = Field(default=1e-5, gt=0, description="peak learning rate")
+
+
+class SftValidation(Settings):
+    """The loss on demonstrations that are not learned from."""
+
+    data: DataName = Field(description="where the demonstrations come from")
+    every: int = Field(default=100, ge=1, description="steps between two validations")
+    demonstrations: int = Field(default=256, ge=1, description="how many; the first ones, the same each time")
+
+
+class SftStage(Stage):
+    """Imitate demonstrations; the loss is on the answer's tokens only."""
+
+    runs_by: ClassVar[str] = "rewardsmith.trainers.sft:SftTrainer"
+
+    name: str = Field(default="sft", min_length=1, description="what to call this stage in the run's files")
+    steps: int = Field(ge=1, description="optimizer steps")
+    batch_size: int = Field(default=32, ge=1, description="demonstrations per step")
+    max_tokens: int | None = Field(
+        default=None, ge=2, description="drop demonstrations that are longer, prompt and answer together"
+    )
+    optimizer: SftOptimizer = Field(default=SftOptimizer(), description="AdamW and its schedule")
+    validation: SftValidation | None = Field(default=None, description="measure the loss on other demonstrations")
+    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
+
+
+class KlSettings(Settings):
+    """Keep the policy near a reference."""
+
+    coefficient: float = Field(default=0.0, ge=0, description="weight of the penalty; 0 is off")
+    place: Literal["reward", "loss"] = Field(
+        default="loss", description="subtract it from the reward or add it to the loss"
+    )
+    estimator: Literal["auto", "k1", "k2", "k3"] = Field(
+        default="auto", description="auto is k1 in the reward and k2 in the loss, the ones with the right gradient"
+    )
+    unbiased: bool = Field(
+        default=False, description="in the loss: show the value of k1 or k3, and use the gradient of k2"
+    )
+    reference: ModelName | None = Field(
+        default=None, description="the model to stay near; not set: the policy as it is when the stage begins"
+    )
+
+    @model_validator(mode="after")
+    def _means_something(self) -> KlSettings:
+        if self.place == "loss" and self.estimator == "k1" and not self.unbiased:
+            raise ValueError('k1 in the loss has no gradient but noise: use place = "reward", or estimator = "k2"')
+        return self
+
+
+class PolicyOptimizer(OptimizerSettings):
+    """AdamW and its schedule."""
+
+    lr: float = Field(default=1e-6, gt=0, description="peak learning rate")
+
+
+class CriticSettings(Settings):
+    """A second model that learns what a state is worth (PPO)."""
+
+    model: ModelName = Field(description='the critic: a model with head = "scalar"')
+    clip: float | None = Field(default=0.2, gt=0, description="how far a value may move in one step")
+    warmup: int = Field(default=0, ge=0, description="steps in which the critic learns alone")
+    optimizer: PolicyOptimizer = Field(default=PolicyOptimizer(lr=1e-5), description="AdamW and its schedule")
+
+
+class ImportanceSettings(Settings):
+    """Weights against the gap between the numbers that sampled a token and those that learn from it."""
+
+    level: Literal["token", "sequence"] = Field(default="token", description="a weight for each token or each answer")
+    cap: float = Field(default=2.0, gt=0, description="the largest weight")
+    floor: float = Field(default=0.0, ge=0, description="the smallest weight")
+    outside: Literal["truncate", "drop"] = Field(
+        default="truncate", description="bring a weight beyond the bounds to the bound, or to 0"
+    )
+
+
+class OverlongSettings(Settings):
+    """Take something off the reward of an answer that comes near the token limit (DAPO)."""
+
+    buffer: int = Field(ge=1, description="tokens before max_tokens over which the punishment grows")
+    factor: float = Field(default=1.0, ge=0, description="the punishment at max_tokens")
+
+
+class PolicyStage(Stage):
+    """Sample groups of answers, score them, and move the policy towards the better ones."""
+
+    runs_by: ClassVar[str] = "rewardsmith.trainers.policy:PolicyTrainer"
+
+    name: str = Field(default="policy", min_length=1, description="what to call this stage in the run's files")
+    steps: int = Field(ge=1, description="how many times to sample, score and update")
+    prompts_per_step: int = Field(default=32, ge=1, description="groups per step")
+    rollouts_per_prompt: int = Field(default=8, ge=1, description="answers to each prompt: the size of a group")
+    mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass over the sampled groups")
+    epochs: int = Field(default=1, ge=1, description="passes over the sampled groups")
+    max_prompt_tokens: int | None = Field(
+        default=None, ge=1, description="longest prompt; not set: what the model reads"
+    )
+    overlong_prompts: Literal["drop", "error"] = Field(
+        default="drop", description="a prompt that is longer: leave it out and count it, or stop"
+    )
+    right_from: float = Field(default=1.0, description="a reward of at least this counts as right: accuracy, pass@k")
+    old_logprobs: Literal["auto", "sampler", "learner"] = Field(
+        default="auto",
+        description="the π_old of the ratio: as sampled, or computed again; auto does what is exact and cheap",
+    )
+    sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")
+    reward: RewardChoice = Field(description="what an answer is worth")
+    overlong: OverlongSettings | None = Field(default=None, description="punish answers near the token limit")
+    select: SelectSettings = Field(default=SelectSettings(), description="which groups to learn from")
+    advantage: AdvantageChoice = Field(default=DEFAULT, description="who gets the credit")
+    critic: CriticSettings | None = Field(default=None, description="the model behind the advantage gae")
+    loss: LossChoice = Field(default=DEFAULT, description="how far an advantage may move the policy")
+    reduction: ReductionChoice = Field(default=DEFAULT, description="from a loss per token to one number")
+    kl: KlSettings = Field(default=KlSettings(), description="distance from the reference policy")
+    entropy: float = Field(default=0.0, description="weight of the entropy that is added to what is maximised")
+    imitation: float = Field(default=0.0, ge=0, description="weight of plain imitation of answers with advantage > 0")
+    importance: ImportanceSettings | None = Field(default=None, description="correct for what the sampler did")
+    optimizer: PolicyOptimizer = Field(default=PolicyOptimizer(), description="AdamW and its schedule")
+    validation: ValidationSettings | None = Field(default=None, description="measure on other prompts, now and then")
+    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> PolicyStage:
+        from rewardsmith.algorithms.advantages import values_from  # noqa: PLC0415 torch is loaded by the choice already
+
+        needs = values_from(self.advantage.target)
+        if needs == "critic" and self.critic is None:
+            raise ValueError(f'the advantage "{self.advantage.name}" needs a critic: critic = {{ model = "…" }}')
+        if needs != "critic" and self.critic is not None:
+            raise ValueError(f'the advantage "{self.advantage.name}" has no use for a critic: remove it, or use "gae"')
+        if needs and getattr(self.advantage.beside, "combine", "") == "after":
+            raise ValueError(f'the advantage "{self.advantage.name}" has one baseline: use combine = "before"')
+        if self.sampling.temperature == 0:
+            raise ValueError(
+                "sampling.temperature is 0: greedy answers are all alike, and there is nothing to learn from"
+            )
+        if self.mini_batches > self.prompts_per_step:
+            raise ValueError(f"{self.mini_batches} mini_batches of {self.prompts_per_step} groups: some would be empty")
+        if self.overlong is not None and self.overlong.buffer > self.sampling.max_tokens:
+            raise ValueError(f"overlong.buffer = {self.overlong.buffer} is more than sampling.max_tokens")
+        return self
+
+
+class EvaluateStage(Stage):
+    """Sample answers to held-out prompts and score them."""
+
+    runs_by: ClassVar[str] = "rewardsmith.trainers.evaluate:Evaluation"
+
+    name: str = Field(default="evaluate", min_length=1, description="what to call this stage in the run's files")
+    prompts: int = Field(default=256, ge=1, description="how many prompts")
+    rollouts_per_prompt: int = Field(default=1, ge=1, description="answers to each prompt")
+    right_from: float = Field(default=1.0, description="a reward of at least this counts as right: pass@k")
+    sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")
+    reward: RewardChoice = Field(description="what scores them")
+
+
+STAGES: dict[str, type[Settings]] = {
+    "sft": SftStage,
+    "policy": PolicyStage,
+    "evaluate": EvaluateStage,
+}

@@ -1,0 +1,80 @@
+"""Measure a policy on prompts of its own, with sampling of its own: mean@n, best@n, pass@k."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from pydantic import Field
+
+from rewardsmith.algorithms.ranks import pass_at_k
+from rewardsmith.components import Settings
+from rewardsmith.engines.protocol import Engine
+from rewardsmith.rewards.protocol import Reward
+from rewardsmith.trainers.protocol import derive
+from rewardsmith.trainers.scoring import generate_and_score
+from rewardsmith.trainers.settings import DataName, RewardChoice, SamplingSettings
+from rewardsmith.types import Prompt, ScoredGroup
+
+
+class ValidationSettings(Settings):
+    """How a policy is measured while it learns: before the first step, every few steps, and after the last."""
+
+    data: DataName = Field(description="where the prompts come from; the first ones, the same each time")
+    every: int = Field(default=10, ge=1, description="steps between two validations")
+    prompts: int = Field(default=128, ge=1, description="how many prompts")
+    rollouts_per_prompt: int = Field(default=1, ge=1, description="answers to each prompt: n of mean@n")
+    sampling: SamplingSettings | None = Field(
+        default=None, description="how answers are sampled; not set: as in training"
+    )
+    reward: RewardChoice | None = Field(default=None, description="what scores them; not set: as in training")
+
+
+async def validate(
+    engine: Engine,
+    reward: Reward,
+    prompts: Sequence[Prompt],
+    sampling: SamplingSettings,
+    *,
+    n: int,
+    seed: int,
+    version: int,
+    right_from: float,
+    pause: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, float], list[ScoredGroup]]:
+    """Return metrics and the scored groups. The randomness is the same each time, so that changes are the policy's."""
+    seeds = [derive(seed, "validation", i) for i in range(len(prompts))]
+    scored = await generate_and_score(
+        engine, reward, prompts, sampling.sampling(), n=n, seeds=seeds, version=version, pause=pause
+    )
+    return measures(scored, n=n, right_from=right_from), scored
+
+
+def measures(scored: Sequence[ScoredGroup], *, n: int, right_from: float) -> dict[str, float]:
+    """Return mean@n, best@n, pass@k and more of scored groups.
+
+    A failed score counts in none of the means; `failed` says how many there were. pass@k is the unbiased estimate
+    (arXiv 2107.03374) over the rollouts that could be scored, for k = 1, 2, 4, … up to n, where a reward of at least
+    `right_from` passes; a group with fewer than k scored rollouts does not count.
+    """
+    values = [[s.value for s in group.scores if s.value is not None] for group in scored]
+    voting = [group for group in values if group]
+    rollouts = [rollout for group in scored for rollout in group.group.rollouts]
+    metrics = {
+        "failed": 1 - sum(map(len, values)) / len(rollouts),
+        "truncated": _mean([r.stop_reason == "length" for r in rollouts]),
+        "length": _mean([len(r.tokens) for r in rollouts]),
+    }
+    if voting:
+        metrics[f"mean@{n}"] = _mean([_mean(group) for group in voting])
+        if n > 1:
+            metrics[f"best@{n}"] = _mean([max(group) for group in voting])
+    for k in (2**i for i in range(n.bit_length()) if 2**i <= n):
+        passed = [pass_at_k(len(group), sum(v >= right_from for v in group), k) for group in values if len(group) >= k]
+        if passed:
+            metrics[f"pass@{k}"] = _mean(passed)
+    return metrics
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

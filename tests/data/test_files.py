@@ -1,0 +1,371 @@
+"""Data files: the schema, the order of the rows, and which files a path means."""
+
+import datetime
+import decimal
+import functools
+import itertools
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewardsmith import Demonstration, Message, Prompt, UserError
+from rewardsmith.components import Choice, build, settings_of
+from rewardsmith.data import SOURCES, Jsonl, Parquet, readers
+from rewardsmith.errors import RecipeError
+from rewardsmith.recipe import explain, parse_recipe
+from tests.data.rows import BOTH, gsm8k, write, write_lines, wrong
+
+
+@pytest.fixture
+def jsonl(tmp_path: Path) -> Callable[..., Jsonl]:
+    return functools.partial(write_lines, tmp_path)
+
+
+# ---- the schema ---------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_row_of_verl_becomes_a_prompt(kind: type, tmp_path: Path) -> None:
+    source = kind(path=str(write(kind, tmp_path, [gsm8k(0)])))
+    source.check()
+    assert list(source.prompts(seed=0)) == [
+        Prompt(
+            "openai/gsm8k-train-0",
+            [Message("user", "What is 0 + 1?")],
+            source="openai/gsm8k",
+            answer="1",
+            info={"ability": "math", "reward_model": {"style": "rule"}, "extra_info": {"split": "train", "index": 0}},
+        )
+    ]
+
+
+@BOTH
+def test_only_the_prompt_is_needed_and_it_may_be_text(kind: type, tmp_path: Path) -> None:
+    source = kind(path=str(write(kind, tmp_path, [{"prompt": "Why?"}])))
+    assert list(source.prompts(seed=0)) == [Prompt("train-1", [Message("user", "Why?")])]
+
+
+def test_other_columns_can_be_named(jsonl: Callable[..., Jsonl]) -> None:
+    row = {"q": {"text": "Why?"}, "gold": [1, None], "task": "t", "key": 7, "a.b": True}
+    source = jsonl(
+        row, prompt_column="q.text", answer_column="gold", source_column="task", id_column="key", response_column="x"
+    )
+    source.check()
+    assert list(source.prompts(0)) == [
+        Prompt("7", [Message("user", "Why?")], source="t", answer=(1, None), info={"a.b": True})
+    ]
+
+
+def test_a_dotted_name_may_also_be_the_name_of_a_column(jsonl: Callable[..., Jsonl]) -> None:
+    (prompt,) = jsonl({"prompt": "?", "reward_model.ground_truth": 5}).prompts(0)
+    assert (prompt.answer, prompt.info) == (5, {})
+
+
+@pytest.mark.parametrize(
+    "row", [{}, {"reward_model": None}, {"reward_model": {}}, {"reward_model": {"ground_truth": None}}]
+)
+def test_an_answer_may_be_missing(jsonl: Callable[..., Jsonl], row: dict[str, Any]) -> None:
+    source = jsonl({"prompt": "?", **row})
+    source.check()
+    assert next(source.prompts(0)).answer is None
+
+
+def test_what_did_not_become_a_field_is_kept(jsonl: Callable[..., Jsonl]) -> None:
+    row = {"prompt": "?", "data_source": "old", "response": "!", "messages": [], "extra_info": "text", "id": 1, "": 2}
+    (prompt,) = jsonl(row, source="new", id_column="").prompts(0)
+    assert prompt.source == "new"
+    del row["prompt"]
+    assert prompt.info == row | {"messages": ()}
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([("user", "?")], [("system", "S"), ("user", "?")]),
+        ([("system", "old"), ("user", "?")], [("system", "S"), ("user", "?")]),
+        ([("user", "?"), ("system", "late")], [("system", "S"), ("user", "?"), ("system", "late")]),
+        ([("oracle", "any role will do")], [("system", "S"), ("oracle", "any role will do")]),
+    ],
+)
+def test_the_system_message(jsonl: Callable[..., Jsonl], messages: list, expected: list) -> None:
+    row = {"prompt": [{"role": role, "content": content} for role, content in messages]}
+    (prompt,) = jsonl(row, system="S").prompts(0)
+    assert [(m.role, m.content) for m in prompt.messages] == expected
+    (prompt,) = jsonl(row).prompts(0)
+    assert [(m.role, m.content) for m in prompt.messages] == messages
+
+
+@pytest.mark.parametrize(
+    ("row", "settings", "expected"),
+    [
+        ({"id": "a"}, {}, "a"),
+        ({"id": 3, "extra_info": {"index": 1}}, {}, "3"),
+        ({"id": None, "extra_info": {"index": 1, "split": "test"}}, {}, "train-test-1"),
+        ({"data_source": "s", "extra_info": {"index": "u-1"}}, {}, "s-u-1"),
+        ({"data_source": "s", "extra_info": {"index": 4}}, {"source": "t"}, "t-4"),
+        ({"data_source": "s", "extra_info": {"index": True}}, {}, "train-1"),
+        ({"extra_info": {"split": "test"}}, {}, "train-1"),
+        ({"id": "a", "extra_info": {"index": 1}}, {"id_column": ""}, "train-1"),
+    ],
+)
+def test_ids(jsonl: Callable[..., Jsonl], row: dict, settings: dict, expected: str) -> None:
+    (prompt,) = jsonl({"prompt": "?", **row}, **settings).prompts(0)
+    assert prompt.id == expected
+
+
+def test_blank_lines_windows_line_ends_and_a_byte_order_mark_do_no_harm(jsonl: Callable[..., Jsonl]) -> None:
+    source = jsonl(b'\xef\xbb\xbf{"prompt": "a"}\r', b"", b"  \r", '{"prompt": "ö"}'.encode() + b"\r")
+    source.check()
+    expected = {"train-1": "a", "train-4": "ö"}  # named by the line, as messages do
+    assert {p.id: p.messages[0].content for p in source.prompts(5)} == expected
+
+
+def test_parquet_values_become_json(tmp_path: Path) -> None:
+    day = datetime.date(2024, 2, 29)
+    row = {
+        "prompt": "?",
+        "day": day,
+        "at": datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.UTC),
+        "hour": datetime.time(12, 30),
+        "price": decimal.Decimal("1.50"),
+        "raw": b"text",
+        "deep": {"list": [{"day": day}]},
+        "none": None,
+    }
+    (prompt,) = Parquet(path=str(write(Parquet, tmp_path, [row]))).prompts(0)
+    assert prompt.info == {
+        "day": "2024-02-29",
+        "at": "2024-02-29T12:30:00+00:00",
+        "hour": "12:30:00",
+        "price": "1.50",
+        "raw": "text",
+        "deep": {"list": ({"day": "2024-02-29"},)},
+        "none": None,
+    }
+
+
+# ---- demonstrations -----------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_demonstrations_from_prompt_and_response(kind: type, tmp_path: Path) -> None:
+    source = kind(path=str(write(kind, tmp_path, [gsm8k(0, response="0 + 1 = 1")])))
+    source.check(demonstrations=True)
+    (shown,) = source.demonstrations(seed=0)
+    assert shown.response == "0 + 1 = 1"
+    assert "response" not in shown.prompt.info
+    assert shown.prompt.answer == "1"
+
+
+@BOTH
+def test_demonstrations_from_messages(kind: type, tmp_path: Path) -> None:
+    chat = [{"role": role, "content": text} for role, text in [("user", "a"), ("assistant", "b"), ("user", "c")]]
+    row = {"messages": [*chat, {"role": "assistant", "content": "d"}]}
+    source = kind(path=str(write(kind, tmp_path, [row])), system="S")
+    source.check(demonstrations=True)
+    asked = [Message("system", "S"), Message("user", "a"), Message("assistant", "b"), Message("user", "c")]
+    assert list(source.demonstrations(0)) == [Demonstration(Prompt("train-1", asked), "d")]
+    assert list(source.prompts(0)) == [Prompt("train-1", asked)]
+
+
+def test_messages_without_an_answer_are_a_prompt(jsonl: Callable[..., Jsonl]) -> None:
+    source = jsonl({"messages": [{"role": "user", "content": "a"}]})
+    source.check()
+    assert [m.content for m in next(source.prompts(0)).messages] == ["a"]
+    assert 'the role of the last of messages is "user"' in wrong(source, demonstrations=True)
+
+
+def test_one_column_may_be_the_answer_and_the_response(jsonl: Callable[..., Jsonl]) -> None:
+    row = {"question": "7+5?", "answer": "12\n#### 12"}
+    (shown,) = jsonl(row, prompt_column="question", answer_column="answer", response_column="answer").demonstrations(0)
+    assert (shown.response, shown.prompt.answer, shown.prompt.info) == ("12\n#### 12", "12\n#### 12", {})
+
+
+@BOTH
+def test_rows_without_a_response_have_no_demonstrations(kind: type, tmp_path: Path) -> None:
+    source = kind(path=str(write(kind, tmp_path, [gsm8k(0, respons="x")])))
+    source.check()
+    words = "there is no response and no messages: response_column says where a row has the answer to imitate."
+    columns = ' Did you mean "respons"? There is: ability, data_source, extra_info, prompt, respons, reward_model'
+    assert words + columns in wrong(source, demonstrations=True)
+    with pytest.raises(UserError, match="there is no response and no messages"):
+        next(source.demonstrations(0))
+
+
+# ---- order --------------------------------------------------------------------------------------------------------
+
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+numbers = st.none() | st.integers(-(2**53), 2**53)
+uniform_rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "data_source": texts,
+            "prompt": st.lists(
+                st.fixed_dictionaries({"role": texts.filter(bool), "content": texts}), min_size=1, max_size=3
+            ),
+            "reward_model": st.fixed_dictionaries({"style": texts, "ground_truth": numbers}),
+            "extra_info": st.fixed_dictionaries({"split": texts, "score": st.floats(allow_nan=False, width=32)}),
+            "tags": st.lists(texts, max_size=3),
+        }
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=40)
+@given(uniform_rows.filter(lambda rows: all(abs(r["extra_info"]["score"]) < 1e30 for r in rows)))
+def test_json_lines_and_parquet_give_the_same_prompts(rows: list[dict[str, Any]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lines, table = (
+            list(kind(path=str(write(kind, Path(folder), rows)), shuffle=False).prompts(0)) for kind in (Jsonl, Parquet)
+        )
+    assert lines == table
+    for row, prompt in zip(rows, lines, strict=True):
+        assert [{"role": m.role, "content": m.content} for m in prompt.messages] == row["prompt"]
+        assert (prompt.source, prompt.answer) == (row["data_source"], row["reward_model"]["ground_truth"])
+        assert prompt.info["extra_info"] == row["extra_info"]
+
+
+@BOTH
+@settings(max_examples=20)
+@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_a_pass_has_every_row_once_in_an_order_of_the_seed(kind: type, count: int, seed: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [
+            str(write(kind, Path(folder), [gsm8k(i) for i in range(count)])),
+            str(write(kind, Path(folder), [gsm8k(i) for i in range(count, 2 * count)], "more")),
+        ]
+        in_order = [p.id for p in kind(path=paths, shuffle=False).prompts(seed)]
+        shuffled = [p.id for p in kind(path=paths).prompts(seed)]
+        again = [p.id for p in kind(path=paths).prompts(seed)]
+    assert in_order == [f"openai/gsm8k-train-{i}" for i in range(2 * count)]
+    assert sorted(shuffled) == sorted(in_order)
+    assert shuffled == again
+
+
+@BOTH
+def test_seeds_give_different_orders_that_mix_the_files(kind: type, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(kind, tmp_path, [{"prompt": "?"}] * 30, name)
+    source = kind(path=str(tmp_path))
+    orders = [[p.id for p in source.prompts(seed)] for seed in range(5)]
+    assert len({tuple(order) for order in orders}) == 5
+    assert all({name[0] for name in order[:15]} == {"a", "b"} for order in orders)
+    write(kind, tmp_path, [{"prompt": "?", "response": "!"}] * 30, "a")
+    write(kind, tmp_path, [{"prompt": "?", "response": "!"}] * 30, "b")
+    assert [d.prompt.id for d in source.demonstrations(0)] == orders[0]
+
+
+def test_parquet_beyond_the_window_is_shuffled_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(Parquet, tmp_path, [gsm8k(i) for i in range(31)])
+    monkeypatch.setattr(readers, "WINDOW", 1)
+    order = [p.info["extra_info"]["index"] for p in Parquet(path=str(path)).prompts(0)]
+    assert sorted(order) == list(range(31))
+    groups = [i // 3 for i in order]
+    assert len([a for a, b in itertools.pairwise(groups) if a != b]) == 10  # one row group after the other
+    assert groups != sorted(groups)
+
+
+@BOTH
+@pytest.mark.parametrize("limit", [1, 3, 4, 11, 100])
+def test_a_limit_takes_the_first_rows(kind: type, limit: int, tmp_path: Path) -> None:
+    paths = [
+        str(write(kind, tmp_path, [gsm8k(i) for i in range(5)])),
+        str(write(kind, tmp_path, [gsm8k(i) for i in range(5, 10)], "b")),
+    ]
+    for shuffle in (True, False):
+        ids = {p.info["extra_info"]["index"] for p in kind(path=paths, limit=limit, shuffle=shuffle).prompts(1)}
+        assert ids == set(range(min(limit, 10)))
+
+
+# ---- which files --------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_file_a_folder_a_pattern_and_a_list(kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    suffix = write(kind, tmp_path / "in", [{"prompt": "?"}], "b").suffix
+    write(kind, tmp_path / "in", [{"prompt": "?"}], "a")
+    (tmp_path / "in" / "notes.txt").write_text("not a row")
+    (tmp_path / "in" / f".hidden{suffix}").write_text("not a row")
+
+    def ids(path: str | list[str]) -> list[str]:
+        return [p.id for p in kind(path=path, shuffle=False).prompts(0)]
+
+    assert ids(f"in/a{suffix}") == ["a-1"]
+    assert ids("in") == ids(f"in/*{suffix}") == ids(f"**/*{suffix}") == ["a-1", "b-1"]
+    assert ids([f"in/b{suffix}", f"in/a{suffix}"]) == ["b-1", "a-1"]
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        write(Jsonl, tmp_path / folder, [{"prompt": "?"}])
+    source = Jsonl(path=str(tmp_path / "*" / "train.jsonl"), shuffle=False)
+    source.check()
+    assert [p.id for p in source.prompts(0)] == ["x/train-1", "y/train-1"]
+
+
+# ---- in a recipe --------------------------------------------------------------------------------------------------
+
+SOURCE = Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))
+
+
+@pytest.mark.parametrize("name", ["jsonl", "parquet"])
+def test_in_a_recipe(name: str) -> None:
+    built = build(SOURCE, {"type": name, "path": ["a", "b"], "limit": 3})
+    assert type(built) is SOURCES[name]
+    assert (built.path, built.limit, built.shuffle) == (["a", "b"], 3, True)
+    table = {
+        "models": {"m": {"init": "tiny-llama"}},
+        "data": {"d": {"type": name, "path": "a"}},
+        "stages": [{"type": "sft", "model": "m", "data": "d", "steps": 1}],
+    }
+    assert 'answer_column = "reward_model.ground_truth"' in explain(parse_recipe(table))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"path": 5}, "must be a path, or a list of paths"),
+        ({"path": ["a", 5]}, "must be a path, or a list of paths"),
+        ({"path": "a", "limit": 0}, "greater than or equal to 1"),
+        ({"path": "a", "prompt_column": ""}, "at least 1 character"),
+        ({"path": "a", "promptcolumn": "x"}, 'Did you mean "prompt_column"?'),
+        ({}, "is missing: a file, a folder"),
+    ],
+)
+def test_bad_settings(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message.replace("?", r"\?")):
+        build(SOURCE, {"type": "jsonl", **setting})
+
+
+def test_pyarrow_is_loaded_only_for_parquet() -> None:
+    code = "import sys, rewardsmith.data; sys.exit('pyarrow' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_document_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"^```toml\n(.*?)^```", page, flags=re.S | re.M)
+    parse_recipe(tomllib.loads(recipe))
+    for setting in settings_of(Jsonl).model_fields:
+        assert f"| `{setting}` |" in page
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    lines = [{"prompt": "?"}] * 20
+    lines[3] = {"promt": "?"}
+    lines[16] = {"prompt": [{"role": "user", "content": 5}]}
+    source = write_lines(Path("data"), *lines)
+    assert f"error: {wrong(source)}\n" in page

@@ -1,0 +1,371 @@
+"""The report of a run: complete, bounded, and safe whatever the folder holds."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardsmith import Failure, Message, Prompt, Score
+from rewardsmith.runs import report_metrics, report_rollouts
+from rewardsmith.runs.report import MAX_ALL_POINTS, MAX_CURVES, MAX_POINTS, write_report
+from rewardsmith.runs.report_metrics import number, thinned
+from tests.runs.fake_run import line, write_fake_run, write_lines
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<!--<script>",
+    "]]>",
+    "{{script}} {{data}}",
+    "&lt;b&gt; &amp; \u2028 \u2029",
+    "NUL \0 and bell \a, turned \u202e around",
+    "'\"`${alert(1)}",
+]
+
+
+class Page(HTMLParser):
+    """The elements of a page, and what its script elements hold."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: list[str] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style", "title"):
+            self.inside.append(tag)
+            self.texts.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.inside and self.inside[-1] == tag:
+            self.inside.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.texts[self.inside[-1]][-1] += data
+
+    @property
+    def data(self) -> dict[str, Any]:
+        def refuse(name: str) -> float:
+            raise AssertionError(f"{name} is no JSON")
+
+        content: dict[str, Any] = json.loads(self.texts["script"][0], parse_constant=refuse)
+        return content
+
+
+def page_of(folder: Path) -> Page:
+    path = write_report(folder)
+    assert path == folder / "report.html"
+    assert [p.name for p in folder.iterdir() if "report" in p.name] == ["report.html"]
+    return Page(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return page_of(write_fake_run(tmp_path_factory.mktemp("runs") / "run"))
+
+
+# ---- a whole run ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_told_from_its_title_to_its_recipe(whole: Page) -> None:
+    data = whole.data
+    assert data["state"] == "finished"
+    assert whole.texts["title"] == [data["title"]]
+    assert [stage["name"] for stage in data["stages"]] == ["sft", "policy", "evaluate"]
+    policy = data["stages"][1]
+    assert policy["before"]["validation/mean@4"] < 0.4 < 0.8 < policy["after"]["validation/mean@4"]
+    curves = {curve["name"]: curve for curve in policy["curves"]}
+    assert curves["validation/mean@4"]["x"] == [0, 5, 10, 15, 20, 25, 30, 35, 40]
+    assert curves["reward/mean"]["x"] == list(range(1, 41))
+    assert 'type = "clip"' in data["recipe"]
+
+
+def test_the_same_prompts_stand_before_and_after(whole: Page) -> None:
+    found = whole.data["stages"][1]["rollouts"]
+    assert [[group["step"] for group in pair["groups"]] for pair in found["pairs"]] == [[0, 40]] * 6
+    assert [message["role"] for message in found["pairs"][0]["prompt"]["messages"]] == ["system", "user"]
+    rollouts = [r for pair in found["pairs"] for group in pair["groups"] for r in group["rollouts"]]
+    assert all((r["value"] is None) == (r["failure"] is not None) for r in rollouts)
+    trained = [r for group in found["first"] for r in group["rollouts"] if not group["dropped"]]
+    assert all((r["advantage"] is None) == (r["failure"] is not None) for r in trained)
+    assert found["parts"] == ["rule", "judge"]
+    assert {part["name"] for r in rollouts for part in r["parts"]} == {"rule", "judge"}
+    assert {group["step"] for group in found["first"]} == {1}
+    assert {group["step"] for group in found["last"]} == {40}
+    assert found["drops"][0][0] == "too_easy"
+
+
+def test_failures_are_counted_by_part_and_kind(tmp_path: Path) -> None:
+    down = Score(failure=Failure("timeout"))
+    both = Score(failure=Failure("timeout"), parts={"judge": down, "rule": Score(1.0)})
+    one = Score(0.5, parts={"judge": Score(failure=Failure("unparsable")), "rule": Score(1.0)})
+    write_lines(tmp_path / "rollouts" / "policy.jsonl", [line("a", both), line("b", both), line("c", one)])
+    failures = page_of(tmp_path).data["stages"][0]["rollouts"]["failures"]
+    assert sorted(failures) == [["", "timeout", 2], ["judge", "timeout", 2], ["judge", "unparsable", 1]]
+
+
+def test_without_a_validation_the_training_groups_are_shown(tmp_path: Path) -> None:
+    rows = [line(f"step {step}", Score(1.0), step=step) for step in (1, 1, 2, 3, 3)]
+    rows[2]["dropped"] = "too_hard"
+    write_lines(tmp_path / "rollouts" / "policy.jsonl", rows)
+    found = page_of(tmp_path).data["stages"][0]["rollouts"]
+    assert found["pairs"] == []
+    shown = {key: [g["rollouts"][0]["text"] for g in found[key]] for key in ("first", "last", "dropped")}
+    assert shown == {"first": ["step 1", "step 1"], "last": ["step 3", "step 3"], "dropped": ["step 2"]}
+
+
+def test_validations_of_different_prompts_are_shown_one_by_one(tmp_path: Path) -> None:
+    prompts = [Prompt(name, [Message("user", name)]) for name in "ab"]
+    rows = [line("x", Score(1.0), step=i, kind="validation", prompt=prompt) for i, prompt in enumerate(prompts)]
+    write_lines(tmp_path / "rollouts" / "policy.jsonl", rows)
+    pairs = page_of(tmp_path).data["stages"][0]["rollouts"]["pairs"]
+    assert [(pair["prompt"]["id"], len(pair["groups"])) for pair in pairs] == [("a", 1), ("b", 1)]
+
+
+def test_without_a_summary_the_curves_tell_what_was_reached(tmp_path: Path) -> None:
+    write_fake_run(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    data = page_of(tmp_path).data
+    assert data["state"] == "unknown"
+    assert data["title"] == tmp_path.name
+    policy = data["stages"][1]
+    assert policy["before"]["validation/mean@4"] < policy["after"]["validation/mean@4"]
+    assert policy["steps"] == 40
+
+
+def test_a_repeated_step_counts_as_it_was_written_last(tmp_path: Path) -> None:
+    rows = [{"stage": "p", "step": step, "metrics": {"a": value}} for step, value in [(1, 1), (2, 2), (3, 3), (2, 20)]]
+    write_lines(tmp_path / "metrics.jsonl", rows)
+    curve = page_of(tmp_path).data["stages"][0]["curves"][0]
+    assert (curve["x"], curve["y"]) == ([1, 2, 3], [1, 20, 3])
+
+
+# ---- the page itself -----------------------------------------------------------------------------------------------
+
+
+def test_the_page_needs_nothing_and_allows_nothing(whole: Page) -> None:
+    assert not [tag for tag, _ in whole.tags if tag in ("link", "img", "iframe", "object", "base", "form")]
+    assert not [attrs for _, attrs in whole.tags if attrs.get("src") or (attrs.get("href") or "#")[0] != "#"]
+    policy = next(a["content"] for t, a in whole.tags if t == "meta" and a.get("http-equiv")) or ""
+    hashes = re.findall(r"(\w+)-src 'sha256-([^']+)'", policy)
+    inline = {"style": whole.texts["style"][0], "script": whole.texts["script"][1]}
+    expected = {k: base64.b64encode(hashlib.sha256(v.encode()).digest()).decode() for k, v in inline.items()}
+    assert dict(hashes) == expected
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+
+
+def test_the_scripts_never_make_markup_out_of_text() -> None:
+    room = files("rewardsmith.runs")
+    script = "".join(room.joinpath(name).read_text("utf-8") for name in ("report_charts.js", "report.js"))
+    assert not re.findall(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(|fetch\(|https?:(?!//www\.w3)", script
+    )
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node checks the syntax")
+def test_the_scripts_are_scripts(whole: Page, tmp_path: Path) -> None:
+    (tmp_path / "report.js").write_text(whole.texts["script"][1])
+    subprocess.run(["node", "--check", str(tmp_path / "report.js")], check=True, timeout=30)
+
+
+# ---- hostile and damaged folders -----------------------------------------------------------------------------------
+
+
+def test_hostile_text_stays_text_wherever_it_stands(tmp_path: Path, whole: Page) -> None:
+    rows, metrics = [], []
+    for i, text in enumerate(HOSTILE):
+        prompt = Prompt(text, [Message(text, text)], source=text, answer=text)
+        failed = Score(failure=Failure("refused", text), parts={text: Score(0.5, feedback=text)}, feedback=text)
+        rows.append(line(text, failed, dropped=text, prompt=prompt))
+        metrics.append({"stage": text, "step": i, "metrics": {text: 1.0, f"validation/{text}": 1.0}})
+    write_lines(tmp_path / "rollouts" / "policy.jsonl", rows)
+    write_lines(tmp_path / "metrics.jsonl", metrics)
+    (tmp_path / "recipe.toml").write_text("\n".join(HOSTILE))
+    (tmp_path / "summary.json").write_text(
+        json.dumps({"title": HOSTILE[0] + HOSTILE[1] + "\0\ud800", "state": HOSTILE[0]})
+    )
+    page = page_of(tmp_path)
+    assert [tag for tag, _ in page.tags] == [tag for tag, _ in whole.tags]
+    assert page.texts["script"][1] == whole.texts["script"][1]
+    data = page.data
+    assert [stage["name"] for stage in data["stages"]] == [*HOSTILE, "policy"]
+    shown = data["stages"][-1]["rollouts"]["first"]
+    assert [group["rollouts"][0]["text"] for group in shown] == HOSTILE[: report_rollouts.MAX_TRAINING]
+    raw = page.texts["script"][0]
+    assert raw.isascii()
+    assert not set(raw) & set("<>&\0")
+
+
+def test_lone_surrogates_and_odd_numbers_survive(tmp_path: Path) -> None:
+    good = line("x", Score(1.0))
+    text = json.dumps(good).replace('"x"', '"\\ud800 half"')
+    (tmp_path / "rollouts").mkdir()
+    # The nouns refuse what is no Unicode; the line is left out and counted.
+    (tmp_path / "rollouts" / "policy.jsonl").write_text(text + "\n" + json.dumps(good))
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"stage": "\\udc00", "step": 1, "metrics": {"a": NaN, "b": Infinity, "c": 1' + "0" * 400 + ', "d": null}}\n'
+        '{"stage": "\\udc00", "step": 2, "metrics": {"a": 1.5, "b": -Infinity, "c": 2, "e": "text", "f": [1]}}\n'
+        '{"stage": "\\udc00", "step": 1e400, "metrics": {}}\n'
+        '{"stage": 3, "step": 1, "metrics": {}}\n'
+    )
+    data = page_of(tmp_path).data
+    curves = {curve["name"]: curve for curve in data["stages"][0]["curves"]}
+    assert curves["a"] == {"name": "a", "x": [1, 2], "y": [None, 1.5], "lost": 1}
+    assert curves["b"]["lost"] == 2
+    assert curves["c"]["y"] == [None, 2]
+    assert set(curves) == {"a", "b", "c", "d"}
+    assert data["unread"] == 2
+    assert data["stages"][1]["rollouts"]["unread"] == 1
+    assert data["stages"][1]["rollouts"]["groups"] == 1
+
+
+def test_an_empty_folder_has_a_report(tmp_path: Path) -> None:
+    data = page_of(tmp_path).data
+    assert data["stages"] == []
+    assert data["state"] == "unknown"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
+def test_files_that_were_cut_off_are_read_as_far_as_they_go(tmp_path: Path, share: float) -> None:
+    write_fake_run(tmp_path, steps=8, prompts=2)
+    for path in [*tmp_path.glob("*.*"), *tmp_path.glob("rollouts/*")]:
+        whole = path.read_bytes()
+        path.write_bytes(whole[: int(share * len(whole))])
+    data = page_of(tmp_path).data
+    assert bool([stage for stage in data["stages"] if stage["curves"]]) == (share > 0)
+    assert data["unread"] <= 1
+
+
+@pytest.mark.parametrize(
+    "junk", [b"\xff\xfe\x00", b"[]\n3\n", b"[" * 100_000, b'{"step": 1, "scored": {"group": 3}}\n' * 9]
+)
+def test_junk_is_no_reason_to_fail(tmp_path: Path, junk: bytes) -> None:
+    (tmp_path / "rollouts").mkdir()
+    for name in ("summary.json", "metrics.jsonl", "recipe.toml", "rollouts/policy.jsonl"):
+        (tmp_path / name).write_bytes(junk)
+    found = page_of(tmp_path).data["stages"][0]["rollouts"]
+    assert found["groups"] == 0
+    assert found["unread"] > 0
+
+
+def test_summaries_of_the_wrong_shape_are_no_reason_to_fail(tmp_path: Path) -> None:
+    rows = [{"name": 3}, 7, {"name": "p", "steps": "x", "before": [1], "after": {"a": "b", "c": float("nan")}}]
+    (tmp_path / "summary.json").write_text(json.dumps({"title": ["x"], "seconds": "long", "stages": rows}))
+    (stage,) = page_of(tmp_path).data["stages"]
+    assert (stage["steps"], stage["before"], stage["after"]) == (0, {}, {"a": None, "c": None})
+
+
+# ---- bounds --------------------------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_groups_are_read_at_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rollouts").mkdir()
+    row = json.dumps(line("x" * 100, Score(1.0), step=777))
+    with (tmp_path / "rollouts" / "policy.jsonl").open("w") as file:
+        file.writelines(row.replace("777", str(step), 1) + "\n" for step in range(10_000))
+    monkeypatch.setattr(report_rollouts, "MAX_END", 100_000)
+    found = page_of(tmp_path).data["stages"][0]["rollouts"]
+    assert not found["whole"]
+    assert found["unread"] == 0
+    assert 100 < found["groups"] < 1_000
+    assert [found[key][0]["step"] for key in ("first", "last")] == [0, 9_999]
+    assert (tmp_path / "report.html").stat().st_size < 200_000
+
+
+def test_long_texts_and_large_groups_are_cut_with_a_note(tmp_path: Path) -> None:
+    row = line("long " * 2_000, Score(1.0, feedback="f" * 3_000))
+    group = row["scored"]["group"]
+    group["rollouts"] *= 20
+    row["scored"]["scores"] *= 20
+    group["prompt"]["messages"] *= 30
+    write_lines(tmp_path / "rollouts" / "policy.jsonl", [row])
+    (shown,) = page_of(tmp_path).data["stages"][0]["rollouts"]["first"]
+    assert (len(shown["rollouts"]), shown["more"]) == (8, 12)
+    first = shown["rollouts"][0]
+    assert (len(first["text"]), first["cut"]) == (4_000, 6_000)
+    assert first["feedback"]["cut"] == 2_000
+    assert [r["advantage"] for r in shown["rollouts"]] == [0.5] + [None] * 7
+    assert shown["prompt"]["earlier"] == 18
+
+
+def test_many_metrics_share_the_points(tmp_path: Path) -> None:
+    names = [f"group{i % 7}/metric{i}" for i in range(MAX_CURVES + 50)]
+    rows = [{"stage": "p", "step": s, "metrics": dict.fromkeys(names, s * 0.1)} for s in range(500)]
+    write_lines(tmp_path / "metrics.jsonl", rows)
+    data = page_of(tmp_path).data
+    curves = data["stages"][0]["curves"]
+    assert (len(curves), data["left_out"]) == (MAX_CURVES, 50)
+    assert sum(len(curve["x"]) for curve in curves) <= MAX_ALL_POINTS
+
+
+def test_a_long_file_of_metrics_is_sampled_but_no_validation_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[dict[str, Any]] = [{"stage": "p", "step": s, "metrics": {"reward/mean": 1.0}} for s in range(1_000)]
+    for row in rows[7::100]:
+        row["metrics"] = {"validation/mean@4": 0.5}
+    write_lines(tmp_path / "metrics.jsonl", rows)
+    monkeypatch.setattr(report_metrics, "MAX_BYTES", (tmp_path / "metrics.jsonl").stat().st_size // 10 + 1)
+    curves = {curve["name"]: curve["x"] for curve in page_of(tmp_path).data["stages"][0]["curves"]}
+    assert curves["validation/mean@4"] == list(range(7, 1_000, 100))
+    assert curves["reward/mean"] == list(range(0, 1_000, 10))
+
+
+def test_thinning_keeps_the_ends_and_every_spike() -> None:
+    points = [(i, math.sin(i / 500)) for i in range(50_000)]
+    points[12_345] = (12_345, 9.0)
+    points[33_333] = (33_333, math.nan)
+    kept = thinned(points, MAX_POINTS)
+    assert MAX_POINTS / 2 < len(kept) <= MAX_POINTS
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert (12_345, 9.0) in kept
+    assert [step for step, _ in kept] == sorted({step for step, _ in kept})
+    assert thinned(points[:10], 10) == points[:10]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0.1 + 0.2, 0.3),
+        (3.0, 3),
+        (1e20, 1e20),
+        (math.nan, None),
+        (-math.inf, None),
+        (10**400, None),
+        (True, None),
+        ("1", None),
+    ],
+)
+def test_numbers_have_six_digits(value: object, expected: float | None) -> None:
+    assert number(value) == expected
+
+
+def test_the_old_report_stays_when_the_new_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page_of(tmp_path)
+    before = (tmp_path / "report.html").read_bytes()
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        write_report(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert (tmp_path / "report.html").read_bytes() == before

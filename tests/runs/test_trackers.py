@@ -1,0 +1,271 @@
+"""Trackers: what they write is read back with the library itself, and none can hurt a run."""
+
+import json
+import logging
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardsmith import UserError
+from rewardsmith.components import Choice, build, settings_of
+from rewardsmith.runs.trackers import TRACKERS, Guarded, TensorBoard, Tracker, Trackio, Wandb, settings_by_path
+
+RECIPE = (
+    'title = "t"\n[[stages]]\ntype = "sft"\n[[stages]]\ntype = "policy"\nbetas = [0.9, 0.95]\nloss = {high = 0.28}\n'
+)
+
+
+# ---- tensorboard ---------------------------------------------------------------------------------------------------
+
+
+def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "trackers" / "tensorboard"))
+    events.Reload()
+    return [(event.step, round(event.value, 4)) for event in events.Scalars(tag)]
+
+
+def follow(tracker: Tracker, folder: Path, values: Mapping[int, float]) -> None:
+    tracker.start(folder, "quickstart", RECIPE)
+    for step, value in values.items():
+        tracker.log(step, {"reward/mean": value, "loss/policy": -value})
+    tracker.close()
+
+
+def test_tensorboard_reads_back_what_was_logged(tmp_path: Path) -> None:
+    follow(TensorBoard(), tmp_path, {0: 0.25, 1: 0.5})
+    assert scalars(tmp_path, "reward/mean") == [(0, 0.25), (1, 0.5)]
+    assert scalars(tmp_path, "loss/policy") == [(0, -0.25), (1, -0.5)]
+
+
+def test_tensorboard_replaces_the_steps_that_a_resumed_run_repeats(tmp_path: Path) -> None:
+    follow(TensorBoard(), tmp_path, {1: 0.1, 2: 0.2, 3: 0.3})
+    follow(TensorBoard(), tmp_path, {2: 0.7, 3: 0.8})
+    assert scalars(tmp_path, "reward/mean") == [(1, 0.1), (2, 0.7), (3, 0.8)]
+
+
+def test_tensorboard_takes_numbers_that_are_not_finite(tmp_path: Path) -> None:
+    follow(TensorBoard(flush_seconds=1), tmp_path, {1: float("inf"), 2: 0.5})
+    assert scalars(tmp_path, "reward/mean")[1] == (2, 0.5)
+
+
+# ---- wandb ---------------------------------------------------------------------------------------------------------
+
+
+def wandb_records(path: Path) -> list[Any]:
+    """Return the records of an offline run: a header, then blocks of 32 KiB with framed pieces."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, records, pending = path.read_bytes(), 7, [], b""
+    while at + 7 <= len(data):
+        room = 32_768 - at % 32_768
+        if room < 7:
+            at += room
+            continue
+        size, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        if at + 7 + size > len(data):
+            break  # still being written
+        pending += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # a whole record, or the last piece of one
+            record = Record()
+            record.ParseFromString(pending)
+            records.append(record)
+            pending = b""
+    return records
+
+
+def finished_records(path: Path) -> list[Any]:
+    """Return the records once the last one is there: wandb's own process may write it a moment after `finish`."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        records = wandb_records(path)
+        if records and records[-1].WhichOneof("record_type") == "exit":
+            return records
+        time.sleep(0.02)
+    raise AssertionError(f"{path.name} has no end")
+
+
+def test_wandb_offline_keeps_one_run_over_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    folder = tmp_path / "run"
+    follow(Wandb(mode="offline", project="p"), folder, {1: 0.25, 2: 0.5})
+    follow(Wandb(mode="offline", project="p"), folder, {2: 0.75})
+    known = json.loads((folder / "trackers" / "wandb.json").read_text())["id"]
+    # Two starts within a second differ in a suffix only.
+    files = sorted(folder.glob("trackers/wandb/offline-run-*/*.wandb"), key=lambda path: path.parent.name)
+    assert [path.name for path in files] == [f"run-{known}.wandb"] * 2
+    logged, runs = [], []
+    for path in files:
+        for record in finished_records(path):
+            if record.WhichOneof("record_type") == "run":
+                runs.append(record.run)
+            if record.WhichOneof("record_type") == "history":
+                items = {
+                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
+                }
+                logged.append((items["step"], items["reward/mean"], items["loss/policy"]))
+    assert logged == [(1, 0.25, -0.25), (2, 0.5, -0.5), (2, 0.75, -0.75)]
+    assert {(run.project, run.run_id, run.display_name) for run in runs} == {("p", known, "quickstart")}
+    config = {update.key: json.loads(update.value_json) for update in runs[0].config.update}
+    assert config["stages.1.loss.high"] == 0.28
+
+
+# ---- trackio -------------------------------------------------------------------------------------------------------
+
+
+def test_trackio_keeps_one_run_over_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "home"))
+    trackio = pytest.importorskip("trackio")
+    folder = tmp_path / "run"
+    follow(Trackio(project="p"), folder, {1: 0.25, 2: 0.5})
+    follow(Trackio(project="p"), folder, {3: 0.75})
+    name = json.loads((folder / "trackers" / "trackio.json").read_text())["id"]
+    assert name.startswith("quickstart-")
+    (run,) = trackio.Api().runs("p")
+    assert run.name == name
+
+
+class FakeTrackio:
+    """What we use of trackio, to be run where it is not installed."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def init(self, **settings: Any) -> "FakeTrackio":
+        self.calls.append(("init", settings))
+        return self
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self.calls.append(("log", (step, metrics)))
+
+    def finish(self) -> None:
+        self.calls.append(("finish", None))
+
+
+def test_trackio_resumes_by_a_name_that_no_other_run_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    for folder in ("a", "a", "b"):
+        follow(Trackio(), tmp_path / folder, {1: 0.5})
+    assert fake.calls[1:3] == [("log", (1, {"reward/mean": 0.5, "loss/policy": -0.5})), ("finish", None)]
+    first, again, other = (call[1] for call in fake.calls if call[0] == "init")
+    assert first == again
+    assert first["name"] != other["name"]
+    assert (first["resume"], first["space_id"], first["project"]) == ("allow", None, "rewardsmith")
+
+
+# ---- what all have in common ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_missing_library_is_told_with_its_remedy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # None in sys.modules makes an import fail as if nothing were there; tensorboard's modules may be loaded already.
+    for module in [m for m in sys.modules if m.partition(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError) as caught:
+        Guarded(name, TRACKERS[name]()).start(tmp_path, "n", "")
+    assert str(caught.value) == f'trackers: {name} is not installed: pip install "rewardsmith[{name}]"'
+
+
+def test_a_library_that_is_broken_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trackio.py").write_text("import no_such_module_here")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    with pytest.raises(UserError, match="lacks no_such_module_here"):
+        Trackio().start(tmp_path, "n", "")
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_settings_come_from_a_recipe(name: str) -> None:
+    choice = Choice("tracker", "rewardsmith.runs.trackers:TRACKERS", methods=("start", "log", "close"))
+    assert isinstance(build(choice, name), TRACKERS[name])
+    for field in settings_of(TRACKERS[name]).model_fields.values():
+        assert field.description
+    with pytest.raises(UserError, match="unknown setting"):
+        build(choice, {"type": name, "no_such": 1})
+
+
+def test_an_id_that_was_cut_off_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    (tmp_path / "trackers").mkdir()
+    for junk in ("", '{"id": "qu', "[]", '{"id": 3}'):
+        (tmp_path / "trackers" / "trackio.json").write_text(junk)
+        Trackio().start(tmp_path, "n", "not TOML")
+        assert fake.calls[-1][1]["name"].startswith("n-")
+        assert fake.calls[-1][1]["config"] == {"recipe": "not TOML"}
+    assert [path.name for path in (tmp_path / "trackers").iterdir()] == ["trackio.json"]
+
+
+def test_settings_are_named_as_an_override_names_them() -> None:
+    assert settings_by_path(RECIPE) == {
+        "title": "t",
+        "stages.0.type": "sft",
+        "stages.1.type": "policy",
+        "stages.1.betas": [0.9, 0.95],
+        "stages.1.loss.high": 0.28,
+    }
+
+
+class Broken:
+    """Fails where it is told to."""
+
+    def __init__(self, *where: str) -> None:
+        self.where = where
+        self.calls: list[str] = []
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.where:
+            raise ConnectionError(f"{name} broke")
+
+    def start(self, folder: Path, name: str, recipe: str) -> None:
+        self._call("start")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._call("log")
+
+    def close(self) -> None:
+        self._call("close")
+
+
+def test_a_tracker_that_fails_is_switched_off_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = Broken("log", "close")
+    guarded = Guarded("mine", broken)
+    with caplog.at_level(logging.WARNING):
+        follow(guarded, tmp_path, {1: 0.1, 2: 0.2, 3: 0.3})
+        guarded.close()
+    assert broken.calls == ["start", "log", "close"]
+    (record,) = caplog.records
+    assert "mine failed at step 1" in record.getMessage()
+    assert "ConnectionError: log broke" in record.getMessage()
+
+
+def test_a_tracker_that_cannot_close_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken = Broken("close")
+    follow(Guarded("mine", broken), tmp_path, {1: 0.1, 2: 0.2})
+    assert broken.calls == ["start", "log", "log", "close"]
+    assert ["did not close" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_tracker_that_cannot_start_is_told_before_the_run(tmp_path: Path) -> None:
+    broken = Broken("start")
+    guarded = Guarded("mine", broken)
+    with pytest.raises(UserError, match=r'mine could not start \(ConnectionError: start broke\).*remove "mine"'):
+        guarded.start(tmp_path, "n", "")
+    guarded.log(1, {})
+    guarded.close()
+    assert broken.calls == ["start"]
