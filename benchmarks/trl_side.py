@@ -86,7 +86,7 @@ class TimedTrainer(GRPOTrainer):  # type: ignore[misc]
 
 
 def default_micro_batch(workload: Workload) -> int:
-    """Return all rollouts of a step on a GPU, and up to 32 on a CPU, where 512 at once took three times as long."""
+    """Return all rollouts of a step on a GPU, and at most 32 on a CPU, where 512 at once take twice as long."""
     if workload.device == "cuda":
         return workload.rows
     return max(size for size in range(1, 33) if workload.rows % size == 0)

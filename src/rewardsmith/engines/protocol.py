@@ -55,10 +55,6 @@ class Row:
     prompt: NDArray[np.int32]
     response: NDArray[np.int32]
 
-    def __len__(self) -> int:
-        """Count the tokens that the model reads: all but the last, which is only predicted."""
-        return max(1, len(self.prompt) + len(self.response) - 1)
-
 
 @dataclass(frozen=True)
 class Outputs:

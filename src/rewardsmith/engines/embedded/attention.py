@@ -16,7 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AttentionInterface
@@ -77,7 +79,7 @@ AttentionInterface.register(NAME, attend)
 
 
 class KeyValues:
-    """Keys and values of up to `rows` sequences of up to `length` tokens: [rows, length, K, D] for each layer."""
+    """Keys and values of up to `rows` sequences of up to `length` tokens: [rows, K, length, D] for each layer."""
 
     def __init__(self, rows: int, length: int) -> None:
         self.rows = rows
@@ -87,7 +89,7 @@ class KeyValues:
     def of(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return a layer's tensors, made when it is first seen: k and v show its heads, width, type and device."""
         if layer not in self.layers:
-            shape = (self.rows, self.length, k.shape[1])
+            shape = (self.rows, k.shape[1], self.length)
             self.layers[layer] = (k.new_zeros(*shape, k.shape[-1]), v.new_zeros(*shape, v.shape[-1]))
         return self.layers[layer]
 
@@ -95,29 +97,39 @@ class KeyValues:
         """Copy the first `length` tokens of the rows `sources` to the rows `targets`."""
         for pair in self.layers.values():
             for tensor in pair:
-                tensor[targets, :length] = tensor[sources, :length]
+                tensor[targets, :, :length] = tensor[sources, :, :length]
 
 
 class Packed:
     """Sequences laid end to end; each token sees its own sequence up to itself.
 
+    Sequences may begin alike: a prompt that several answers share stands among the N tokens once, and goes through
+    every layer once. Only attention sees it again in each of its sequences.
+
     Args:
-        lengths: tokens of each sequence, each at least 1.
+        sequences: for each sequence the places of its tokens among the N, in order; at least one token each.
         device: of the tensors.
     """
 
-    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        self.lengths = list(lengths)
-        self.longest = max(lengths)
-        self._same = all(length == self.longest for length in lengths)
-        columns_L = torch.arange(self.longest, device=device)
-        lengths_B = torch.tensor(self.lengths, device=device)
-        ends_B = lengths_B.cumsum(0)
-        self._real_BL = columns_L[None] < lengths_B[:, None]
-        self.positions_N = columns_L.expand(len(lengths), -1)[self._real_BL]
-        self._spread = ((ends_B - lengths_B)[:, None] + columns_L[None]).where(self._real_BL, 0).flatten()
-        self._gathered_N = self._real_BL.flatten().nonzero().squeeze(-1)
+    def __init__(self, sequences: Sequence[NDArray[np.int64]], device: torch.device) -> None:
+        lengths = np.array([len(sequence) for sequence in sequences])
+        self.count, self.longest = len(sequences), int(lengths.max())
+        places = np.concatenate([i * self.longest + np.arange(n) for i, n in enumerate(lengths)])
+        tokens = np.concatenate(sequences)
+        spread = np.zeros(self.count * self.longest, dtype=np.int64)
+        spread[places] = tokens
+        gathered = np.empty(int(tokens.max()) + 1, dtype=np.int64)
+        gathered[tokens] = places  # a shared token comes out the same from each of its sequences: any one will do
+        self._plain = np.array_equal(spread, np.arange(len(gathered)))
+        self._spread = torch.from_numpy(spread).to(device)
+        self._gathered_N = torch.from_numpy(gathered).to(device)
+        self.positions_N = self._gathered_N % self.longest
         self._bands: dict[int, Tensor] = {}
+
+    @classmethod
+    def apart(cls, lengths: Sequence[int], device: torch.device) -> Packed:
+        """Return the plan for sequences of these lengths that share nothing."""
+        return cls(consecutive(lengths), device)
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, cap: float | None
@@ -134,17 +146,19 @@ class Packed:
         band = self._band(window, q.device)
         if cap is not None:
             visible = torch.ones(self.longest, self.longest, dtype=torch.bool, device=q.device).tril()
-            out = capped_attention(q, k, v, visible if band is None else band, scale=scale, cap=cap)
+            hidden = ~(visible if band is None else band)
+            mask = torch.zeros_like(hidden, dtype=q.dtype).masked_fill_(hidden, -math.inf)
+            out = plain_attention(q, k, v, mask, scale=scale, cap=cap)
         else:
             out = sdpa(q, k, v, attn_mask=band, is_causal=band is None, scale=scale)
         flat = out.transpose(1, 2).reshape(-1, out.shape[1], out.shape[-1])
-        return (flat if self._same else flat.index_select(0, self._gathered_N))[None]
+        return (flat if self._plain else flat.index_select(0, self._gathered_N))[None]
 
     def _spread_rows(self, x: Tensor) -> Tensor:
         flat = x[0].transpose(0, 1)  # [N, heads, D]
-        if not self._same:
+        if not self._plain:
             flat = flat.index_select(0, self._spread)
-        return flat.reshape(len(self.lengths), self.longest, *flat.shape[1:]).transpose(1, 2)
+        return flat.reshape(self.count, self.longest, *flat.shape[1:]).transpose(1, 2)
 
     def _band(self, window: int | None, device: torch.device) -> Tensor | None:
         """Return which keys a query sees under a sliding window; None where the window hides nothing."""
@@ -169,24 +183,32 @@ class Prefill(Packed):
     def __init__(
         self, lengths: Sequence[int], rows: Sequence[Sequence[int]], cache: KeyValues, device: torch.device
     ) -> None:
-        super().__init__(lengths, device)
+        prompts = consecutive(lengths)
+        super().__init__(prompts, device)
         self._cache = cache
-        starts = torch.tensor([0, *self.lengths]).cumsum(0).tolist()
-        tokens = [
-            (r, p, start + p)
-            for mine, n, start in zip(rows, lengths, starts, strict=False)
-            for r in mine
-            for p in range(n)
-        ]
-        self._rows_M, self._positions_M, self._tokens_M = torch.tensor(tokens, device=device).unbind(-1)
+        copies = [(row, prompt) for prompt, mine in zip(prompts, rows, strict=True) for row in mine]
+        self._rows_M, self._positions_M, self._tokens_M = (
+            torch.from_numpy(np.concatenate(parts)).to(device)
+            for parts in (
+                [np.full(len(prompt), row) for row, prompt in copies],
+                [np.arange(len(prompt)) for _, prompt in copies],
+                [prompt for _, prompt in copies],
+            )
+        )
 
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, cap: float | None
     ) -> Tensor:
         """Keep k and v, then attend."""
         for kept, new in zip(self._cache.of(layer, k, v), (k, v), strict=True):
-            kept[self._rows_M, self._positions_M] = new[0].transpose(0, 1)[self._tokens_M]
+            kept[self._rows_M, :, self._positions_M] = new[0].transpose(0, 1)[self._tokens_M]
         return super().attend(layer, q, k, v, scale=scale, window=window, cap=cap)
+
+
+def consecutive(lengths: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Return the places of the tokens of sequences that lie end to end."""
+    ends = np.cumsum(lengths)
+    return [np.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
 class Decode:
@@ -214,15 +236,15 @@ class Decode:
         """
         rows, heads, _, width = q.shape
         keys, values = self._cache.of(layer, k, v)
-        keys[self._rows_R, self._positions_R] = k[:, :, 0]
-        values[self._rows_R, self._positions_R] = v[:, :, 0]
+        keys[self._rows_R, :, self._positions_R] = k[:, :, 0]
+        values[self._rows_R, :, self._positions_R] = v[:, :, 0]
         q = q.view(rows, k.shape[1], heads // k.shape[1], width)
-        k, v = (x[:rows, : self._length].transpose(1, 2) for x in (keys, values))
+        k, v = keys[:rows, :, : self._length], values[:rows, :, : self._length]
         mask = self._mask(window, q.dtype)
-        if cap is None:
+        if cap is None and q.device.type != "cpu":
             out = sdpa(q, k, v, attn_mask=mask.expand(*q.shape[:3], self._length), scale=scale)
-        else:
-            out = capped_attention(q, k, v, mask == 0, scale=scale, cap=cap)
+        else:  # a CPU's fused kernel is made for many queries; for one, two plain products are faster
+            out = plain_attention(q, k, v, mask, scale=scale, cap=cap)
         return out.reshape(rows, 1, heads, v.shape[-1])
 
     def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -237,8 +259,13 @@ class Decode:
         return self._masks[window, dtype]
 
 
-def capped_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, *, scale: float, cap: float) -> Tensor:
-    """Attend with soft-capped scores, cap · tanh(score / cap), which no fused kernel offers (Gemma 2)."""
-    scores = torch.tanh(q @ k.transpose(-1, -2) * (scale / cap)) * cap
-    weights = scores.float().masked_fill(~visible, -math.inf).softmax(-1)
-    return weights.to(v.dtype) @ v
+def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, cap: float | None) -> Tensor:
+    """Attend by two matrix products.
+
+    With `cap`, scores are bounded softly, cap · tanh(score / cap), which no fused kernel offers (Gemma 2). `mask` is
+    added to the scores.
+    """
+    scores = (q * scale) @ k.transpose(-1, -2)
+    if cap is not None:
+        scores = torch.tanh(scores / cap) * cap
+    return (scores + mask).softmax(-1, dtype=torch.float32).to(v.dtype) @ v

@@ -189,7 +189,7 @@ class EmbeddedEngine:
         """Yield the outputs for parts of the rows."""
         self._require_awake()
         width = max((len(row.response) for row in rows), default=0)
-        for chosen in micro_batches([len(row) for row in rows], self._budget):
+        for chosen in micro_batches(rows, self._budget):
             batch = pack(rows, chosen, width, self.device)
             with attention.planned(batch.plan):
                 hidden_MD = self._backbone(batch.tokens_1N, batch.positions_1N)[0, batch.at_M]

@@ -1,4 +1,4 @@
-"""Rows of tokens packed under a token budget, without padding."""
+"""Rows of tokens packed under a token budget, without padding; a prompt that rows share is there once."""
 
 from __future__ import annotations
 
@@ -15,21 +15,33 @@ from rewardsmith.engines.embedded.attention import Packed
 from rewardsmith.engines.protocol import Row
 
 
-def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Split rows into batches of at most `budget` tokens; a longer row has a batch of its own.
+def micro_batches(rows: Sequence[Row], budget: int) -> list[list[int]]:
+    """Split rows into batches that put at most `budget` tokens through the model; a longer row has one of its own.
 
-    Rows of like length come together, longest first, so that attention, which alone is padded, wastes little; and a
-    batch that does not fit the memory fails at once and not after an hour.
+    Rows with the same prompt come together, since they share it. Groups of like length come together, longest first, so
+    that attention, which alone is padded, wastes little; and a batch that does not fit the memory fails at once and not
+    after an hour.
     """
+    longest: dict[bytes, int] = {}
+    keys = [row.prompt.tobytes() for row in rows]
+    for key, row in zip(keys, rows, strict=True):
+        longest[key] = max(longest.get(key, 0), len(row.prompt) + len(row.response))
+    numbers = {key: i for i, key in enumerate(longest)}
     batches: list[list[int]] = []
     room = 0
-    for row in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if lengths[row] > room:
+    for i in sorted(range(len(rows)), key=lambda i: (-longest[keys[i]], numbers[keys[i]], -len(rows[i].response), i)):
+        shared = bool(batches) and keys[batches[-1][-1]] == keys[i]
+        if not batches or _cost(rows[i], shared=shared) > room:
             batches.append([])
-            room = max(budget, lengths[row])
-        batches[-1].append(row)
-        room -= lengths[row]
+            room, shared = budget, False
+        batches[-1].append(i)
+        room -= _cost(rows[i], shared=shared)
     return batches
+
+
+def _cost(row: Row, *, shared: bool) -> int:
+    """Count the tokens that a row adds to a pass; its last one is only predicted, never read."""
+    return max(0, len(row.response) - 1) + (0 if shared else len(row.prompt))
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class Pack:
 
 
 def pack(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.device) -> Pack:
-    """Lay the chosen rows end to end.
+    """Lay the chosen rows end to end, each prompt once.
 
     Args:
         rows: all rows of the batch.
@@ -72,17 +84,29 @@ def pack(rows: Sequence[Row], chosen: Sequence[int], width: int, device: torch.d
         device: of the tensors.
     """
     mine = [rows[i] for i in chosen]
-    lengths = [len(row) for row in mine]
-    tokens = np.concatenate(
-        [np.concatenate([row.prompt, row.response])[:n] for row, n in zip(mine, lengths, strict=True)]
-    )
-    starts = np.cumsum([0, *lengths[:-1]])
-    at = [s + len(r.prompt) - 1 + np.arange(len(r.response)) for s, r in zip(starts, mine, strict=True)]
+    prompts: dict[bytes, NDArray[np.int64]] = {}
+    tokens: list[NDArray[np.int32]] = []
+    sequences: list[NDArray[np.int64]] = []
+    count = 0
+
+    def lay(piece: NDArray[np.int32]) -> NDArray[np.int64]:
+        nonlocal count
+        tokens.append(piece)
+        count += len(piece)
+        return np.arange(count - len(piece), count)
+
+    for row in mine:
+        key = row.prompt.tobytes()
+        if key not in prompts:
+            prompts[key] = lay(row.prompt)
+        sequences.append(np.concatenate([prompts[key], lay(row.response[:-1])]))
+    # An answer token is predicted at the place before it: the first one at the end of the prompt.
+    at = [s[len(row.prompt) - 1 :][: len(row.response)] for s, row in zip(sequences, mine, strict=True)]
     answers = np.array([len(row.response) for row in mine])
     return Pack(
         rows=torch.tensor(list(chosen), device=device),
-        tokens_1N=_ids(tokens, device)[None],
-        plan=Packed(lengths, device),
+        tokens_1N=_ids(np.concatenate(tokens), device)[None],
+        plan=Packed(sequences, device),
         at_M=_ids(np.concatenate(at), device),
         targets_M=_ids(np.concatenate([row.response for row in mine]), device),
         mask_bT=torch.from_numpy(np.arange(width)[None] < answers[:, None]).to(device),

@@ -42,7 +42,7 @@ def check(model: Any, name: str) -> None:
 
 
 def _ours(model: Any, tokens: Tensor, length: int) -> Tensor:
-    plan = Packed([length] * (len(tokens) // length), tokens.device)
+    plan = Packed.apart([length] * (len(tokens) // length), tokens.device)
     with planned(plan):
         hidden = model.base_model(input_ids=tokens[None], position_ids=plan.positions_N[None], use_cache=False)
     if model.get_output_embeddings() is None:
