@@ -1,7 +1,13 @@
 """Every shape that an algorithm's signature declares is checked while the tests run."""
 
-import hypothesis
-import jaxtyping
+import os
+
+# Tests run side by side; threads that wait for each other by spinning would take the processors from the others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import hypothesis  # noqa: E402
+import jaxtyping  # noqa: E402
 
 # Before anything of ours is imported: annotations such as Float[Tensor, "B T"] become assertions.
 jaxtyping.install_import_hook("rewardsmith.algorithms", "beartype.beartype")

@@ -42,7 +42,7 @@ class ModelSettings(Settings):
         default=None, ge=1, description="answers written at a time; not set: 256 on a CPU, 512 on a GPU"
     )
     tokens_per_pass: int | None = Field(
-        default=None, ge=1, description="tokens of one pass when learning; not set: 8192 on a CPU, 32768 on a GPU"
+        default=None, ge=1, description="tokens of one pass when learning; not set: 8192 on a CPU, 16384 on a GPU"
     )
     recompute: bool = Field(
         default=False, description="gradient checkpointing: less memory, a third more time when learning"

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AttentionInterface
 
@@ -120,9 +121,11 @@ class Packed:
         spread[places] = tokens
         gathered = np.empty(int(tokens.max()) + 1, dtype=np.int64)
         gathered[tokens] = places  # a shared token comes out the same from each of its sequences: any one will do
+        extra = places[gathered[tokens] != places]
         self._plain = np.array_equal(spread, np.arange(len(gathered)))
         self._spread = torch.from_numpy(spread).to(device)
         self._gathered_N = torch.from_numpy(gathered).to(device)
+        self._extra = torch.from_numpy(extra).to(device)
         self.positions_N = self._gathered_N % self.longest
         self._bands: dict[int, Tensor] = {}
 
@@ -141,23 +144,24 @@ class Packed:
         """
         q, k, v = (self._spread_rows(x) for x in (q, k, v))
         groups = q.shape[1] // k.shape[1]
-        if groups > 1:
-            k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
         band = self._band(window, q.device)
+        fused = q.device.type == "cuda" and band is None and cap is None  # kernels that share keys among heads
+        if groups > 1 and not fused:
+            k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
         if cap is not None:
             visible = torch.ones(self.longest, self.longest, dtype=torch.bool, device=q.device).tril()
             hidden = ~(visible if band is None else band)
             mask = torch.zeros_like(hidden, dtype=q.dtype).masked_fill_(hidden, -math.inf)
             out = plain_attention(q, k, v, mask, scale=scale, cap=cap)
         else:
-            out = sdpa(q, k, v, attn_mask=band, is_causal=band is None, scale=scale)
+            out = sdpa(q, k, v, attn_mask=band, is_causal=band is None, scale=scale, enable_gqa=fused and groups > 1)
         flat = out.transpose(1, 2).reshape(-1, out.shape[1], out.shape[-1])
-        return (flat if self._plain else flat.index_select(0, self._gathered_N))[None]
+        return (flat if self._plain else _Gather.apply(flat, self._gathered_N))[None]  # type: ignore[no-untyped-call]
 
     def _spread_rows(self, x: Tensor) -> Tensor:
         flat = x[0].transpose(0, 1)  # [N, heads, D]
         if not self._plain:
-            flat = flat.index_select(0, self._spread)
+            flat = _Spread.apply(flat, self._spread, self._gathered_N, self._extra)  # type: ignore[no-untyped-call]
         return flat.reshape(self.count, self.longest, *flat.shape[1:]).transpose(1, 2)
 
     def _band(self, window: int | None, device: torch.device) -> Tensor | None:
@@ -168,6 +172,43 @@ class Packed:
             ones = torch.ones(self.longest, self.longest, dtype=torch.bool, device=device)
             self._bands[window] = ones.tril().triu(1 - window)
         return self._bands[window]
+
+
+class _Spread(torch.autograd.Function):
+    """Spread tokens [N, …] over their places; the gradient of a token is the sum over its places.
+
+    Most tokens have one place. Their gradients are picked, not added up: adding is slow, and on a GPU not repeatable.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, flat: Tensor, spread: Tensor, gathered_N: Tensor, extra: Tensor) -> Tensor:
+        ctx.save_for_backward(spread, gathered_N, extra)
+        return flat.index_select(0, spread)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        spread, gathered_N, extra = ctx.saved_tensors
+        result = grad.index_select(0, gathered_N)
+        if len(extra):
+            result.index_add_(0, spread[extra], grad[extra])
+        return result, None, None, None
+
+
+class _Gather(torch.autograd.Function):
+    """Pick each token [N, …] from one of its places; the other places have no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, flat: Tensor, gathered_N: Tensor) -> Tensor:
+        ctx.save_for_backward(gathered_N)
+        ctx.places = len(flat)
+        return flat.index_select(0, gathered_N)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (gathered_N,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.places, *grad.shape[1:]).index_copy_(0, gathered_N, grad), None
 
 
 class Prefill(Packed):

@@ -26,7 +26,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
 ROWS = {"cpu": 256, "cuda": 512}
-TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 32_768}
+TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 16_384}
 LEARNER_FILE = "learner.safetensors"
 
 
@@ -48,6 +48,7 @@ class EmbeddedEngine:
         self.stop_ids = loaded.stop_ids
         self.model: Any = loaded.model
         support.check(self.model, name)
+        support.fuse_norms(self.model)
         if settings.recompute:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         if settings.lora is not None:

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -188,8 +189,7 @@ class _Batch:
         self._length = [0] * size  # an upper bound of each row's tokens, kept on the host: asking the device would wait
         self._answers: list[dict[int, Answer]] = [{} for _ in requests]
         self._every_S = torch.arange(size, device=self._device)
-        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._recorded: set[tuple[int, int]] = set()
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph | None] = {}
         self._pool = torch.cuda.graph_pool_handle() if kind == "cuda" else None
 
     @property
@@ -228,16 +228,24 @@ class _Batch:
             self._decode(rows, length)
 
     def _replay(self, rows: int, length: int) -> None:
-        """Run a step as a CUDA graph: it is run plainly the first time, recorded the second, and then replayed."""
-        graph = self._graphs.get((rows, length))
-        if graph is None:
-            self._graphs[rows, length] = torch.cuda.CUDAGraph()
-            self._decode(rows, length)
-            return
-        if (rows, length) not in self._recorded:
-            with torch.cuda.graph(graph, pool=self._pool):
+        """Run a step as a CUDA graph: it is run plainly the first time, recorded the second, and then replayed.
+
+        The plain run is on the stream that records. So the workspace of its matrix products belongs to the stream, and
+        not to the memory of a graph, with which it would be freed while the next graph still uses it.
+        """
+        key, stream, now = (rows, length), recording_stream(), torch.cuda.current_stream()
+        if key not in self._graphs:
+            self._graphs[key] = None
+            stream.wait_stream(now)
+            with torch.cuda.stream(stream):
                 self._decode(rows, length)
-            self._recorded.add((rows, length))
+            now.wait_stream(stream)
+            return
+        graph = self._graphs[key]
+        if graph is None:
+            graph = self._graphs[key] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+                self._decode(rows, length)
         graph.replay()
 
     def _decode(self, rows: int, length: int) -> None:
@@ -251,7 +259,7 @@ class _Batch:
         """Sample the next token of the given rows and note it."""
         state, sampling = self._rows, self._sampling
         count_R, done_R, position_R = (x[rows_R] for x in (state.count_S, state.done_S, state.position_S))
-        logits_RV = self._g._head.logits(hidden_RD)
+        logits_RV = self._g._head.logits(hidden_RD).float()
         if sampling.min_tokens:
             early_R1 = (count_R < sampling.min_tokens)[:, None]
             stops_RK = logits_RV[:, self._g._stops_K]
@@ -358,6 +366,12 @@ class _Batch:
 
     def _ids(self, numbers: Sequence[int] | NDArray[np.integer]) -> Tensor:
         return torch.from_numpy(np.asarray(numbers, dtype=np.int64)).to(self._device)
+
+
+@cache
+def recording_stream() -> torch.cuda.Stream:
+    """Return the stream on which all graphs are recorded."""
+    return torch.cuda.Stream()
 
 
 def _up(count: int, step: int) -> int:

@@ -1,7 +1,7 @@
 r"""Log-probabilities and entropy of chosen tokens, without ever holding the logits of a batch.
 
 The head turns hidden states [N, D] into logits [N, V]; V may be 150,000, and N tens of thousands. Both passes walk
-over chunks of tokens: the forward pass keeps two numbers per token, the backward pass makes each chunk's logits again.
+over chunks of tokens: the forward pass keeps one number per token, the backward pass makes each chunk's logits again.
 
     z = (h Wᵀ + b) · scale,   l = cap · tanh(z / cap),   x = l / temperature
     log p(y) = x_y - log Σ_v e^{x_v},   H = log Σ_v e^{x_v} - Σ_v p_v x_v
@@ -39,13 +39,24 @@ class Head:
     cap: float | None = None
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """Return float32 logits [N, V]."""
+        """Return logits [N, V], in float32 unless the head is plain: then in its own type, for a softmax in float32."""
         logits_NV = nn.functional.linear(hidden_ND, self.weight, self.bias)
-        if self.weight.dtype != torch.float64:
-            logits_NV = logits_NV.float()
-        if self.scale != 1.0:
-            logits_NV = logits_NV * self.scale
-        return logits_NV if self.cap is None else torch.tanh(logits_NV / self.cap) * self.cap
+        if self.scale == 1.0 and self.cap is None:
+            return logits_NV
+        logits_NV = logits_NV.to(self.accurate).mul_(self.scale)
+        return logits_NV if self.cap is None else logits_NV.div_(self.cap).tanh_().mul_(self.cap)
+
+    @property
+    def accurate(self) -> torch.dtype:
+        """The type that probabilities are computed in."""
+        return torch.float64 if self.weight.dtype == torch.float64 else torch.float32
+
+    def logp(self, hidden_ND: Tensor, temperature: float) -> Tensor:
+        """Return the log-probabilities of all tokens, [N, V]."""
+        logits_NV = self.logits(hidden_ND)
+        if temperature != 1:
+            logits_NV = logits_NV.to(self.accurate).div_(temperature)
+        return logits_NV.log_softmax(-1, dtype=self.accurate)
 
     def token_logprobs(self, hidden_ND: Tensor, targets_N: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:
         """Return log p of each target [N] and the entropy at it [N], both with gradients, in float32."""
@@ -70,47 +81,47 @@ class _TokenLogprobs(torch.autograd.Function):
         temperature: float,
         chunk: int,
     ) -> tuple[Tensor, Tensor]:
-        logprobs, normalisers, entropies = [], [], []
+        logprobs_N = torch.empty(len(targets_N), dtype=head.accurate, device=hidden_ND.device)
+        entropy_N = torch.empty_like(logprobs_N)
         for start in range(0, len(hidden_ND), chunk):
-            targets = targets_N[start : start + chunk]
-            x = head.logits(hidden_ND[start : start + chunk]) / temperature
-            normaliser = x.logsumexp(-1)
-            logprobs.append(x.gather(-1, targets[:, None]).squeeze(-1) - normaliser)
-            entropies.append(normaliser - ((x - normaliser[:, None]).exp_() * x).sum(-1))
-            normalisers.append(normaliser)
-        normaliser_N, entropy_N = torch.cat(normalisers), torch.cat(entropies)
-        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, normaliser_N, entropy_N)
+            rows = slice(start, start + chunk)
+            logp_NV = head.logp(hidden_ND[rows], temperature)
+            logprobs_N[rows] = logp_NV.gather(-1, targets_N[rows, None]).squeeze(-1)
+            entropy_N[rows] = -torch.mul(logp_NV.exp(), logp_NV, out=logp_NV).sum(-1)
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, entropy_N)
         ctx.settings = (head, temperature, chunk)
-        return torch.cat(logprobs), entropy_N
+        return logprobs_N, entropy_N
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_logprob_N: Tensor, by_entropy_N: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_ND, weight_VD, bias_V, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
+        hidden_ND, weight_VD, bias_V, targets_N, entropy_N = ctx.saved_tensors
         head, temperature, chunk = ctx.settings
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         to_hidden = torch.empty_like(hidden_ND) if needs_hidden else None
-        to_weight = torch.zeros_like(weight_VD, dtype=normaliser_N.dtype) if needs_weight else None
-        to_bias = torch.zeros_like(bias_V, dtype=normaliser_N.dtype) if needs_bias else None
+        to_weight = torch.zeros_like(weight_VD, dtype=head.accurate) if needs_weight else None
+        to_bias = torch.zeros_like(bias_V, dtype=head.accurate) if needs_bias else None
         uses_entropy = bool(by_entropy_N.any())
         for start in range(0, len(hidden_ND), chunk):
             rows = slice(start, start + chunk)
+            by_logprob = by_logprob_N[rows, None] * (head.scale / temperature)
+            by_entropy = by_entropy_N[rows, None] * (head.scale / temperature)
             logits = head.logits(hidden_ND[rows])
-            slope = None if head.cap is None else 1 - (logits / head.cap).square()
-            logp = logits.div_(temperature).sub_(normaliser_N[rows, None])
-            p = logp.exp()
-            grad = p * -by_logprob_N[rows, None]
             if uses_entropy:
-                grad -= p * (logp + entropy_N[rows, None]) * by_entropy_N[rows, None]
-            grad.scatter_add_(-1, targets_N[rows, None], by_logprob_N[rows, None])
-            grad *= head.scale / temperature
-            if slope is not None:
-                grad *= slope
+                logp = head.logp(hidden_ND[rows], temperature)
+                p = logp.exp()
+                grad = -(by_logprob + (logp + entropy_N[rows, None]) * by_entropy) * p
+            else:
+                grad = (logits if temperature == 1 else logits / temperature).softmax(-1, dtype=head.accurate)
+                grad.mul_(-by_logprob)
+            grad.scatter_add_(-1, targets_N[rows, None], by_logprob)
+            if head.cap is not None:
+                grad *= 1 - (logits / head.cap).square()
             if to_bias is not None:
                 to_bias += grad.sum(0)
             grad = grad.to(hidden_ND.dtype)
             if to_hidden is not None:
-                to_hidden[rows] = grad @ weight_VD
+                torch.mm(grad, weight_VD, out=to_hidden[rows])
             if to_weight is not None:
                 to_weight += grad.T @ hidden_ND[rows]
         to_weight = None if to_weight is None else to_weight.to(weight_VD.dtype)

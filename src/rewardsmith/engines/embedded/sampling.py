@@ -36,7 +36,8 @@ def sample(logits_RV: Tensor, uniforms_R: Tensor, sampling: Sampling) -> tuple[T
     if sampling.temperature == 0:
         tokens_R = logits_RV.argmax(-1)
         return tokens_R, _chosen(logits_RV.log_softmax(-1), tokens_R)
-    logits_RV = logits_RV / sampling.temperature
+    if sampling.temperature != 1:
+        logits_RV = logits_RV / sampling.temperature
     if sampling.top_k or sampling.top_p < 1:
         logits_RV, order_RV = _cut(logits_RV, sampling)
         places_R, logprobs_R = _invert(logits_RV, uniforms_R)
@@ -45,13 +46,13 @@ def sample(logits_RV: Tensor, uniforms_R: Tensor, sampling: Sampling) -> tuple[T
 
 
 def _invert(logits_RV: Tensor, uniforms_R: Tensor) -> tuple[Tensor, Tensor]:
-    logprobs_RV = logits_RV.log_softmax(-1)
-    cumulative_RV = logprobs_RV.exp().cumsum(-1)
+    p_RV = logits_RV.softmax(-1)
+    cumulative_RV = p_RV.cumsum(-1)
     # Rounding may leave the last sum a little off 1, so the target is scaled by it and stays below it. A token of
     # probability 0 is never the first to pass. The clamp is for logits that are NaN, which the caller reports.
     target_R1 = (uniforms_R * cumulative_RV[:, -1])[:, None]
     places_R = torch.searchsorted(cumulative_RV, target_R1, right=True).squeeze(-1).clamp_(max=logits_RV.shape[-1] - 1)
-    return places_R, _chosen(logprobs_RV, places_R)
+    return places_R, _chosen(p_RV, places_R).log()
 
 
 def _cut(logits_RV: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
