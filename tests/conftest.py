@@ -6,8 +6,8 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import hypothesis  # noqa: E402
-import jaxtyping  # noqa: E402
+import hypothesis
+import jaxtyping
 
 # Before anything of ours is imported: annotations such as Float[Tensor, "B T"] become assertions.
 jaxtyping.install_import_hook("rewardsmith.algorithms", "beartype.beartype")

@@ -122,7 +122,7 @@ def test_a_mistake_deep_inside_a_composed_reward_has_the_whole_path() -> None:
 def test_all_mistakes_are_reported_at_once() -> None:
     recipe = table(steps=-1, loss="clp") | {"sed": 3}
     recipe["models"]["policy"] = {}
-    assert set(problems(recipe)) == {"models.policy.init", "stages.0.steps", "stages.0.loss.type", "sed"}
+    assert set(problems(recipe)) == {"models.policy", "stages.0.steps", "stages.0.loss.type", "sed"}
 
 
 @pytest.mark.parametrize(("recipe", "path"), [({}, "stages"), ({"stages": []}, "stages"), ({"stages": 1}, "stages")])
@@ -299,7 +299,8 @@ def test_the_explanation_of_every_named_algorithm_is_a_recipe(room: str) -> None
     names = {"advantage": ADVANTAGES, "loss": POLICY_LOSSES, "reduction": REDUCTIONS}[room]
     for name in names:
         chosen = {"type": name} | ({"length": 7} if name == "constant-length" else {})
-        recipe = parse_recipe(table(**{room: chosen}))
+        critic = {"critic": {"model": "policy"}} if name == "gae" else {}
+        recipe = parse_recipe(table(**{room: chosen}, **critic))
         assert parse_recipe(tomllib.loads(explain(recipe))) == recipe
 
 

@@ -27,7 +27,7 @@ def problems_of(
         path = ".".join(str(part) for part in detail["loc"])
         inner = detail.get("ctx", {}).get("problems")
         if inner is not None:  # found inside a component, which names its own paths
-            yield from (Problem(f"{path}.{p.path}" if path else p.path, p.message, p.value) for p in inner)
+            yield from (Problem(f"{path}.{p.path}".strip("."), p.message, p.value) for p in inner)
         else:
             yield Problem(path, *_worded(detail, model, owner, also))
 

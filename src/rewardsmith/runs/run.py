@@ -41,7 +41,8 @@ class Run:
         self._files = folder
         self._progress = progress
         self._engines: dict[str, EmbeddedEngine] = {}
-        self._changed: set[str] = set()
+        self._saved: set[str] = set()  # models that checkpoints hold
+        self._trained: set[str] = set()
         self._sources: dict[str, Source] = {}
         self._stage = ""
         self._best: dict[str, tuple[float, str]] = {}
@@ -62,8 +63,10 @@ class Run:
                 engine = self.engine(settings.copy_of).copy(settings, name=name)
             else:
                 engine = EmbeddedEngine.open(settings, seed=derive(self.seed, "weights", name) % 2**32, name=name)
-            if self._resumed is not None and name in self._changed:
+            if self._resumed is not None and name in self._saved:
                 engine.load(self._files.model(self._resumed, name))
+            elif settings.copy_of is not None:
+                self._saved.add(name)  # of what it is a copy may have changed when the run is resumed
             self._engines[name] = engine
         return self._engines[name]
 
@@ -124,7 +127,8 @@ class Run:
             for name, engine in trainer.learners.items():
                 engine.load_learner(self._files.model(self._resumed, name))
             trainer.restore(self._files.facts(self._resumed)["state"])
-        self._changed |= set(trainer.learners)
+        self._saved |= set(trainer.learners)
+        self._trained |= set(trainer.learners)
         self.summary.begin(stage.name, kind, trainer.steps)
         with self._progress.stage(stage.name, trainer.steps, max(0, done)):
             if done < 0:
@@ -186,12 +190,13 @@ class Run:
             "stage": index,
             "step": step,
             "state": state,
+            "trained": sorted(self._trained),
             "best": self._best,
             "steps": self._steps,
             "seconds": self._seconds,
             "summary": self.summary.as_json(),
         }
-        self._files.save(name, facts, {model: self.engine(model) for model in self._changed})
+        self._files.save(name, facts, {model: self.engine(model) for model in self._saved})
         saving = getattr(stage, "save", None)
         last = self._files.checkpoints()[-(saving.keep if saving else 1) :]
         best = {checkpoint for _, checkpoint in self._best.values()} if not saving or saving.best else set()
@@ -206,7 +211,7 @@ class Run:
         self._resumed = names[-1]
         facts = self._files.facts(self._resumed)
         try:
-            self._changed = set(facts["models"])
+            self._saved, self._trained = set(facts["models"]), set(facts["trained"])
             self._best = {stage: (float(value), str(name)) for stage, (value, name) in facts["best"].items()}
             self._steps = int(facts["steps"])
             self._begun = time.monotonic() - float(facts["seconds"])
@@ -220,7 +225,7 @@ class Run:
 
     def _publish(self) -> None:
         """Write every model that was trained as a plain Hugging Face folder."""
-        for name in sorted(self._changed):
+        for name in sorted(self._trained):
             with new_folder(self.folder / "models" / name) as folder:
                 self.engine(name).save(folder)
 

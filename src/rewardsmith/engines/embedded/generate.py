@@ -371,7 +371,7 @@ class _Batch:
 @cache
 def recording_stream() -> torch.cuda.Stream:
     """Return the stream on which all graphs are recorded."""
-    return torch.cuda.Stream()
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 def _up(count: int, step: int) -> int:
