@@ -4,7 +4,7 @@ VENV   := .venv
 PEERS  := .venv-peers
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart test check format bench parity clean
+.PHONY: help quickstart test check format bench bench-embedded parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -21,9 +21,8 @@ $(PEERS)/.ready: pyproject.toml
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers]"
 	@touch $@
 
-quickstart: $(VENV)/.ready ## explain the quickstart recipe, then watch a policy learn on one CPU core
-	$(RUN)rewardsmith explain recipes/quickstart.toml
-	$(RUN)python examples/one_screen.py
+quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, about two minutes on two CPU cores
+	$(RUN)rewardsmith run recipes/quickstart.toml
 
 test: $(VENV)/.ready ## run the tests
 	$(RUN)pytest -n 2
@@ -40,6 +39,9 @@ format: $(VENV)/.ready ## format the code and fix what can be fixed
 
 bench: $(PEERS)/.ready ## time the mathematics against verl's own functions
 	$(PEERS)/bin/python benchmarks/algorithms.py
+
+bench-embedded: $(VENV)/.ready $(PEERS)/.ready ## time policy steps of the embedded engine beside TRL's
+	$(RUN)python benchmarks/embedded.py
 
 parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that the tests compare with
 	$(PEERS)/bin/python -m tests.parity.make_references

@@ -71,7 +71,8 @@ def test_sleep_frees_the_device_and_wake_is_exact() -> None:
     before = engine.logprobs([row])
     used = torch.cuda.memory_allocated()
     engine.sleep()
-    assert torch.cuda.memory_allocated() < used / 2
+    parameters = sum(p.numel() for p in engine.model.parameters())
+    assert used - torch.cuda.memory_allocated() >= parameters * (2 + 4 + 8)  # weights, masters, moments
     engine.wake()
     assert torch.equal(engine.logprobs([row]), before)
     engine.update([row], lambda out: -out.logprobs_bT.sum(), lr=1e-3)

@@ -166,5 +166,7 @@ class CriticObjective:
 
 def explained_variance(values: Tensor, returns: Tensor) -> float:
     """Return how much of the returns' variance a critic explains: 1 is all of it, 0 is no better than a constant."""
+    if len(returns) < 2:
+        return 0.0
     spread = returns.var()
-    return float(1 - (returns - values).var() / spread) if len(returns) > 1 and float(spread) > 0 else 0.0
+    return float(1 - (returns - values).var() / spread) if float(spread) > 0 else 0.0

@@ -60,11 +60,7 @@ def measures(scored: Sequence[ScoredGroup], *, n: int, right_from: float) -> dic
     values = [[s.value for s in group.scores if s.value is not None] for group in scored]
     voting = [group for group in values if group]
     rollouts = [rollout for group in scored for rollout in group.group.rollouts]
-    metrics = {
-        "failed": 1 - sum(map(len, values)) / len(rollouts),
-        "truncated": _mean([r.stop_reason == "length" for r in rollouts]),
-        "length": _mean([len(r.tokens) for r in rollouts]),
-    }
+    metrics: dict[str, float] = {}
     if voting:
         metrics[f"mean@{n}"] = _mean([_mean(group) for group in voting])
         if n > 1:
@@ -73,7 +69,11 @@ def measures(scored: Sequence[ScoredGroup], *, n: int, right_from: float) -> dic
         passed = [pass_at_k(len(group), sum(v >= right_from for v in group), k) for group in values if len(group) >= k]
         if passed:
             metrics[f"pass@{k}"] = _mean(passed)
-    return metrics
+    return metrics | {
+        "length": _mean([len(r.tokens) for r in rollouts]),
+        "truncated": _mean([r.stop_reason == "length" for r in rollouts]),
+        "failed": 1 - sum(map(len, values)) / len(rollouts),
+    }
 
 
 def _mean(values: Sequence[float]) -> float:

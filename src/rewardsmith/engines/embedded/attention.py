@@ -282,9 +282,10 @@ class Decode:
         q = q.view(rows, k.shape[1], heads // k.shape[1], width)
         k, v = keys[:rows, :, : self._length], values[:rows, :, : self._length]
         mask = self._mask(window, q.dtype)
-        if cap is None and q.device.type != "cpu":
+        # Fused kernels are made for many queries. For one, two plain products are faster, but for narrow heads on a GPU.
+        if cap is None and q.device.type != "cpu" and width < 128:
             out = sdpa(q, k, v, attn_mask=mask.expand(*q.shape[:3], self._length), scale=scale)
-        else:  # a CPU's fused kernel is made for many queries; for one, two plain products are faster
+        else:
             out = plain_attention(q, k, v, mask, scale=scale, cap=cap)
         return out.reshape(rows, 1, heads, v.shape[-1])
 

@@ -93,6 +93,15 @@ class Rows:
         self.logprobs_ST = torch.zeros(rows, width + 1, device=device)
         self.uniforms_ST = torch.zeros(rows, width + 1, device=device)
 
+    def retire(self, rows_R: Tensor) -> None:
+        """Let rows stand still that belong to no one.
+
+        They stand at the start, where they see themselves however little of the cache is read: a row that saw nothing
+        would leave NaN behind, and a masked NaN is still NaN for whoever gets the row next.
+        """
+        self.done_S[rows_R] = True
+        self.position_S[rows_R] = 0
+
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy rows."""
         for tensor in vars(self).values():
@@ -337,7 +346,7 @@ class _Batch:
             if len(answers) == self._requests[number].n:
                 complete.append((number, tuple(answers[i] for i in range(len(answers)))))
                 self._answers[number] = {}
-        self._rows.done_S[index] = True  # a row that a stop text ended stands still too
+        self._rows.retire(index)
         return complete
 
     def _has_stop(self, row: int) -> bool:
@@ -359,7 +368,7 @@ class _Batch:
         longest = min(max(self._length[i] for i in sources), self._cache.length)
         self._rows.move(self._ids(sources), self._ids(targets))
         self._cache.move(self._ids(sources), self._ids(targets), longest)
-        self._rows.done_S[self._ids(sources)] = True
+        self._rows.retire(self._ids(sources))
         for source, target in zip(sources, targets, strict=True):
             self._owner[target], self._owner[source] = self._owner[source], None
             self._length[target] = self._length[source]
