@@ -67,7 +67,7 @@ def test_links_between_the_documents_lead_somewhere(page: Path) -> None:
 def test_the_targets_that_the_readme_names_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for page in ("README.md", "CONTRIBUTING.md"):
-        for target in re.findall(r"^make ([a-z]+)", "\n".join(blocks(page, "bash")), flags=re.M):
+        for target in re.findall(r"^make ([a-z-]+)", "\n".join(blocks(page, "bash")), flags=re.M):
             assert re.search(rf"^{target}:", makefile, flags=re.M), target
 
 

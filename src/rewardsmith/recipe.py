@@ -8,6 +8,7 @@ Everything is checked before any model is loaded, and all problems are reported 
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -69,7 +70,7 @@ def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
         raise RecipeError(source, problems_of(error, Recipe)) from None
-    problems = [*_dangling(recipe), *_repeated(recipe)]
+    problems = [*_dangling(recipe), *_repeated(recipe), *_unfit_names(recipe)]
     if problems:
         raise RecipeError(source, problems)
     return recipe
@@ -202,6 +203,15 @@ def _repeated(recipe: Recipe) -> Iterator[Problem]:
         if name in names:
             yield Problem(f"stages.{i}.name", "another stage has this name: give each its own", shown(name))
         names.add(name)
+
+
+def _unfit_names(recipe: Recipe) -> Iterator[Problem]:
+    """Yield a problem for every name of a stage or model that cannot be the name of a file."""
+    stages = [(f"stages.{i}.name", getattr(stage.settings, "name", "")) for i, stage in enumerate(recipe.stages)]
+    for path, name in [*stages, *((f"models.{name}", name) for name in recipe.models)]:
+        if name and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
+            message = "files are named after it: use up to 64 letters, digits, dots, dashes and underscores"
+            yield Problem(path, message, shown(name))
 
 
 def explain(recipe: Recipe) -> str:

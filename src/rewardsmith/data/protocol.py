@@ -9,7 +9,11 @@ from rewardsmith.types import Demonstration, Prompt
 
 
 class Source(Protocol):
-    """Gives prompts."""
+    """Gives prompts.
+
+    A source may have a method `check(*, demonstrations: bool)` too: it is called before any model is loaded, and raises
+    a `UserError` that names what is wrong.
+    """
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
         """Yield prompts; the same seed gives the same prompts in the same order."""

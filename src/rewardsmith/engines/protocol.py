@@ -104,9 +104,19 @@ class Engine(Protocol):
         ...
 
     def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, *, n: int, seeds: Sequence[int], version: int = 0
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        n: int,
+        seeds: Sequence[int],
+        version: int = 0,
+        tick: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[tuple[int, RolloutGroup]]:
-        """Yield (number of the prompt, its n rollouts) as groups are complete; the order is not that of the prompts."""
+        """Yield (number of the prompt, its n rollouts) as groups are complete; the order is not that of the prompts.
+
+        `tick` is called often; what it raises ends the work.
+        """
         ...
 
     def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0) -> Tensor:

@@ -10,6 +10,7 @@ const cutNote = (item) => (item.cut ? el("p", { class: "soft small" }, `… ${pl
 // ---- what was reached ----------------------------------------------------------------------------------------------
 
 const STATE = { finished: "✓ finished", running: "… still running when this was written", stopped: "■ stopped early",
+  failed: "✗ ended by an error",
   unknown: "? no summary: killed, or still running" };
 
 function top() {

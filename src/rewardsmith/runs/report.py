@@ -35,7 +35,7 @@ MAX_STAGES = 64
 MAX_RECIPE = 200_000
 """Characters of the recipe that are shown."""
 
-_STATES = ("finished", "stopped", "running")
+_STATES = ("finished", "stopped", "failed", "running")
 
 
 def write_report(folder: Path) -> Path:

@@ -106,8 +106,8 @@ class Run:
                     )
             self._publish()
             self.summary.state = "finished"
-        except Stopped:
-            self.summary.state = "stopped"
+        except BaseException as error:
+            self.summary.state = "stopped" if isinstance(error, Stopped) else "failed"
             raise
         finally:
             self.summary.seconds = self._seconds

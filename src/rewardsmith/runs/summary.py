@@ -38,7 +38,7 @@ class Summary:
 
     Attributes:
         title: of the recipe.
-        state: `running`, `finished` or `stopped`.
+        state: `running`, `finished`, `stopped` or `failed`.
         seconds: how long it took so far.
         stages: those that have begun.
     """

@@ -25,20 +25,17 @@ class Collected:
 
     Attributes:
         kept: the groups to learn from.
+        sampled: every group that was written in this step, kept or not.
         rejected: the other groups, each with the reason.
         counts: groups by fate: `kept`, `surplus`, `reused`, and each reason of a rejection.
         rounds: how often prompts were drawn.
     """
 
     kept: list[ScoredGroup] = field(default_factory=list)
+    sampled: list[ScoredGroup] = field(default_factory=list)
     rejected: list[tuple[ScoredGroup, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
-
-    @property
-    def sampled(self) -> list[ScoredGroup]:
-        """Every group that was written in this step, kept or not."""
-        return [*self.kept, *(scored for scored, _ in self.rejected)]
 
 
 class Collector:
@@ -91,6 +88,7 @@ class Collector:
             missing = stage.prompts_per_step - len(found.kept)
             prompts = self._take(math.ceil(missing * select.oversample), found.counts)
             for scored in await self._write(prompts, step, found.rounds):
+                found.sampled.append(scored)
                 reason = rejection(scored, select)
                 if reason is None:
                     found.kept.append(scored)

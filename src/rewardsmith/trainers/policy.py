@@ -217,6 +217,7 @@ class PolicyTrainer:
         rewards = [answer.scores[0].value for answer in answers]
         lost = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is None]
         found.rejected += [(scored, "no_baseline") for scored in lost]
+        found.counts["no_baseline"] = len(lost)
         found.kept = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is not None]
         return torch.tensor([reward for reward in rewards if reward is not None], device=self._policy.device)
 

@@ -31,14 +31,14 @@ async def generate_and_score(
         n: answers to each prompt.
         seeds: one for each prompt.
         version: of the policy.
-        pause: called now and then; what it raises ends the work.
+        pause: called often; what it raises ends the work.
     """
     tasks: dict[int, asyncio.Task[ScoredGroup]] = {}
     try:
         async with asyncio.TaskGroup() as scoring:
-            async for number, group in engine.generate(prompts, sampling, n=n, seeds=seeds, version=version):
+            written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, tick=pause)
+            async for number, group in written:
                 tasks[number] = scoring.create_task(score(reward, group))
-                pause()
     except BaseExceptionGroup as several:  # a task group wraps even a single cause
         raise several.exceptions[0] from None
     return [tasks[i].result() for i in range(len(prompts))]

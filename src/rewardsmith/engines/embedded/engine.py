@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rewardsmith.engines.embedded import adapters, attention, support
 from rewardsmith.engines.embedded.generate import Generator, Request
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.learner import Learner
-from rewardsmith.engines.embedded.loading import Loaded, load, require_chat_template, save_folder
+from rewardsmith.engines.embedded.loading import Loaded, load, place, require_chat_template, save_folder
 from rewardsmith.engines.embedded.packing import Pack, micro_batches, pack
 from rewardsmith.engines.embedded.weights import read_tensors, restore_weights, write_tensors
 from rewardsmith.engines.protocol import Loss, Outputs, Row, Sampling, Step
@@ -75,11 +75,17 @@ class EmbeddedEngine:
     def copy(self, settings: ModelSettings | None = None, *, name: str) -> EmbeddedEngine:
         """Return an engine with the same weights and no optimizer; `settings` may give it another head."""
         settings = settings or self.settings.model_copy(update={"lora": None})
+        device, dtype = place(
+            self.device.type if settings.device == "auto" else settings.device,
+            str(self.dtype).removeprefix("torch.") if settings.dtype == "auto" else settings.dtype,
+        )
         model = copy.deepcopy(adapters.merged(self.model))
         if settings.head != self.settings.head:
             model = support.with_head(model, settings.head)
-        loaded = Loaded(model, self.tokenizer, self.device, self.dtype, self.stop_ids)
-        return EmbeddedEngine(loaded, settings, name=name)
+        model.to(device)
+        for parameter in model.parameters():  # not the buffers: rotary frequencies need all their digits
+            parameter.data = parameter.data.to(dtype)
+        return EmbeddedEngine(Loaded(model, self.tokenizer, device, dtype, self.stop_ids), settings, name=name)
 
     # ---- text to tokens --------------------------------------------------------------------------------------------
 
@@ -103,7 +109,14 @@ class EmbeddedEngine:
     # ---- generating ------------------------------------------------------------------------------------------------
 
     async def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, *, n: int, seeds: Sequence[int], version: int = 0
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        n: int,
+        seeds: Sequence[int],
+        version: int = 0,
+        tick: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[tuple[int, RolloutGroup]]:
         """Yield (number of the prompt, its n rollouts) as groups are complete; other coroutines run in between.
 
@@ -121,7 +134,7 @@ class EmbeddedEngine:
             self.device,
             rows=self._rows,
         )
-        async for number, answers in generator.answer(requests, sampling):
+        async for number, answers in generator.answer(requests, sampling, tick):
             rollouts = [Rollout(a.text, a.tokens, a.logprobs, "stop" if a.stopped else "length") for a in answers]
             yield number, RolloutGroup(prompts[number], rollouts, version)
 

@@ -139,11 +139,12 @@ class Generator:
         self._rows = rows
 
     async def answer(
-        self, requests: Sequence[Request], sampling: Sampling
+        self, requests: Sequence[Request], sampling: Sampling, tick: Callable[[], None] = lambda: None
     ) -> AsyncIterator[tuple[int, tuple[Answer, ...]]]:
         """Yield (number of the request, its answers) as soon as all answers of a request are there.
 
-        Between two decoding steps the event loop runs, so groups are scored while others are still written.
+        Between two decoding steps the event loop runs, so groups are scored while others are still written; then `tick`
+        is called, and what it raises ends the work.
         """
         if not requests:
             return
@@ -156,6 +157,7 @@ class Generator:
             for number, answers in finished:
                 yield number, answers
             await asyncio.sleep(0)
+            tick()
 
     def _answer(self, tokens: NDArray[np.int32], logprobs: NDArray[np.float32], stops: tuple[str, ...]) -> Answer:
         """Return a finished row; what follows the first stop text is cut off."""

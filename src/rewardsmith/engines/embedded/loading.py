@@ -38,6 +38,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from rewardsmith.engines.embedded.support import without_dropout
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
 from rewardsmith.errors import UserError, listing, nearest
 
@@ -98,7 +99,7 @@ def load(
     Raises:
         UserError: there is no such model, it cannot be used here, or its files are damaged or do not fit together.
     """
-    where, precision = _place(device, dtype)
+    where, precision = place(device, dtype)
     folder = None if _is_tiny(init) else _folder(init)  # a download may take long, and shows its progress
     with _quiet():
         if folder is None:
@@ -115,9 +116,7 @@ def load(
         # After the model is made: an embedding never learns the row of a padding token that it was made with, and
         # padding may be the end token.
         model.config.pad_token_id = text_config.pad_token_id = tokenizer.pad_token_id
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = 0.0  # sampled and trained log-probabilities must agree
+    without_dropout(model)
     return Loaded(model.train(), tokenizer, where, precision, _stop_ids(model, tokenizer))
 
 
@@ -172,7 +171,8 @@ def _quiet() -> Iterator[None]:
                 disable_progress_bars()
 
 
-def _place(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
+def place(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
+    """Return where and in which precision a model runs; a `UserError` where there is no GPU but one was asked for."""
     found = torch.cuda.is_available()
     if device == "cuda" and not found:
         reason = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no GPU"

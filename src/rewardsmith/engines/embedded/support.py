@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
 from rewardsmith.engines.embedded.attention import NAME, Packed, planned
@@ -88,7 +88,14 @@ def fuse_norms(model: Any) -> None:
 
 
 def _rms_norm(module: Any, eps: float, hidden_states: Tensor) -> Tensor:
-    return torch.nn.functional.rms_norm(hidden_states, module.weight.shape, module.weight, eps)
+    return nn.functional.rms_norm(hidden_states, module.weight.shape, module.weight, eps)
+
+
+def without_dropout(model: nn.Module) -> None:
+    """Switch dropout off for good: sampled and trained log-probabilities must agree."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
 
 
 def with_head(model: Any, head: Literal["language", "scalar"]) -> Any:
@@ -98,7 +105,11 @@ def with_head(model: Any, head: Literal["language", "scalar"]) -> Any:
     config = copy.deepcopy(model.config)
     config.num_labels = 1
     make = AutoModelForSequenceClassification.from_config
-    other = make(config, attn_implementation=NAME).to(model.device, model.dtype)  # type: ignore[no-untyped-call]
+    other = make(config, attn_implementation=NAME)  # type: ignore[no-untyped-call]
+    other.to(model.device)
+    for parameter in other.parameters():  # not the buffers: rotary frequencies need all their digits
+        parameter.data = parameter.data.to(model.dtype)
     other.base_model.load_state_dict(model.base_model.state_dict())
-    torch.nn.init.zeros_(other.score.weight)
+    nn.init.zeros_(other.score.weight)
+    without_dropout(other)
     return other.train()

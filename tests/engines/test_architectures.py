@@ -1,0 +1,113 @@
+"""Architectures beyond the tiny ones: run exactly as transformers runs them, or refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.protocol import Sampling
+from rewardsmith.errors import UserError
+
+from .running import answer, ask, open_config, plain_logprobs, random_rows, tokens_of
+
+MIXED = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENT = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
+OTHERS: dict[str, dict[str, Any]] = {
+    "cohere2": {**MIXED, "num_key_value_heads": 2, "logit_scale": 0.0625},
+    "granite": {"logits_scaling": 8.0, "embedding_multiplier": 2.0},
+    "phi3": {"sliding_window": 16},
+    "gpt_neox": {},
+    "qwen3_moe": EXPERTS,
+    "deepseek_v3": {**LATENT, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+}
+RENAMED = pytest.mark.xfail(strict=True, reason="transformers saves these weights under other names than it uses")
+NO_WINDOW = pytest.mark.xfail(strict=True, reason="the window is in the mask alone, and six tokens do not show it")
+NOT_OURS = pytest.mark.xfail(strict=True, reason="another error than a UserError")
+FUNCTION = pytest.mark.xfail(strict=True, reason="dropout that is a function and no module stays on")
+
+
+def assert_as_transformers(engine: EmbeddedEngine, folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    sampling = Sampling(temperature=0, max_tokens=24)
+    texts = ["7", "a text that is longer than the window"]
+    rows = random_rows(0, [(3, 5), (3, 30), (20, 4)])
+    for row, found in zip(rows, engine.logprobs(rows), strict=True):
+        with torch.no_grad():
+            torch.testing.assert_close(found[: len(row.response)], plain_logprobs(model, row), atol=1e-4, rtol=1e-4)
+    for text, written in zip(texts, tokens_of(answer(engine, texts, sampling)), strict=True):
+        ids = torch.from_numpy(engine.encode(ask(text)).astype(np.int64))[None]
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)
+        assert written[0] == expected[0, ids.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_architectures_are_run_as_transformers_runs_them(kind: str, tmp_path: Path) -> None:
+    assert_as_transformers(open_config(kind, tmp_path, **OTHERS[kind]), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "phi3",
+        *(pytest.param(kind, marks=RENAMED) for kind in ("gpt_neox", "qwen3_moe", "deepseek_v3")),
+    ],
+)
+def test_the_weights_of_other_architectures_come_back(kind: str, tmp_path: Path) -> None:
+    engine = open_config(kind, tmp_path / "first", **OTHERS[kind])
+    expected = {name: tensor.clone() for name, tensor in engine.model.state_dict().items()}
+    engine.save(tmp_path / "second")
+    with torch.no_grad():
+        for p in engine.model.parameters():
+            p.zero_()
+    engine.load(tmp_path / "second")
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in engine.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        pytest.param("qwen2_moe", {**EXPERTS, **MIXED, "shared_expert_intermediate_size": 32}, marks=NO_WINDOW),
+        pytest.param("phimoe", {"num_local_experts": 4, "sliding_window": 16}, marks=NO_WINDOW),
+    ],
+)
+def test_a_window_that_attention_is_not_told_of_is_seen_or_refused(
+    kind: str, shape: dict[str, Any], tmp_path: Path
+) -> None:
+    try:
+        engine = open_config(kind, tmp_path, use_sliding_window=True, **shape)
+    except UserError:
+        return
+    assert_as_transformers(engine, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("gpt_neo", {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 4}),
+        ("bloom", {"n_layer": 2, "n_head": 4}),
+        ("mamba", {}),
+        ("llama4_text", {"attention_chunk_size": 8}),
+        ("lfm2", {"layer_types": ["conv", "full_attention"]}),
+        pytest.param("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 256}, marks=NOT_OURS),
+        pytest.param("gpt_oss", {**MIXED, "num_local_experts": 4}, marks=NOT_OURS),
+    ],
+)
+def test_an_architecture_that_cannot_be_run_exactly_is_refused(
+    kind: str, shape: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError):
+        open_config(kind, tmp_path, **shape)
+
+
+@FUNCTION
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("opt", {"ffn_dim": 96, "word_embed_proj_dim": 64}), ("seed_oss", {"head_dim": 16})]
+)
+def test_dropout_is_off_wherever_it_is(kind: str, shape: dict[str, Any], tmp_path: Path) -> None:
+    assert_as_transformers(open_config(kind, tmp_path, **shape), tmp_path)

@@ -1,0 +1,117 @@
+"""Log-probabilities and entropy of chosen tokens, against autograd and differences."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from rewardsmith.engines.embedded import heads
+from rewardsmith.engines.embedded.heads import Head
+
+N, D, V = 11, 5, 7
+HEADS = [
+    {"bias": bias, "scale": scale, "cap": cap}
+    for bias, scale, cap in itertools.product([False, True], [1.0, 0.4], [None, 2.0])
+]
+
+
+def numbers(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight, bias = (
+        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((N, D), (V, D), (V,))
+    )
+    targets = torch.randint(V, (N,), generator=generator)
+    return hidden.to(dtype), weight.to(dtype), bias.to(dtype), targets
+
+
+def by_definition(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: float, cap: float | None, temperature: float
+) -> Tensor:
+    """Return all log-probabilities, [N, V]."""
+    logits = hidden @ weight.T * scale if bias is None else (hidden @ weight.T + bias) * scale
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    return torch.log_softmax(logits / temperature, -1)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 11, 100])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("parts", HEADS, ids=str)
+def test_numbers_and_gradients(
+    parts: dict[str, float | None], temperature: float, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(heads.CHUNK_ELEMENTS, "cpu", chunk * V)
+    hidden, weight, bias, targets = numbers()
+    scale, cap = float(parts["scale"] or 1), parts["cap"]
+    inputs = [x.requires_grad_() for x in ((hidden, weight, bias) if parts["bias"] else (hidden, weight))]
+
+    def ours(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return Head(weight, bias, scale, cap).token_logprobs(hidden, targets, temperature=temperature)
+
+    logp = by_definition(hidden, weight, bias if parts["bias"] else None, scale, cap, temperature)
+    logprobs, entropy = ours(*inputs)
+    expected = (logp.gather(-1, targets[:, None])[:, 0], -(logp.exp() * logp).sum(-1))
+    torch.testing.assert_close((logprobs, entropy), expected)
+    for by_logprob, by_entropy in ((1.0, 0.0), (0.0, 1.0), (1.0, -0.5)):
+        weights = torch.linspace(-1, 2, N, dtype=torch.float64)
+        found, wanted = (
+            torch.autograd.grad((weights * (by_logprob * a + by_entropy * b)).sum(), inputs, retain_graph=True)
+            for a, b in ((logprobs, entropy), expected)
+        )
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("parts", HEADS[-2:] + HEADS[:1], ids=str)
+def test_gradients_are_differences(parts: dict[str, float | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(heads.CHUNK_ELEMENTS, "cpu", 4 * V)
+    hidden, weight, bias, targets = numbers()
+    scale, cap = float(parts["scale"] or 1), parts["cap"]
+    assert torch.autograd.gradcheck(
+        lambda h, w, b: Head(w, b, scale, cap).token_logprobs(h, targets, temperature=0.7),
+        [x.requires_grad_() for x in (hidden, weight, bias)],
+    )
+
+
+def test_what_needs_no_gradient_gets_none() -> None:
+    hidden, weight, bias, targets = numbers()
+    for needed in (hidden, weight, bias):
+        for x in (hidden, weight, bias):
+            x.requires_grad_(x is needed).grad = None
+        logprobs, _ = Head(weight, bias).token_logprobs(hidden, targets, temperature=1.0)
+        logprobs.sum().backward()
+        assert [x.grad is not None for x in (hidden, weight, bias)] == [x is needed for x in (hidden, weight, bias)]
+
+
+def test_large_logits_overflow_nowhere() -> None:
+    hidden, weight, _, targets = numbers(torch.float32)
+    hidden = (hidden * 1e4).requires_grad_()
+    logprobs, entropy = Head(weight).token_logprobs(hidden, targets, temperature=0.5)
+    (logprobs.sum() + entropy.sum()).backward()
+    assert all(bool(x.isfinite().all()) for x in (logprobs, entropy, hidden.grad))
+
+
+def test_bfloat16_weights_give_float32_probabilities() -> None:
+    hidden, weight, bias, targets = numbers(torch.bfloat16)
+    logprobs, entropy = Head(weight, bias).token_logprobs(hidden, targets, temperature=0.7)
+    assert logprobs.dtype == entropy.dtype == torch.float32
+    logits = torch.nn.functional.linear(hidden, weight, bias).float()
+    expected = (logits / 0.7).log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+    torch.testing.assert_close(logprobs, expected)
+
+
+@pytest.mark.xfail(strict=True, reason="the backward pass divides bfloat16 logits by the temperature in bfloat16")
+def test_the_gradient_in_bfloat16_is_that_of_the_same_logits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(shape, generator=generator) * 3 for shape in ((64, 16), (50, 16)))
+    hidden, weight = hidden.bfloat16(), weight.bfloat16().requires_grad_()
+    targets = torch.randint(50, (64,), generator=generator)
+    logits = torch.nn.functional.linear(hidden, weight).float()  # as rounded as in the forward pass
+    gaps = []
+    for temperature in (1.0, 0.7):
+        logprobs, _ = Head(weight).token_logprobs(hidden, targets, temperature=temperature)
+        (found,) = torch.autograd.grad(logprobs.sum(), weight)
+        by_logits = (torch.nn.functional.one_hot(targets, 50) - (logits / temperature).softmax(-1)) / temperature
+        expected = by_logits.T @ hidden.float()
+        gaps.append(float((found.float() - expected).detach().norm() / expected.detach().norm()))
+    assert gaps[1] < 1.5 * gaps[0]

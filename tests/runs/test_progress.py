@@ -1,0 +1,108 @@
+"""What the user sees while a run is going."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from rewardsmith.runs import progress as module
+from rewardsmith.runs.progress import Progress
+from rewardsmith.runs.summary import Summary
+from rewardsmith.trainers.protocol import Update
+
+STEP = {"loss": 0.1234, "reward/mean": 0.4567, "reward/accuracy": 0.25, "reward/failed": 0.125, "tokens/s": 12345.6}
+
+
+def shown(*updates: Update, total: int = 10, done: int = 0, terminal: bool = False) -> str:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=160, _environ={})
+    progress = Progress(console)
+    with progress.stage("policy", total, done):
+        for update in updates:
+            progress.step(update)
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+
+
+def test_without_a_terminal_there_are_lines_and_no_control_codes() -> None:
+    text = shown(Update(0, {"validation/mean@2": 0.375}), Update(10, STEP))
+    assert text.splitlines() == [
+        "policy: 10 steps",
+        "policy 0/10  held out 37.5%",
+        "policy 10/10  loss 0.123  reward 0.457  right 25%  failed 12%  12,346 tokens/s  held out 37.5%",
+    ]
+
+
+def test_a_resumed_stage_says_where_it_goes_on() -> None:
+    assert shown(done=4).splitlines() == ["policy: 10 steps, going on after 4"]
+
+
+def test_quick_steps_are_not_all_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(shown(*(Update(i, STEP) for i in range(11))).splitlines()) == 3
+    monkeypatch.setattr(module, "_QUIET_SECONDS", -1.0)  # as if each took long
+    assert len(shown(*(Update(i, STEP) for i in range(11))).splitlines()) == 12
+
+
+def test_a_terminal_shows_the_step_the_numbers_and_the_time_left() -> None:
+    text = shown(Update(3, STEP), Update(4, STEP | {"validation/mean@2": 0.5}), terminal=True)
+    last = text.splitlines()[-1]
+    for part in ("policy", "4/10", "reward 0.457", "right 25%", "failed 12%", "12,346 tokens/s", "held out 50.0%"):
+        assert part in last, part
+    assert re.search(r"\d:\d\d:\d\d left +(\d:\d\d:\d\d|-:--:--)", last)
+
+
+def test_a_terminal_goes_on_where_a_stage_was_stopped() -> None:
+    assert "7/10" in shown(Update(7, STEP), done=6, terminal=True).splitlines()[-1]
+
+
+@pytest.mark.xfail(strict=True, reason="numbers that are 0 are left out, as if they had not been measured")
+def test_a_reward_of_zero_is_shown() -> None:
+    """A run in which nothing is right is the one where this number matters most."""
+    text = shown(Update(10, {"reward/mean": 0.0, "reward/accuracy": 0.0}))
+    assert "reward 0.000  right 0%" in text
+
+
+def test_names_with_brackets_are_not_markup() -> None:
+    console = Console(file=io.StringIO(), width=160, _environ={})
+    Progress(console).say("loading policy: [bold]models[/]")
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == "loading policy: [bold]models[/]\n"
+
+
+# ---- the summary at the end --------------------------------------------------------------------------------
+
+
+def summary() -> Summary:
+    made = Summary("a title")
+    made.begin("sft", "sft", 3)
+    made.note("sft", Update(3, {"loss": 1.0}), 2.0)
+    made.begin("policy", "policy", 2)
+    made.note("policy", Update(0, {"validation/mean@2": 0.25, "validation/failed": 0.0}), 3.0)
+    made.note("policy", Update(1, {"reward/mean": 0.5}), 5.0)
+    made.note("policy", Update(2, {"validation/mean@2": 0.75, "validation/failed": 0.0}), 7.0)
+    return made
+
+
+def test_the_summary_keeps_the_first_and_the_last_validation() -> None:
+    sft, policy = summary().stages
+    assert (sft.seconds, policy.seconds) == (2.0, 5.0)
+    assert sft.before == sft.after == {}
+    assert policy.before["validation/mean@2"] == 0.25
+    assert policy.after["validation/mean@2"] == 0.75
+
+
+def test_the_summary_survives_its_checkpoint() -> None:
+    made = summary()
+    again = Summary.of(made.as_json())
+    assert again == made
+    again.begin("policy", "policy", 2)
+    assert len(again.stages) == 2
+
+
+def test_the_table_shows_shares_as_percentages() -> None:
+    console = Console(file=io.StringIO(), width=100, _environ={})
+    console.print(summary().table())
+    assert isinstance(console.file, io.StringIO)
+    row = next(line for line in console.file.getvalue().splitlines() if "mean@2" in line)
+    assert re.findall(r"[\d.]+%", row) == ["25.0%", "75.0%"]
+    assert "5 s" in row

@@ -1,0 +1,71 @@
+"""Draws without end and where they go on; learning rates; seeds."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardsmith.engines.settings import OptimizerSettings
+from rewardsmith.errors import UserError
+from rewardsmith.trainers.protocol import Draws, derive, learning_rate
+
+
+def shuffled(count: int) -> Draws[int]:
+    def items(seed: int) -> Iterator[int]:
+        return iter(random.Random(seed).sample(range(count), count))
+
+    return Draws(items, 7, "train")
+
+
+@given(count=st.integers(1, 6), sizes=st.lists(st.integers(0, 9), max_size=5))
+def test_every_pass_has_every_item_once(count: int, sizes: list[int]) -> None:
+    draws = shuffled(count)
+    taken = [item for size in sizes for item in draws.take(size)]
+    assert len(taken) == sum(sizes)
+    for start in range(0, len(taken) - count + 1, count):
+        assert sorted(taken[start : start + count]) == list(range(count))
+    assert taken == shuffled(count).take(len(taken))  # the sizes do not matter
+
+
+def test_passes_have_orders_of_their_own() -> None:
+    taken = shuffled(20).take(60)
+    assert len({tuple(taken[i : i + 20]) for i in (0, 20, 40)}) == 3
+
+
+@given(count=st.integers(1, 6), before=st.integers(0, 20), after=st.integers(1, 8))
+def test_a_restored_position_goes_on_with_the_next_item(count: int, before: int, after: int) -> None:
+    draws, again = shuffled(count), shuffled(count)
+    draws.take(before)
+    again.restore(draws.state())
+    assert again.take(after) == draws.take(after)
+
+
+def test_a_source_that_has_shrunk_is_named() -> None:
+    draws = shuffled(5)
+    draws.take(4)
+    with pytest.raises(UserError, match=r"data\.train has fewer than 4 items now: the data changed"):
+        shuffled(3).restore(draws.state())
+
+
+def test_an_empty_source_is_named() -> None:
+    with pytest.raises(UserError, match=r"data\.train is empty"):
+        shuffled(0).take(1)
+
+
+@given(warmup=st.integers(0, 6), total=st.integers(1, 12), schedule=st.sampled_from(["constant", "linear", "cosine"]))
+def test_no_step_is_lost_and_the_peak_is_reached(warmup: int, total: int, schedule: str) -> None:
+    optimizer = OptimizerSettings(lr=0.5, warmup=warmup, schedule=schedule)  # type: ignore[arg-type]
+    rates = [learning_rate(optimizer, done, total) for done in range(total)]
+    assert all(0 < rate <= 0.5 for rate in rates)
+    assert rates[:warmup] == pytest.approx([0.5 * (i + 1) / warmup for i in range(min(warmup, total))])
+    if total > warmup:
+        assert rates[warmup] == pytest.approx(0.5)
+        assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
+
+
+def test_seeds_are_apart() -> None:
+    seeds = {derive(0), derive(1), derive(0, 1), derive(0, "1", 2), derive(0, "a"), derive(0, 1, 0), derive(0, 0, 1)}
+    assert len(seeds) == 7
+    assert all(0 <= seed < 2**63 for seed in seeds)

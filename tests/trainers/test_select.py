@@ -1,0 +1,109 @@
+"""Which groups pass, and why the others do not."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rewardsmith.trainers.select import SelectSettings, rejection
+from rewardsmith.types import Failure, Score
+from tests.trainers.world import FAILED, scored
+
+
+def why(scores: list[Score | float], **settings: object) -> str | None:
+    return rejection(scored(scores), SelectSettings(**settings))  # type: ignore[arg-type]
+
+
+def test_by_default_everything_passes_but_what_failed() -> None:
+    assert why([1.0, 0.0]) is None
+    assert why([1.0, 1.0]) is None
+    assert why([FAILED, 1.0]) is None
+    assert why([FAILED, FAILED]) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.0, 0.0, 0.0, 0.0], "too_hard"),
+        ([1.0, 0.0, 0.0, 0.0], None),
+        ([1.0, 1.0, 1.0, 0.0], None),
+        ([1.0, 1.0, 1.0, 1.0], "too_easy"),
+        ([1.0, FAILED], "too_easy"),
+        ([0.0, FAILED, FAILED, 0.5], None),
+    ],
+)
+def test_the_bounds_of_the_mean_are_inclusive_and_failures_do_not_count(
+    values: list[Score | float], expected: str | None
+) -> None:
+    assert why(values, lowest=0.25, highest=0.75) == expected
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=8))
+def test_a_group_is_too_hard_or_too_easy_exactly_when_its_mean_is_outside(values: list[float]) -> None:
+    mean = math.fsum(values) / len(values)
+    reason = why([Score(v) for v in values], lowest=-0.25, highest=0.5)
+    assert reason == ("too_hard" if mean < -0.25 else "too_easy" if mean > 0.5 else None)
+
+
+def test_the_mean_of_one_part_can_be_measured() -> None:
+    scores = [Score(5.0, parts={"judge": Score(3.0, parts={"style": Score(0.5)})}) for _ in range(2)]
+    assert why([*scores], part="judge.style", highest=0.5) is None
+    assert why([*scores], part="judge.style", highest=0.4) == "too_easy"
+    assert why([*scores], part="judge", lowest=4.0) == "too_hard"
+    assert why([*scores], part="jugde") == "failed"
+    lost = [Score(failure=Failure("timeout"), parts={"judge": Score(1.0)}) for _ in range(2)]
+    assert why([*lost], part="judge", lowest=1.0) is None
+
+
+def test_equal_rewards_are_constant_only_where_that_is_asked() -> None:
+    assert why([0.5, 0.5], constant="keep") is None
+    assert why([0.5, 0.5], constant="drop") == "constant"
+    assert why([0.5, 0.6], constant="drop") is None
+    assert why([0.5, FAILED], constant="drop") == "constant"
+    assert why([FAILED, 0.5, 0.4], constant="drop") is None
+
+
+def test_a_text_of_a_judge_is_no_contrast() -> None:
+    assert why([Score(1.0, feedback="good"), Score(1.0, feedback="fine")], constant="drop") == "constant"
+
+
+def part(value: float, **more: object) -> Score:
+    return Score(1.0, parts={"a": Score(value, **more), "b": Score(-value)})  # type: ignore[arg-type]
+
+
+def test_parts_that_differ_are_a_contrast_although_their_sum_does_not() -> None:
+    assert why([part(1.0), part(2.0)], constant="drop") is None
+    assert why([part(1.0), part(1.0)], constant="drop") == "constant"
+    failed = Score(1.0, parts={"a": FAILED, "b": Score(-1.0)})
+    assert why([failed, part(1.0)], constant="drop") is None
+    assert why([failed, failed], constant="drop") == "constant"
+
+
+def test_rewards_per_token_that_differ_are_a_contrast() -> None:
+    def dense(*values: float) -> Score:
+        return Score(sum(values), token_values=list(values))
+
+    assert why([dense(1.0, 0.0), dense(0.0, 1.0)], constant="drop") is None
+    assert why([dense(1.0, 0.0), dense(1.0, 0.0)], constant="drop") == "constant"
+    assert why([part(1.0, token_values=[0.5, 0.5]), part(1.0, token_values=[1.0, 0.0])], constant="drop") is None
+
+
+@pytest.mark.xfail(strict=True, reason="equal rewards per token pass for a contrast when a text beside them differs")
+def test_a_text_of_a_judge_is_no_contrast_beside_rewards_per_token_either() -> None:
+    scores = [Score(1.0, token_values=[0.5, 0.5], feedback=text) for text in ("good", "fine")]
+    assert why([*scores], constant="drop") == "constant"
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("keep", None), ("mask", None), ("drop", "truncated")])
+def test_truncated_answers_drop_their_group_only_where_that_is_asked(setting: str, expected: str | None) -> None:
+    group = scored([1.0, 0.0], stop_reasons=["stop", "length"])
+    assert rejection(group, SelectSettings(truncated=setting)) == expected  # type: ignore[arg-type]
+    assert rejection(scored([1.0, 0.0]), SelectSettings(truncated=setting)) is None  # type: ignore[arg-type]
+
+
+def test_a_lower_bound_above_the_upper_one_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"lowest is 0\.8, above highest = 0\.2: no group would pass"):
+        SelectSettings(lowest=0.8, highest=0.2)
+    assert SelectSettings(lowest=0.5, highest=0.5).rounds == 1

@@ -1,0 +1,96 @@
+"""Settings of a stage that do not go together are refused before a model is loaded."""
+
+from typing import Any
+
+import pytest
+
+from rewardsmith.errors import RecipeError
+from rewardsmith.trainers.stages import STAGES
+from tests.trainers.world import policy_stage, sft_stage
+
+
+def problem(**changes: Any) -> str:
+    with pytest.raises(RecipeError) as caught:
+        policy_stage(**changes)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"advantage": "gae"}, 'the advantage "gae" needs a critic: critic = { model ='),
+        ({"critic": {"model": "critic"}}, 'the advantage "grpo" has no use for a critic'),
+        ({"advantage": "remax", "critic": {"model": "critic"}}, 'the advantage "remax" has no use for a critic'),
+        ({"advantage": {"type": "remax", "combine": "after"}}, 'has one baseline: use combine = "before"'),
+        (
+            {"advantage": {"type": "gae", "combine": "after"}, "critic": {"model": "critic"}},
+            'has one baseline: use combine = "before"',
+        ),
+        ({"sampling": {"temperature": 0.0}}, "greedy answers are all alike"),
+        ({"sampling": {"max_tokens": 4, "min_tokens": 5}}, "min_tokens is 5, more than max_tokens = 4"),
+        ({"mini_batches": 5, "prompts_per_step": 4}, "5 mini_batches of 4 groups: some would be empty"),
+        ({"overlong": {"buffer": 9}, "sampling": {"max_tokens": 8}}, "overlong.buffer = 9 is more than sampling.max"),
+        ({"kl": {"coefficient": 0.1, "estimator": "k1"}}, "k1 in the loss has no gradient but noise"),
+        ({"select": {"lowest": 1.0, "highest": 0.0}}, "no group would pass"),
+        ({"kl": {"coefficient": -0.1}}, "greater than or equal to 0"),
+        ({"rollouts_per_prompt": 0}, "greater than or equal to 1"),
+        ({"critic": {"model": "critc"}, "advantage": "gae"}, 'Did you mean "critic"?'),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_a_remedy(changes: dict[str, Any], words: str) -> None:
+    assert words in problem(**changes)
+
+
+@pytest.mark.xfail(strict=True, reason="the mark of a model's name is not seen inside `ModelName | None`")
+def test_a_reference_that_is_not_there_is_refused() -> None:
+    assert 'Did you mean "other"?' in problem(kl={"coefficient": 0.1, "reference": "othr"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"advantage": "gae", "critic": {"model": "critic"}},
+        {"advantage": "remax", "rollouts_per_prompt": 1},
+        {"mini_batches": 4, "prompts_per_step": 4},
+        {"overlong": {"buffer": 8}, "sampling": {"max_tokens": 8}},
+        {"kl": {"coefficient": 0.1, "estimator": "k1", "unbiased": True}},
+        {"kl": {"coefficient": 0.1, "estimator": "k1", "place": "reward"}},
+    ],
+)
+def test_what_goes_together_is_accepted(changes: dict[str, Any]) -> None:
+    policy_stage(**changes)
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "dr_grpo", "rloo", "opo", "reinforce_plus_plus_baseline"])
+@pytest.mark.xfail(
+    strict=True, reason="a group of one has advantage 0: such a stage would never learn, and is accepted"
+)
+def test_an_estimator_that_compares_siblings_needs_some(advantage: str) -> None:
+    assert "rollouts_per_prompt" in problem(advantage=advantage, rollouts_per_prompt=1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"advantage": "gae", "critic": {"model": "other"}},  # a language model: its values would all be 0
+        {"advantage": "gae", "critic": {"model": "policy"}},
+        {"model": "critic"},  # a scalar head cannot write
+        {"kl": {"coefficient": 0.1, "reference": "policy"}},  # the distance from itself is 0
+        {"kl": {"coefficient": 0.1, "reference": "critic"}},
+        {"select": {"least": 5}},  # more than prompts_per_step: no step would ever update
+        {"importance": {"floor": 3.0, "cap": 2.0}},
+    ],
+    ids=str,
+)
+@pytest.mark.xfail(strict=True, reason="models in the wrong place, and bounds that nothing meets, are found too late")
+def test_a_model_in_the_wrong_place_and_bounds_that_nothing_meets_are_refused(changes: dict[str, Any]) -> None:
+    assert problem(**changes)
+
+
+def test_a_stage_has_a_name_of_its_own_and_knows_its_trainer() -> None:
+    assert {stage: STAGES[stage].runs_by.rpartition(":")[2] for stage in STAGES} == {  # type: ignore[attr-defined]
+        "sft": "SftTrainer",
+        "policy": "PolicyTrainer",
+        "evaluate": "Evaluation",
+    }
+    assert (sft_stage().name, policy_stage().name, policy_stage(name="again").name) == ("sft", "policy", "again")

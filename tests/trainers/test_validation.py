@@ -1,0 +1,101 @@
+"""mean@n, best@n and pass@k against brute force; the same prompts and the same randomness each time."""
+
+from itertools import combinations
+from pathlib import Path
+from statistics import mean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardsmith.trainers.evaluate import Evaluation
+from rewardsmith.trainers.policy import PolicyTrainer
+from rewardsmith.trainers.stages import EvaluateStage
+from rewardsmith.trainers.validation import measures
+from rewardsmith.types import Score
+from tests.trainers.world import FAILED, World, policy_stage, scored, steps, wait
+
+N = 5
+VALUES = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.none())
+
+
+@given(st.lists(st.lists(VALUES, min_size=N, max_size=N), min_size=1, max_size=4))
+def test_the_measures_are_what_counting_gives(groups: list[list[float | None]]) -> None:
+    found = measures(
+        [scored([FAILED if v is None else Score(v) for v in group], number=i) for i, group in enumerate(groups)],
+        n=N,
+        right_from=0.5,
+    )
+    values = [[v for v in group if v is not None] for group in groups]
+    voting = [group for group in values if group]
+    expected = {"failed": mean(v is None for group in groups for v in group), "truncated": 0, "length": 2}
+    if voting:
+        expected |= {f"mean@{N}": mean(map(mean, voting)), f"best@{N}": mean(map(max, voting))}
+    for k in (1, 2, 4):
+        chances = [mean(max(some) >= 0.5 for some in combinations(g, k)) for g in values if len(g) >= k]
+        expected |= {f"pass@{k}": mean(chances)} if chances else {}
+    assert found == pytest.approx(expected)
+
+
+def test_one_answer_has_no_best_and_a_power_of_two_is_counted() -> None:
+    assert set(measures([scored([1.0])], n=1, right_from=1)) == {"mean@1", "pass@1", "failed", "truncated", "length"}
+    assert "pass@4" in measures([scored([1.0] * 4)], n=4, right_from=1)
+
+
+def test_answers_that_were_cut_off_are_counted() -> None:
+    group = scored([1.0, 0.0, 0.0], stop_reasons=["stop", "length", "length"], lengths=[1, 2, 6])
+    found = measures([group], n=3, right_from=1)
+    assert (found["truncated"], found["length"]) == (pytest.approx(2 / 3), 3)
+
+
+def test_a_policy_is_measured_before_now_and_then_and_at_the_end(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    validation = {"data": "held_out", "every": 2, "prompts": 3, "rollouts_per_prompt": 2}
+    trainer = PolicyTrainer(policy_stage(steps=3, validation=validation), world)
+    assert trainer.best_by == "validation/mean@2"
+    begun = wait(trainer.begin())
+    metrics = steps(trainer, 3, begin=False)
+    assert begun.step == 0
+    assert "validation/mean@2" in begun.metrics
+    assert ["validation/mean@2" in m for m in metrics] == [False, True, True]
+    measured = [r for r in world.records if r.kind == "validation"]
+    assert [r.step for r in measured] == [0] * 3 + [2] * 3 + [3] * 3
+    assert [r.scored.group.policy_version for r in measured] == [0] * 3 + [2] * 3 + [3] * 3
+    prompts = [r.scored.group.prompt.id for r in measured]
+    assert prompts[:3] == prompts[3:6] == prompts[6:]
+    values = [[s.value or 0.0 for s in r.scored.scores] for r in measured if r.step == 3]
+    assert metrics[-1]["validation/mean@2"] == pytest.approx(mean(mean(v) for v in values))
+    assert metrics[-1]["validation/best@2"] == pytest.approx(mean(max(v) for v in values))
+
+
+def test_an_unchanged_policy_has_the_same_validation_each_time(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    validation = {"data": "held_out", "every": 1, "prompts": 4, "sampling": {"max_tokens": 5}}
+    trainer = PolicyTrainer(policy_stage(validation=validation, optimizer={"lr": 1e-12}), world)
+    first = wait(trainer.begin()).metrics
+    (after,) = steps(trainer, 1, begin=False)
+    assert {k: v for k, v in after.items() if k.startswith("validation/")} == pytest.approx(first)
+    assert first["validation/length"] <= 5
+
+
+def test_validation_may_have_a_reward_of_its_own(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    validation = {"data": "held_out", "prompts": 2, "reward": "tests.trainers.world:Brevity"}
+    wait(PolicyTrainer(policy_stage(validation=validation), world).begin())
+    for record in world.records:
+        lengths = [len(r.tokens) for r in record.scored.group.rollouts]
+        assert [s.value for s in record.scored.scores] == [1 - length / 8 for length in lengths]
+
+
+def test_an_evaluation_is_one_validation(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    table = {"model": "policy", "data": "held_out", "prompts": 3, "rollouts_per_prompt": 2, "right_from": 0.1}
+    stage = EvaluateStage(**table, reward="tests.trainers.world:Digits", sampling={"max_tokens": 4})  # type: ignore[arg-type]
+    trainer = Evaluation(stage, world)
+    assert (trainer.steps, trainer.learners, wait(trainer.begin()).metrics) == (1, {}, {})
+    (metrics,) = steps(trainer, 1, begin=False)
+    groups = [r.scored for r in world.records]
+    expected = measures(groups, n=2, right_from=0.1)
+    assert len(groups) == 3
+    assert metrics == {f"validation/{name}": value for name, value in expected.items()}
+    trainer.restore(trainer.state())
