@@ -208,7 +208,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         "models": models,
         "metrics": metrics(folder),
         "rollouts": rollouts,
-        "checkpoints": sorted(f.name for f in (folder / "checkpoints").iterdir()),
+        "checkpoints": sorted(f.parent.name for f in folder.glob("checkpoints/*/checkpoint.json")),
         "summary": _untimed(json.loads((folder / "summary.json").read_text())),
     }
 
@@ -226,13 +226,21 @@ def _untimed(value: Any) -> Any:
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Compare outcomes, and say of bytes only that they differ."""
+    """Compare outcomes, and say where the first difference is."""
     for here, there in zip(found["metrics"], expected["metrics"], strict=False):
-        assert here == there
+        where = f"{there['stage']} step {there['step']}, beside (stage, step) {here['stage'], here['step']}"
+        names = here["metrics"].keys() | there["metrics"].keys()
+        values = {name: (here["metrics"].get(name), there["metrics"].get(name)) for name in sorted(names)}
+        assert here == there, f"{where}: { ({name: pair for name, pair in values.items() if pair[0] != pair[1]}) }"
     assert len(found["metrics"]) == len(expected["metrics"])
     assert found["models"].keys() == expected["models"].keys()
     different = [name for name, content in expected["models"].items() if found["models"][name] != content]
-    assert not different
-    assert found["rollouts"] == expected["rollouts"]
-    assert found["summary"] == expected["summary"]
-    assert found["checkpoints"] == expected["checkpoints"]
+    assert not different, f"other content: {different}"
+    for name, text in expected["rollouts"].items():
+        pairs = enumerate(zip(found["rollouts"][name].splitlines(), text.splitlines(), strict=False))
+        lines = [i + 1 for i, (here, there) in pairs if here != there]
+        assert found["rollouts"][name] == text, f"{name}: lines {lines} differ"
+    assert found["summary"] == expected["summary"], f"{found['summary']} instead of {expected['summary']}"
+    assert found["checkpoints"] == expected["checkpoints"], (
+        f"{found['checkpoints']} instead of {expected['checkpoints']}"
+    )

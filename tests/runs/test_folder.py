@@ -137,6 +137,24 @@ def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
     assert names(tmp_path / "checkpoints") == {"01-sft-000003"}
 
 
+def prune_and_die(path: Path) -> None:
+    arm(Strike("os:rmdir", 2))  # everything in the folder is gone, the folder itself is not
+    RunFolder(path).prune({"01-sft-000002"})
+
+
+@pytest.mark.xfail(strict=True, reason="what is left of a checkpoint that was being removed stays for ever")
+def test_a_death_while_a_checkpoint_is_removed_leaves_nothing_for_ever(tmp_path: Path) -> None:
+    files = RunFolder(tmp_path)
+    for name in ("01-sft-000001", "01-sft-000002"):
+        files.save(name, {}, {"policy": Note("")})
+    dies(prune_and_die, tmp_path)
+    assert files.checkpoints() == ["01-sft-000002"]
+    with files.locked():
+        files.save("01-sft-000003", {}, {})
+        files.prune({"01-sft-000003"})
+    assert names(tmp_path / "checkpoints") == {"01-sft-000003"}
+
+
 @pytest.mark.xfail(strict=True, reason="between the two renames there is neither the old nor the new checkpoint")
 def test_a_death_while_the_only_checkpoint_is_written_again_leaves_one(tmp_path: Path) -> None:
     """Ctrl-C right after a checkpoint saves it a second time, under the same name."""

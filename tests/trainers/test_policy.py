@@ -213,9 +213,11 @@ def test_importance_weights_are_one_where_sampler_and_learner_agree(level: str, 
     assert distance(weights(world.engine("policy")), weights(plain.engine("policy"))) < 0.01 * moved
 
 
-def test_the_ratio_of_a_group_from_an_earlier_step_starts_where_it_was_sampled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("old", ["auto", "sampler", "learner"])
+def test_the_ratio_of_a_group_from_an_earlier_step_starts_where_it_was_sampled(old: str, tmp_path: Path) -> None:
     world = World(tmp_path)
-    stage = policy_stage(select={"oversample": 2.0, "staleness": 1}, entropy=0.01, optimizer={"lr": 5e-3})
+    select = {"oversample": 2.0, "staleness": 1}
+    stage = policy_stage(select=select, entropy=0.01, optimizer={"lr": 5e-3}, old_logprobs=old)
     trainer = PolicyTrainer(stage, world)
     wait(trainer.begin())
     wait(trainer.step(1))

@@ -76,7 +76,7 @@ def grpo(answers: list[Answer]) -> None:
 def shaped(answers: list[Answer]) -> None:
     for answer in answers:
         answer.reward -= 0.5 * min(1.0, max(0.0, (len(answer.tokens) - 4) / 4))
-    grpo(answers)
+    give(answers, lambda answer, group: answer.reward)
 
 
 def two_parts(answers: list[Answer]) -> None:
@@ -192,7 +192,14 @@ CASES = {
         clip,
     ),
     "overlong": ByHand(
-        {"overlong": {"buffer": 4, "factor": 0.5}, "epochs": 2, "loss": {"type": "clip", "high": 0.28}}, shaped, clip
+        {
+            "advantage": "reinforce",  # no baseline, which would hide what all answers have in common
+            "overlong": {"buffer": 4, "factor": 0.5},
+            "epochs": 2,
+            "loss": {"type": "clip", "high": 0.28},
+        },
+        shaped,
+        clip,
     ),
     "parts": ByHand(
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,8 +60,9 @@ class RunFolder:
 
     def log(self, stage: str, step: int, seconds: float, metrics: Mapping[str, float]) -> None:
         """Add a line of metrics."""
-        line = {"stage": stage, "step": step, "seconds": round(seconds, 3), "metrics": dict(metrics)}
-        self._append(METRICS, [json.dumps(line)])
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
+        line = {"stage": stage, "step": step, "seconds": round(seconds, 3), "metrics": finite}
+        self._append(METRICS, [json.dumps(line, allow_nan=False)])
 
     def keep(self, stage: str, records: Sequence[GroupRecord]) -> None:
         """Add groups to a stage's rollouts."""

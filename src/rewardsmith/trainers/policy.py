@@ -155,6 +155,8 @@ class PolicyTrainer:
                 skipped += step.skipped
                 norms += [] if step.skipped else [step.grad_norm]
         metrics = objective.meter.means() | {"lr": lr, "skipped_updates": float(skipped)}
+        if "loss" in metrics:
+            metrics["loss"] /= len(norms) + skipped  # the meter has the sum over optimizer steps
         return metrics | ({"grad_norm": sum(norms) / len(norms)} if norms else {})
 
     # ---- what the advantage is made of -----------------------------------------------------------------------------

@@ -282,7 +282,7 @@ class Decode:
         q = q.view(rows, k.shape[1], heads // k.shape[1], width)
         k, v = keys[:rows, :, : self._length], values[:rows, :, : self._length]
         mask = self._mask(window, q.dtype)
-        # Fused kernels are made for many queries. For one, two plain products are faster, if heads are wide or on a CPU.
+        # Fused kernels are made for many queries; for one, two plain products are faster if heads are wide.
         if cap is None and q.device.type != "cpu" and width < 128:
             out = sdpa(q, k, v, attn_mask=mask.expand(*q.shape[:3], self._length), scale=scale)
         else:
