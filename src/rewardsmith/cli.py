@@ -82,11 +82,11 @@ def run(
 
     Example: `rewardsmith run recipes/quickstart.toml seed=1`
     """
-    from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 torch: `explain --help` should not wait for it
-
     if resume not in ("auto", "must", "never"):
         raise UserError(f"--resume is {resume!r}: it must be auto, must or never")
     checked = load_recipe(recipe, overrides or [])
+    from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
+
     try:
         start(checked, recipe.stem, folder=folder, resume=resume, accept_changes=accept_changes)  # type: ignore[arg-type]
     except Stopped:

@@ -59,7 +59,14 @@ class Chosen:
 
     def build(self) -> Any:
         """Return `target` called with the settings; a stage, whose settings are the target, returns them."""
-        return self.settings if self.target is type(self.settings) else self.target(**self.arguments())
+        if self.target is type(self.settings):
+            return self.settings
+        try:
+            return self.target(**self.arguments())
+        except UserError:
+            raise
+        except Exception as error:  # a user's own class may raise anything
+            raise UserError(f"{self.name} could not be made: {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)

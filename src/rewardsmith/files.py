@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
+
+from rewardsmith.errors import UserError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while writing below `path` into a `UserError` that says so plainly."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:  # safetensors keeps of the system's error its text only
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        if full:
+            remedy = "Make room and run the same command: it goes on from the last checkpoint, which is complete"
+            raise UserError(f"the disk of {str(path)!r} is full. {remedy}") from None
+        raise UserError(f"cannot write to {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def write_atomically(file: Path, text: str) -> None:
@@ -40,7 +58,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         if folder.exists():  # a folder cannot be replaced in one step; the old one moves out of the way first
             old = folder.with_name(f".{folder.name}.old")
             shutil.rmtree(old, ignore_errors=True)
-            folder.rename(old)
+            folder.rename(old)  # `recover` puts it back if we die here
             beside.rename(folder)
             shutil.rmtree(old, ignore_errors=True)
         else:
@@ -49,6 +67,26 @@ def new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     _sync(folder.parent)
+
+
+def recover(parent: Path) -> None:
+    """Put back or remove what a process that died in `new_folder` or `remove` has left in a folder."""
+    for path in parent.glob(".*.old"):
+        target = path.with_name(path.name[1:-4])
+        if target.exists():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.rename(target)
+    for path in [*parent.glob(".*.part"), *parent.glob(".*.gone")]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder: it is there as a whole, or gone."""
+    gone = folder.with_name(f".{folder.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

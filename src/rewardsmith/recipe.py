@@ -70,7 +70,7 @@ def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
         raise RecipeError(source, problems_of(error, Recipe)) from None
-    problems = [*_dangling(recipe), *_repeated(recipe), *_unfit_names(recipe)]
+    problems = [*_dangling(recipe), *_repeated(recipe), *_unfit_names(recipe), *_circles(recipe)]
     if problems:
         raise RecipeError(source, problems)
     return recipe
@@ -212,6 +212,19 @@ def _unfit_names(recipe: Recipe) -> Iterator[Problem]:
         if name and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
             message = "files are named after it: use up to 64 letters, digits, dots, dashes and underscores"
             yield Problem(path, message, shown(name))
+
+
+def _circles(recipe: Recipe) -> Iterator[Problem]:
+    """Yield a problem for every model that is, in the end, a copy of itself."""
+    for name, settings in recipe.models.items():
+        origin, seen = settings.copy_of, {name}
+        while origin in recipe.models and origin not in seen:
+            seen.add(origin)
+            origin = recipe.models[origin].copy_of
+        if origin in seen:
+            yield Problem(
+                f"models.{name}.copy_of", "is a copy of itself in the end: one must have an init", shown(origin)
+            )
 
 
 def explain(recipe: Recipe) -> str:

@@ -129,10 +129,7 @@ def test_a_copy_is_equal_and_independent(name: str) -> None:
     assert not torch.equal(other.logprobs(ROWS), engine.logprobs(ROWS))
 
 
-DROPOUT = pytest.mark.xfail(strict=True, reason="the new model is made with the dropout of its configuration")
-
-
-@pytest.mark.parametrize("name", [n if n != "tiny-gpt2" else pytest.param(n, marks=DROPOUT) for n in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_critic_may_start_from_a_language_model(name: str) -> None:
     engine = open_engine(name)
     other = engine.copy(ModelSettings(copy_of="policy", head="scalar"), name="critic")
@@ -145,7 +142,6 @@ def test_a_critic_may_start_from_a_language_model(name: str) -> None:
     assert other.values(ROWS)[:, 0].tolist() != [0.0] * len(ROWS)
 
 
-@pytest.mark.xfail(strict=True, reason="the whole new model is cast, its rotary frequencies too")
 def test_a_critic_in_bfloat16_knows_its_positions_exactly() -> None:
     engine = open_engine("tiny-llama", dtype="bfloat16")
     other = engine.copy(ModelSettings(copy_of="policy", head="scalar", dtype="bfloat16"), name="critic")

@@ -117,6 +117,24 @@ def test_no_answer_ends_before_min_tokens_whatever_its_text() -> None:
     assert all(len(rollout.tokens) >= 20 for rollout in again.rollouts)
 
 
+@pytest.mark.parametrize("check_every", [1, 8])
+def test_a_stop_text_frees_its_row_at_once(check_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = shared_engine("tiny-llama")
+    text = answer(engine, ["7"], Sampling(max_tokens=20))[0].rollouts[0].text
+    steps = 0
+    step = generate._Batch._step
+
+    def counted(batch: generate._Batch) -> None:
+        nonlocal steps
+        steps += 1
+        step(batch)
+
+    monkeypatch.setattr(generate._Batch, "_step", counted)
+    monkeypatch.setitem(generate.CHECK_EVERY, "cpu", check_every)
+    (group,) = answer(engine, ["7"], Sampling(max_tokens=200, stop=(text[9:12],)))
+    assert steps <= len(group.rollouts[0].tokens) + check_every < 30
+
+
 # ---- stop tokens and limits ------------------------------------------------------------------------------------------
 
 

@@ -129,7 +129,7 @@ def test_killed_at_random(seed: int, tmp_path: Path, expected: Callable[[str], d
     rng = random.Random(seed)
     folder = workplace(tmp_path)
     killed = 0
-    for _ in range(6):
+    for _ in range(4):
         launched = launch(folder)
         launched.process.join(rng.uniform(0.2, 1.2))
         launched.process.kill()
@@ -175,7 +175,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
 
 def test_stopped_at_every_step(tmp_path: Path, expected: Callable[[str], dict[str, Any]]) -> None:
     folder = workplace(tmp_path)
-    for _ in range(9):
+    for _ in range(6):
         status, said = run(folder, strikes=[Strike(LOG, 2, signal.SIGINT)])
         assert status == 130, said
     assert_same(finish(folder), expected("full"))
@@ -216,7 +216,6 @@ def stop_at_pass_60() -> None:
     EmbeddedEngine._backbone = counting  # type: ignore[method-assign]
 
 
-@pytest.mark.xfail(strict=True, reason="a stop waits until the first group is complete, not for one decoding step")
 def test_a_stop_does_not_wait_for_long_answers(tmp_path: Path) -> None:
     folder = workplace(tmp_path)
     long = "stages.policy.sampling={ min_tokens = 190, max_tokens = 200 }"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.files import new_folder, write_atomically
+from rewardsmith.files import new_folder, recover, remove, write_atomically, writing
 from rewardsmith.records import to_json
 from rewardsmith.trainers.protocol import GroupRecord
 
@@ -44,16 +43,21 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder; another process that wants it is told so."""
-        with (self.path / ".lock").open("w") as handle:
+        with writing(self.path):
+            handle = (self.path / ".lock").open("w")
+        with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UserError(f"another process is running in {str(self.path)!r}: stop it, or use --folder") from None
+            with writing(self.path):
+                recover(self.path / CHECKPOINTS)
             try:
                 yield
             finally:
                 for file in self._files.values():
-                    file.close()
+                    with suppress(OSError):  # what could not be written has been reported by then
+                        file.close()
                 self._files.clear()
 
     # ---- lines that grow -------------------------------------------------------------------------------------------
@@ -72,7 +76,7 @@ class RunFolder:
     def _append(self, name: str, lines: Sequence[str]) -> None:
         if name not in self._files:
             self._files[name] = (self.path / name).open("ab")
-        with _room(self.path):
+        with writing(self.path):
             self._files[name].write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
             self._files[name].flush()
 
@@ -94,7 +98,7 @@ class RunFolder:
 
     def write(self, name: str, text: str) -> None:
         """Write a text file of the run."""
-        with _room(self.path):
+        with writing(self.path):
             write_atomically(self.path / name, text)
 
     def read(self, name: str) -> str | None:
@@ -110,7 +114,7 @@ class RunFolder:
 
     def save(self, name: str, facts: dict[str, Any], models: Mapping[str, Any]) -> None:
         """Write a checkpoint: facts as JSON, and each model's folder. It is there as a whole or not at all."""
-        with _room(self.path), new_folder(self.path / CHECKPOINTS / name) as folder:
+        with writing(self.path), new_folder(self.path / CHECKPOINTS / name) as folder:
             for model, engine in models.items():
                 engine.save(folder / model)
             facts = facts | {"lengths": self._lengths(), "models": sorted(models)}
@@ -142,22 +146,9 @@ class RunFolder:
         """Remove all checkpoints but these."""
         for name in self.checkpoints():
             if name not in kept:
-                shutil.rmtree(self.path / CHECKPOINTS / name, ignore_errors=True)
+                remove(self.path / CHECKPOINTS / name)
 
-
-@contextmanager
-def _room(path: Path) -> Iterator[None]:
-    """Say it plainly when the disk is full, or the folder cannot be written to."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        # safetensors wraps the system's error into its own, and keeps its text only.
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        if full:
-            remedy = "The last checkpoint is complete: make room and run the same command"
-            raise UserError(f"the disk of {str(path)!r} is full. {remedy}") from None
-        if isinstance(error, OSError):
-            raise UserError(f"cannot write to {str(path)!r}: {error.strerror or error}") from None
-        raise
+    def clear(self) -> None:
+        """Forget a run that never came to a checkpoint."""
+        self.rewind({})
+        shutil.rmtree(self.path / "references", ignore_errors=True)

@@ -70,7 +70,8 @@ class Progress:
         for name, value in update.metrics.items():
             if name.startswith("validation/mean@"):
                 self._validation = f"held out {value:.1%}"
-        numbers = [form.format(update.metrics[name]) for name, form in _SHOWN.items() if update.metrics.get(name)]
+        shown = {name: value for name, value in update.metrics.items() if value or name != "reward/failed"}
+        numbers = [form.format(shown[name]) for name, form in _SHOWN.items() if name in shown]
         text = "  ".join([*numbers, self._validation]).strip()
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=update.step, numbers=text)

@@ -10,8 +10,8 @@ from typing import Any
 from rewardsmith.components import import_name
 from rewardsmith.data import Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.errors import UserError
-from rewardsmith.files import new_folder
+from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.files import new_folder, writing
 from rewardsmith.recipe import Recipe, explain
 from rewardsmith.runs.folder import RECIPE, RunFolder
 from rewardsmith.runs.progress import Progress
@@ -94,7 +94,7 @@ class Run:
     async def go(self) -> None:
         """Run all stages from the last checkpoint on, or from the start."""
         position = self._position()
-        self._check_data()
+        self._check()
         self._files.write(RECIPE, explain(self.recipe))
         try:
             for tracker in self._trackers:
@@ -126,7 +126,10 @@ class Run:
             assert self._resumed is not None
             for name, engine in trainer.learners.items():
                 engine.load_learner(self._files.model(self._resumed, name))
-            trainer.restore(self._files.facts(self._resumed)["state"])
+            try:
+                trainer.restore(self._files.facts(self._resumed)["state"])
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise self._unusable(error) from None
         self._saved |= set(trainer.learners)
         self._trained |= set(trainer.learners)
         self.summary.begin(stage.name, kind, trainer.steps)
@@ -145,7 +148,8 @@ class Run:
                 self.pause()
                 update = await trainer.step(number)
             except Stopped:
-                self._save(index, number - 1, before, trainer, stage)
+                if _checkpoint(index, self._stage, number - 1) not in self._files.checkpoints():
+                    self._save(index, number - 1, before, trainer, stage)
                 raise
             self._log(update)
             is_best = self._is_best(trainer, update, index)
@@ -187,7 +191,7 @@ class Run:
     def _save(self, index: int, step: int, state: dict[str, Any], trainer: Trainer, stage: Any) -> None:
         name = _checkpoint(index, self._stage, step)
         facts = {
-            "stage": index,
+            "stage": self._stage,
             "step": step,
             "state": state,
             "trained": sorted(self._trained),
@@ -197,16 +201,16 @@ class Run:
             "summary": self.summary.as_json(),
         }
         self._files.save(name, facts, {model: self.engine(model) for model in self._saved})
-        saving = getattr(stage, "save", None)
-        last = self._files.checkpoints()[-(saving.keep if saving else 1) :]
-        best = {checkpoint for _, checkpoint in self._best.values()} if not saving or saving.best else set()
+        saving = [s.settings.save for s in self.recipe.stages if hasattr(s.settings, "save")]
+        last = self._files.checkpoints()[-max((s.keep for s in saving), default=1) :]
+        best = {checkpoint for _, checkpoint in self._best.values()} if any(s.best for s in saving) else set()
         self._files.prune({name, *last, *best})
 
     def _position(self) -> tuple[int, int]:
         """Return (stage, steps done) of the last checkpoint, after taking over what it holds; (0, -1) without one."""
         names = self._files.checkpoints()
         if not names:
-            self._files.rewind({})
+            self._files.clear()
             return 0, -1
         self._resumed = names[-1]
         facts = self._files.facts(self._resumed)
@@ -217,20 +221,32 @@ class Run:
             self._begun = time.monotonic() - float(facts["seconds"])
             self.summary = Summary.of(facts["summary"])
             self._files.rewind(facts["lengths"])
-            position = int(facts["stage"]), int(facts["step"])
+            stage, step = str(facts["stage"]), int(facts["step"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"the checkpoint {self._resumed} is not usable ({error!r}): remove its folder") from None
+            raise self._unusable(error) from None
+        stages = [getattr(chosen.settings, "name", "") for chosen in self.recipe.stages]
+        if stage not in stages:
+            known = f"{nearest(stage, stages)} Known: {listing(stages)}"
+            raise UserError(f"the run stopped in the stage {stage!r}, which the recipe no longer has.{known}")
         self._progress.say(f"going on from {self._resumed}")
-        return position
+        return stages.index(stage), step
+
+    def _unusable(self, error: Exception) -> UserError:
+        where = self._files.path / "checkpoints" / str(self._resumed)
+        return UserError(f"the checkpoint {where} is not usable ({error!r}): remove it to go on before it")
 
     def _publish(self) -> None:
         """Write every model that was trained as a plain Hugging Face folder."""
         for name in sorted(self._trained):
-            with new_folder(self.folder / "models" / name) as folder:
+            with writing(self.folder), new_folder(self.folder / "models" / name) as folder:
                 self.engine(name).save(folder)
 
-    def _check_data(self) -> None:
-        """Read the data once, where a source can check itself, before any model is loaded."""
+    def _check(self) -> None:
+        """Make every reward once, and read the data where a source can check itself, before any model is loaded."""
+        for stage in self.recipe.stages:
+            for place in (stage.settings, getattr(stage.settings, "validation", None)):
+                if getattr(place, "reward", None) is not None:
+                    place.reward.build()  # type: ignore[union-attr]
         for name, demonstrations in _used(self.recipe):
             check = getattr(self.source(name), "check", None)
             if check is not None:

@@ -49,7 +49,7 @@ def start(
     console = console or Console(stderr=True)
     files = RunFolder(_choose(folder, Path("runs") / name, resume))
     with files.locked():
-        if files.checkpoints() or files.read(RECIPE) is not None:
+        if files.checkpoints():
             if resume == "never" and folder is not None:
                 raise UserError(f"{str(files.path)!r} holds a run already: use another --folder, or --resume auto")
             _require_unchanged(files, recipe, accept_changes)
@@ -84,7 +84,7 @@ def _choose(folder: Path | None, default: Path, resume: Resume) -> Path:
     number, last = 1, None
     while (candidate := default if number == 1 else default.with_name(f"{default.name}-{number}")).exists():
         last, number = candidate, number + 1
-    if last is not None and resume != "never" and _state(last) != "finished":
+    if last is not None and resume != "never" and (last / RECIPE).exists() and _state(last) != "finished":
         return last
     if resume == "must":
         raise UserError(f"no run {str(default)!r} has been stopped before its end: there is nothing to go on with")

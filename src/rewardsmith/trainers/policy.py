@@ -56,6 +56,7 @@ class PolicyTrainer:
         )
         self._credit: dict[str, Any] = dict(stage.advantage.beside or ())
         self._idle = 0
+        self._reported: set[str] = set()
         self.steps = stage.steps
         self.learners: dict[str, EmbeddedEngine] = {stage.model: self._policy}
         self._policy.learn_with(stage.optimizer)
@@ -76,6 +77,7 @@ class PolicyTrainer:
         found = await self._collector.collect(number)
         baselines_G = await self._greedy_rewards(found, number)
         clock.lap("sample")
+        self._report_failures(found)
         metrics = group_metrics(found, self._stage.right_from)
         if self._enough(found):
             parts, combine = parts_of(self._reward), self._credit["combine"]
@@ -223,6 +225,13 @@ class PolicyTrainer:
         found.kept = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is not None]
         return torch.tensor([reward for reward in rewards if reward is not None], device=self._policy.device)
 
+    def _report_failures(self, found: Collected) -> None:
+        """Tell the user about the first failure of each kind; the metrics count them all."""
+        for failure in (score.failure for scored in found.sampled for score in scored.scores):
+            if failure is not None and failure.kind not in self._reported:
+                self._reported.add(failure.kind)
+                self._context.say(f"a rollout could not be scored ({failure.kind}): {failure.detail[:300]}")
+
     def _enough(self, found: Collected) -> bool:
         """Whether there are groups enough for an update; too long without any ends the run."""
         select = self._stage.select
@@ -250,7 +259,7 @@ class PolicyTrainer:
             seed=self._seed,
             version=number,
             right_from=self._stage.right_from,
-            pause=self._context.pause,
+            pause=self._context.pause if number == 0 else lambda: None,  # the step has changed the weights by now
         )
         none = [None] * validation.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])

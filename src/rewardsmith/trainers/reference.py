@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Row
-from rewardsmith.files import new_folder
+from rewardsmith.files import new_folder, writing
 from rewardsmith.trainers.protocol import Context
 from rewardsmith.trainers.stages import PolicyStage
 
@@ -41,7 +41,7 @@ class Reference:
         if self._folder.exists():
             self._engine.load(self._folder)
         else:
-            with new_folder(self._folder) as folder:
+            with writing(self._folder), new_folder(self._folder) as folder:
                 self._engine.save(folder)
 
     def logprobs(self, rows: Sequence[Row]) -> Tensor | None:
