@@ -71,9 +71,15 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Refers:
-    """Marks a setting that must name an entry of a table of the recipe, such as `models`."""
+    """Marks a setting that must name an entry of a table of the recipe, such as `models`.
+
+    Attributes:
+        table: of the recipe.
+        head: the head that a model must have here; "" for any.
+    """
 
     table: str
+    head: str = ""
 
 
 @dataclass(frozen=True)

@@ -187,8 +187,15 @@ def _dangling(recipe: Recipe) -> Iterator[Problem]:
     for path, table in _tables("", recipe):
         for name, info, value in _fields(table):
             for mark in info.metadata:
-                if isinstance(mark, Refers) and value is not None and value not in getattr(recipe, mark.table):
-                    known = getattr(recipe, mark.table)
+                if not isinstance(mark, Refers) or value is None:
+                    continue
+                known = getattr(recipe, mark.table)
+                if value in known and mark.head and known[value].head != mark.head:
+                    message = (
+                        f'needs a model with head = "{mark.head}"; models.{value} has head = "{known[value].head}"'
+                    )
+                    yield Problem(f"{path}.{name}", message, shown(value))
+                elif value not in known:
                     message = (
                         f"the recipe has no [{mark.table}.{value}].{nearest(value, known)} Known: {listing(known)}"
                     )

@@ -26,10 +26,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "deepseek_v3": {**LATENT, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
 }
-RENAMED = pytest.mark.xfail(strict=True, reason="transformers saves these weights under other names than it uses")
-NO_WINDOW = pytest.mark.xfail(strict=True, reason="the window is in the mask alone, and six tokens do not show it")
-NOT_OURS = pytest.mark.xfail(strict=True, reason="another error than a UserError")
-FUNCTION = pytest.mark.xfail(strict=True, reason="dropout that is a function and no module stays on")
 
 
 def assert_as_transformers(engine: EmbeddedEngine, folder: Path) -> None:
@@ -55,7 +51,9 @@ def test_other_architectures_are_run_as_transformers_runs_them(kind: str, tmp_pa
     "kind",
     [
         "phi3",
-        *(pytest.param(kind, marks=RENAMED) for kind in ("gpt_neox", "qwen3_moe", "deepseek_v3")),
+        "gpt_neox",
+        "qwen3_moe",
+        "deepseek_v3",
     ],
 )
 def test_the_weights_of_other_architectures_come_back(kind: str, tmp_path: Path) -> None:
@@ -72,8 +70,8 @@ def test_the_weights_of_other_architectures_come_back(kind: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("kind", "shape"),
     [
-        pytest.param("qwen2_moe", {**EXPERTS, **MIXED, "shared_expert_intermediate_size": 32}, marks=NO_WINDOW),
-        pytest.param("phimoe", {"num_local_experts": 4, "sliding_window": 16}, marks=NO_WINDOW),
+        ("qwen2_moe", {**EXPERTS, **MIXED, "shared_expert_intermediate_size": 32}),
+        ("phimoe", {"num_local_experts": 4, "sliding_window": 16}),
     ],
 )
 def test_a_window_that_attention_is_not_told_of_is_seen_or_refused(
@@ -94,8 +92,8 @@ def test_a_window_that_attention_is_not_told_of_is_seen_or_refused(
         ("mamba", {}),
         ("llama4_text", {"attention_chunk_size": 8}),
         ("lfm2", {"layer_types": ["conv", "full_attention"]}),
-        pytest.param("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 256}, marks=NOT_OURS),
-        pytest.param("gpt_oss", {**MIXED, "num_local_experts": 4}, marks=NOT_OURS),
+        ("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 256}),
+        ("gpt_oss", {**MIXED, "num_local_experts": 4}),
     ],
 )
 def test_an_architecture_that_cannot_be_run_exactly_is_refused(
@@ -105,7 +103,6 @@ def test_an_architecture_that_cannot_be_run_exactly_is_refused(
         open_config(kind, tmp_path, **shape)
 
 
-@FUNCTION
 @pytest.mark.parametrize(
     ("kind", "shape"), [("opt", {"ffn_dim": 96, "word_embed_proj_dim": 64}), ("seed_oss", {"head_dim": 16})]
 )

@@ -141,9 +141,6 @@ def test_a_prompt_may_be_one_token() -> None:
         assert found[number][0].tokens.tolist() == expected[0, len(prompt) :].tolist()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the batch is rounded up to ROWS_STEP, and so is the number of answers at a time"
-)
 def test_no_more_answers_are_written_at_a_time_than_rows() -> None:
     engine = open_engine("tiny-llama", rows=2)
     most = 0

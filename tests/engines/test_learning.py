@@ -186,7 +186,6 @@ def test_rows_that_share_a_prompt_give_what_they_give_apart() -> None:
     assert_same(gradients(open_engine("tiny-mistral"), rows, weighted), summed, 1e-4)
 
 
-@pytest.mark.xfail(strict=True, reason="the gradient of the passes before the failure is added to the next update")
 def test_a_loss_that_fails_leaves_no_gradient_behind() -> None:
     rows = random_rows(0, [(5, 5), (6, 6)])
     engine = open_engine("tiny-llama", tokens_per_pass=8)

@@ -129,7 +129,6 @@ def test_a_stage_whose_name_is_no_file_name(name: str, place: Path, tmp_path: Pa
     assert not folder.exists()
 
 
-@pytest.mark.xfail(strict=True, reason="what a user's own class raises when it is made is a traceback, after sft")
 def test_a_reward_that_cannot_be_made(place: Path) -> None:
     message = refused(place, "stages.policy.reward=digits:Keyless", "--accept-changes")
     assert "stages.1.reward" in message

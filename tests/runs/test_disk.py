@@ -10,7 +10,7 @@ import pytest
 
 from tests.runs.processes import RECIPE, Strike, assert_same, outcome, run, workplace
 
-FULL = "is full. The last checkpoint is complete: make room and run the same command"
+FULL = "is full. Make room and run the same command: it goes on from the last checkpoint, which is complete"
 
 
 @pytest.fixture(scope="module")
@@ -95,24 +95,14 @@ def fill_before_models_are_published() -> None:
     fill_before(Run, "_publish")
 
 
-def known(reason: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=reason)
-
-
 @pytest.mark.parametrize(
     ("when", "checkpoint"),
     [
         (fill_before_the_optimizer_is_saved, "01-sft-000004"),
         (fill_before_the_weights_are_saved, "01-sft-000005"),
-        pytest.param(
-            fill_before_rollouts, "01-sft-000012", marks=known("closing the file fails again, with a traceback")
-        ),
-        pytest.param(
-            fill_before_the_reference_is_saved, "01-sft-000012", marks=known("saving a reference ends in a traceback")
-        ),
-        pytest.param(
-            fill_before_models_are_published, "03-evaluate-000001", marks=known("publishing ends in a traceback")
-        ),
+        (fill_before_rollouts, "01-sft-000012"),
+        (fill_before_the_reference_is_saved, "01-sft-000012"),
+        (fill_before_models_are_published, "03-evaluate-000001"),
     ],
 )
 def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(
@@ -130,7 +120,6 @@ def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(
     assert_same(outcome(disk / "runs/small"), whole)
 
 
-@pytest.mark.xfail(strict=True, reason="what could not be written fails again when the file is closed: a traceback")
 def test_a_full_device_behind_a_growing_file(tmp_path: Path) -> None:
     """Where no disk can be mounted, a device that is always full does."""
     workplace(tmp_path)
@@ -147,7 +136,6 @@ def small_files_only() -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
-@pytest.mark.xfail(strict=True, reason="safetensors hides the kind of an error; only a full disk is recognised")
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     """Like a quota, or a file system that cannot hold large files."""
     status, said = run(workplace(tmp_path), set_up=small_files_only)
@@ -168,7 +156,6 @@ def test_a_new_run_on_a_disk_that_cannot_be_written_to(disk: Path) -> None:
     assert "error: cannot write to the run folder 'disk/it': Read-only file system" in said
 
 
-@pytest.mark.xfail(strict=True, reason="the lock of an existing folder that is read-only ends in a traceback")
 def test_a_stopped_run_on_a_disk_that_cannot_be_written_to(disk: Path) -> None:
     workplace(disk.parent)
     moment = Strike("rewardsmith.engines.embedded.learner:Learner.step", 3, signal.SIGINT)

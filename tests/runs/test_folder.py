@@ -126,7 +126,6 @@ def test_a_death_while_a_checkpoint_is_written_leaves_the_older_one(tmp_path: Pa
     assert (files.model("01-sft-000002", "policy") / "note.txt").read_text() == "again"
 
 
-@pytest.mark.xfail(strict=True, reason="a part of a checkpoint stays for ever unless one of the same name is saved")
 def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
     """A stop saves at a step where no other attempt does, so the same name may never come again."""
     dies(save_and_die, tmp_path, "01-sft-000002", Strike("os:rename"))
@@ -142,7 +141,6 @@ def prune_and_die(path: Path) -> None:
     RunFolder(path).prune({"01-sft-000002"})
 
 
-@pytest.mark.xfail(strict=True, reason="what is left of a checkpoint that was being removed stays for ever")
 def test_a_death_while_a_checkpoint_is_removed_leaves_nothing_for_ever(tmp_path: Path) -> None:
     files = RunFolder(tmp_path)
     for name in ("01-sft-000001", "01-sft-000002"):
@@ -155,7 +153,6 @@ def test_a_death_while_a_checkpoint_is_removed_leaves_nothing_for_ever(tmp_path:
     assert names(tmp_path / "checkpoints") == {"01-sft-000003"}
 
 
-@pytest.mark.xfail(strict=True, reason="between the two renames there is neither the old nor the new checkpoint")
 def test_a_death_while_the_only_checkpoint_is_written_again_leaves_one(tmp_path: Path) -> None:
     """Ctrl-C right after a checkpoint saves it a second time, under the same name."""
     files = RunFolder(tmp_path)
@@ -254,10 +251,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "optimizer": (lambda c: (c / "policy/learner.safetensors").write_bytes(b""), "learner.safetensors cannot be read"),
     "state": (lambda c: facts(c / "checkpoint.json", state={}), "is not usable"),
 }
-KNOWN = pytest.mark.xfail(strict=True, reason="a checkpoint without the state of its trainer ends in a traceback")
 
 
-@pytest.mark.parametrize("damage", [pytest.param(d, marks=[KNOWN] if d == "state" else []) for d in DAMAGE])
+@pytest.mark.parametrize("damage", [*DAMAGE])
 def test_a_damaged_checkpoint_is_named(damage: str, stopped: Path, tmp_path: Path) -> None:
     change, message = DAMAGE[damage]
     folder = shutil.copytree(stopped, tmp_path / "it")

@@ -55,7 +55,6 @@ def test_a_terminal_goes_on_where_a_stage_was_stopped() -> None:
     assert "7/10" in shown(Update(7, STEP), done=6, terminal=True).splitlines()[-1]
 
 
-@pytest.mark.xfail(strict=True, reason="numbers that are 0 are left out, as if they had not been measured")
 def test_a_reward_of_zero_is_shown() -> None:
     """A run in which nothing is right is the one where this number matters most."""
     text = shown(Update(10, {"reward/mean": 0.0, "reward/accuracy": 0.0}))

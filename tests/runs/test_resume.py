@@ -181,7 +181,6 @@ def test_stopped_at_every_step(tmp_path: Path, expected: Callable[[str], dict[st
     assert_same(finish(folder), expected("full"))
 
 
-@pytest.mark.xfail(strict=True, reason="a stop in the validation after an update saves its weights as the step before")
 @pytest.mark.parametrize("moment", [Strike(VALIDATE, 2, signal.SIGINT), Strike(LEARN, 12 + 4, signal.SIGTERM)])
 def test_a_stop_while_a_step_is_validated_does_not_learn_it_twice(
     moment: Strike, tmp_path: Path, expected: Callable[[str], dict[str, Any]]

@@ -167,7 +167,6 @@ def test_a_restored_run_has_the_reference_that_it_began_with(tmp_path: Path) -> 
     assert torch.equal(trainer._reference.logprobs(batch), expected)  # type: ignore[arg-type]
 
 
-@pytest.mark.xfail(strict=True, reason="a stage that begins takes over a reference that an earlier attempt left behind")
 def test_a_stage_that_begins_again_takes_the_policy_as_it_is_now(tmp_path: Path) -> None:
     stage = policy_stage(kl={"coefficient": 0.1})
     steps(PolicyTrainer(stage, World(tmp_path)), 1)  # killed before its first checkpoint; then the recipe is changed
@@ -306,7 +305,6 @@ def test_a_group_without_a_baseline_is_not_learned_from(tmp_path: Path) -> None:
     assert metrics["tokens/learned"] == sum(kept)
 
 
-@pytest.mark.xfail(strict=True, reason="groups/kept is counted before groups without a baseline are dropped")
 def test_a_group_without_a_baseline_is_counted(tmp_path: Path) -> None:
     _, (metrics,) = trained(tmp_path, reward="tests.trainers.test_policy:SometimesGreedy", advantage="remax")
     assert (metrics["groups/kept"], metrics.get("groups/no_baseline")) == (2, 2)
@@ -318,16 +316,12 @@ ONE_PART_IS_DOWN = {
 }
 
 
-@pytest.mark.xfail(
-    strict=True, reason="select drops a group whose sum failed, although the other part could be learned"
-)
 def test_combined_after_the_estimate_a_part_that_is_down_does_not_stop_the_others(tmp_path: Path) -> None:
     _, (metrics,) = trained(tmp_path, reward=ONE_PART_IS_DOWN, advantage={"type": "grpo", "combine": "after"})
     assert metrics["groups/kept"] == 4
     assert metrics["policy/grad_norm"] > 0
 
 
-@pytest.mark.xfail(strict=True, reason="selected by a part while every sum failed: no token is left, and a mean is NaN")
 def test_groups_that_pass_by_one_part_while_every_sum_failed_do_no_harm(tmp_path: Path) -> None:
     world, (metrics,) = trained(tmp_path, reward=ONE_PART_IS_DOWN, select={"part": "digits"})
     assert all(math.isfinite(v) for v in metrics.values())
@@ -357,7 +351,6 @@ class Odd:
     ],
     ids=["too large for float32", "per token for some", "per token and overlong", "per token and kl"],
 )
-@pytest.mark.xfail(strict=True, reason="OverflowError or ValueError with a traceback, where a user can mend it")
 def test_rewards_that_cannot_be_used_are_failures_or_a_message(stage: dict[str, Any], tmp_path: Path) -> None:
     reward = {"type": "tests.trainers.test_policy:Odd"} | stage["reward"]
     with contextlib.suppress(UserError):

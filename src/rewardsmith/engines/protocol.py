@@ -95,6 +95,11 @@ Loss = Callable[[Outputs], "Tensor"]
 class Engine(Protocol):
     """Runs one model."""
 
+    @property
+    def max_length(self) -> int:
+        """The longest sequence that the model can read."""
+        ...
+
     def encode(self, prompt: Prompt) -> NDArray[np.int32]:
         """Return the prompt as the model reads it, its chat template applied, up to where the answer begins."""
         ...

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rewardsmith.components import Choice, Chosen, Settings
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import Part, Reward
+from rewardsmith.rewards.protocol import Part, Reward, score
 from rewardsmith.types import Failure, RolloutGroup, Score
 
 RESERVED = frozenset({"mean", "spread", "accuracy", "failed"})
@@ -43,10 +43,8 @@ class Sum:
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return Σ weight · part. A rollout that one part could not score has no sum: it fails, and keeps its parts."""
-        columns = await asyncio.gather(*(reward.score(group) for reward in self._parts.values()))
-        for name, column in zip(self._parts, columns, strict=True):
-            if len(column) != len(group.rollouts):
-                raise ValueError(f"part {name!r} returned {len(column)} scores for {len(group.rollouts)} rollouts")
+        scored = await asyncio.gather(*(score(reward, group) for reward in self._parts.values()))
+        columns = [part.scores for part in scored]  # a part that raises has failed; the others keep their scores
         rows = zip(*columns, strict=True)
         return tuple(self._sum(dict(zip(self._parts, row, strict=True))) for row in rows)
 

@@ -8,6 +8,9 @@ from typing import Protocol
 
 from rewardsmith.types import Failure, FailureKind, RolloutGroup, Score, ScoredGroup
 
+LARGEST = 1e30
+"""No reward is larger, in either direction."""
+
 
 class Reward(Protocol):
     """Scores a whole group at once: a ranking judge needs all of it, a rule looks at one rollout after the other."""
@@ -45,11 +48,21 @@ class CannotScore(Exception):  # noqa: N818 it is no error of the rule
 
 
 async def score(reward: Reward, group: RolloutGroup) -> ScoredGroup:
-    """Return the scored group; whatever the reward raises is a failure of each of its rollouts."""
+    """Return the scored group; whatever the reward raises is a failure of each of its rollouts.
+
+    A value beyond 1e30 is a failure too: sums and squares of such values are no longer numbers.
+    """
     try:
-        return ScoredGroup(group, await reward.score(group))
+        return ScoredGroup(group, [_bounded(score) for score in await reward.score(group)])
     except Exception as error:  # noqa: BLE001 a reward may be a user's own code
         return ScoredGroup(group, [Score(failure=failure_of(error)) for _ in group.rollouts])
+
+
+def _bounded(score: Score) -> Score:
+    if score.value is None or abs(score.value) <= LARGEST:
+        return score
+    why = Failure("invalid", f"a reward of {score.value:.3g} is beyond {LARGEST:.0e}")
+    return Score(failure=why, parts=score.parts, feedback=score.feedback)
 
 
 def failure_of(error: BaseException) -> Failure:

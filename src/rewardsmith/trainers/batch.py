@@ -14,6 +14,7 @@ from torch import Tensor
 from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.algorithms.sequences import last_token
 from rewardsmith.engines.protocol import Row
+from rewardsmith.errors import UserError
 from rewardsmith.rewards.protocol import Part
 from rewardsmith.types import Prompt, Score, ScoredGroup
 
@@ -102,7 +103,7 @@ def _streams(
 def _one_discount(parts: Mapping[str, Part]) -> float | None:
     discounts = {part.discount for part in parts.values()}
     if len(discounts) > 1:
-        raise ValueError('the parts of the reward have different discounts: set advantage.combine = "after"')
+        raise UserError('the parts of the reward have different discounts: set advantage.combine = "after"')
     return discounts.pop()
 
 
@@ -120,7 +121,7 @@ def _stream(name: str, scores: Sequence[Score | None], tokens_BT: Tensor, part: 
         if score is None or not score.ok:
             continue
         if score.token_values is None:
-            raise ValueError(f"the reward {name!r} gave token values for some rollouts and none for others")
+            raise UserError(f"the reward {name!r} gave token values for some rollouts and none for others")
         length = len(score.token_values)
         rewards_BT[i, :length] = torch.from_numpy(score.token_values.copy())
         support_BT[i, :length] = True if score.token_support is None else torch.from_numpy(score.token_support.copy())

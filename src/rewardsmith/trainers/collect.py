@@ -11,7 +11,7 @@ from typing import Any
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
 from rewardsmith.records import from_json, to_json
-from rewardsmith.rewards.protocol import Reward
+from rewardsmith.rewards.protocol import Reward, parts_of
 from rewardsmith.trainers.protocol import Draws, derive
 from rewardsmith.trainers.scoring import generate_and_score
 from rewardsmith.trainers.select import rejection
@@ -67,6 +67,15 @@ class Collector:
         self._seed = seed
         self._pause = pause
         self._surplus: list[ScoredGroup] = []
+        self._by_parts = getattr(stage.advantage.beside, "combine", "") == "after" and bool(parts_of(reward))
+        self._limit = engine.max_length - stage.sampling.max_tokens
+        if self._limit < 1:
+            raise UserError(
+                f"sampling.max_tokens = {stage.sampling.max_tokens} leaves no room for a prompt:"
+                f" the model reads {engine.max_length} tokens"
+            )
+        if stage.max_prompt_tokens is not None:
+            self._limit = min(self._limit, stage.max_prompt_tokens)
 
     async def collect(self, step: int) -> Collected:
         """Return up to `prompts_per_step` groups that pass the selection.
@@ -86,10 +95,10 @@ class Collector:
         self._surplus = []
         while len(found.kept) < stage.prompts_per_step and found.rounds < select.rounds:
             missing = stage.prompts_per_step - len(found.kept)
-            prompts = self._take(math.ceil(missing * select.oversample), found.counts)
+            prompts = self._take(math.ceil(round(missing * select.oversample, 6)), found.counts)
             for scored in await self._write(prompts, step, found.rounds):
                 found.sampled.append(scored)
-                reason = rejection(scored, select)
+                reason = rejection(scored, select, by_parts=self._by_parts)
                 if reason is None:
                     found.kept.append(scored)
                 else:
@@ -120,23 +129,23 @@ class Collector:
 
     def _take(self, count: int, counts: Counter[str]) -> list[Prompt]:
         """Draw prompts that are short enough."""
-        limit = self._stage.max_prompt_tokens
+        limit = self._limit
         prompts: list[Prompt] = []
         dropped = 0
         while len(prompts) < count:
             (prompt,) = self._draws.take(1)
             length = len(self._engine.encode(prompt))
-            if limit is None or length <= limit:
+            if length <= limit:
                 prompts.append(prompt)
                 continue
             if self._stage.overlong_prompts == "error":
                 raise UserError(
-                    f"prompt {prompt.id!r} has {length} tokens, more than max_prompt_tokens = {limit}:"
-                    ' raise the limit, or set overlong_prompts = "drop"'
+                    f"prompt {prompt.id!r} has {length} tokens, more than the limit of {limit}:"
+                    ' raise max_prompt_tokens, or set overlong_prompts = "drop"'
                 )
             dropped += 1
             if dropped > 1_000 * count:
-                raise UserError(f"{dropped} prompts in a row are longer than max_prompt_tokens = {limit}: raise it")
+                raise UserError(f"{dropped} prompts in a row have more than {limit} tokens: raise max_prompt_tokens")
         if dropped:
             counts["overlong_prompts"] += dropped
         return prompts

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rewardsmith.trainers.batch import Batch
 from rewardsmith.trainers.collect import Collected
-from rewardsmith.types import Score, ScoredGroup
+from rewardsmith.trainers.select import has_contrast
+from rewardsmith.types import Score
 
 
 def group_metrics(found: Collected, right_from: float) -> dict[str, float]:
@@ -30,7 +31,9 @@ def group_metrics(found: Collected, right_from: float) -> dict[str, float]:
     if not scores:
         return metrics
     metrics |= reward_metrics(scores, right_from)
-    metrics["groups/contrast"] = _mean(_has_contrast(scored) for scored in sampled)
+    metrics["groups/contrast"] = _mean(
+        has_contrast([score for score in scored.scores if score.ok]) for scored in sampled
+    )
     metrics["response/length"] = _mean(lengths)
     metrics["response/longest"] = float(max(lengths))
     metrics["response/truncated"] = _mean(rollout.stop_reason == "length" for rollout in rollouts)
@@ -63,10 +66,10 @@ def batch_metrics(
 ) -> dict[str, float]:
     """Return the spread of the advantages, and how far sampler, learner and reference are from each other."""
     mask_BT = batch.mask_BT
-    metrics = {
-        "advantage/spread": float(advantages_BT[mask_BT].std(correction=0)),
-        "tokens/learned": float(mask_BT.sum()),
-    }
+    metrics = {"tokens/learned": float(mask_BT.sum())}
+    if not metrics["tokens/learned"]:
+        return metrics
+    metrics["advantage/spread"] = float(advantages_BT[mask_BT].std(correction=0))
     if old_BT is not None and old_BT is not batch.sampler_BT:
         metrics["policy/sampler_gap"] = float((old_BT - batch.sampler_BT)[mask_BT].abs().mean())
     if reference_BT is not None:
@@ -99,10 +102,6 @@ class Clock:
         """Return seconds by part, and the rate at which tokens were sampled and scored."""
         times = {f"time/{name}": seconds for name, seconds in self._laps.items()}
         return times | {"tokens/s": sampled / max(1e-9, self._laps.get("sample", 0.0))}
-
-
-def _has_contrast(scored: ScoredGroup) -> bool:
-    return len({score.value for score in scored.scores if score.ok}) > 1
 
 
 def _mean(values: Iterable[float]) -> float:

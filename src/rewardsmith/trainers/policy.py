@@ -68,7 +68,7 @@ class PolicyTrainer:
 
     async def begin(self) -> Update:
         """Measure the policy before it learns."""
-        self._reference.begin()
+        self._reference.begin(resumed=False)
         return Update(0, await self._validate(0) if self._stage.validation else {})
 
     async def step(self, number: int) -> Update:
@@ -104,7 +104,12 @@ class PolicyTrainer:
         streams = self._streams(batch, old_BT, reference_BT)
         estimator = partial(stage.advantage.target, **stage.advantage.arguments())
         estimate = partial(credit, streams, mask_BT, batch.groups_B, values_BT, estimator=estimator)
-        advantages_BT = estimate(**self._credit)
+        try:
+            advantages_BT = estimate(**self._credit)
+        except ValueError as error:
+            raise UserError(
+                f"{stage.name}: the rewards do not go with the advantage {stage.advantage.name}: {error}"
+            ) from None
         metrics = batch_metrics(batch, advantages_BT, old_BT, reference_BT)
         if critic is not None and stage.critic is not None and values_BT is not None:
             returns_BT = estimate(**self._credit | {"whiten": False}) + values_BT
@@ -221,8 +226,8 @@ class PolicyTrainer:
         rewards = [answer.scores[0].value for answer in answers]
         lost = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is None]
         found.rejected += [(scored, "no_baseline") for scored in lost]
-        found.counts["no_baseline"] = len(lost)
         found.kept = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is not None]
+        found.counts["no_baseline"], found.counts["kept"] = len(lost), len(found.kept)
         return torch.tensor([reward for reward in rewards if reward is not None], device=self._policy.device)
 
     def _report_failures(self, found: Collected) -> None:
@@ -284,4 +289,4 @@ class PolicyTrainer:
         """Go on from what `state` returned."""
         self._collector.restore(state)
         self._idle = int(state["idle"])
-        self._reference.begin()
+        self._reference.begin(resumed=True)

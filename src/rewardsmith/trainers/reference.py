@@ -29,8 +29,8 @@ class Reference:
         self._context = context
         self._engine: EmbeddedEngine | None = None
 
-    def begin(self) -> None:
-        """Load the reference, or copy it from the policy as it is now; call it once, before the first step."""
+    def begin(self, *, resumed: bool) -> None:
+        """Make the reference from the policy as it is now; in a resumed stage, as it was when the stage began."""
         kl = self._stage.kl
         if not kl.coefficient or (kl.reference is None and self._policy.settings.lora is not None):
             return
@@ -38,7 +38,7 @@ class Reference:
             self._engine = self._context.engine(kl.reference)
             return
         self._engine = self._policy.copy(name=f"{self._stage.name}.reference")
-        if self._folder.exists():
+        if resumed:
             self._engine.load(self._folder)
         else:
             with writing(self._folder), new_folder(self._folder) as folder:

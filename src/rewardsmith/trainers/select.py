@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -43,21 +44,48 @@ class SelectSettings(Settings):
         return self
 
 
-def rejection(scored: ScoredGroup, settings: SelectSettings) -> Reason | None:
-    """Return why not to learn from a group; None when it passes. The bounds are inclusive."""
-    values = [value for score in scored.scores if (value := _measured(score, settings.part)) is not None]
-    if not values:
+def rejection(scored: ScoredGroup, settings: SelectSettings, *, by_parts: bool = False) -> Reason | None:
+    """Return why not to learn from a group; None when it passes. The bounds are inclusive.
+
+    Args:
+        scored: the group.
+        settings: which groups to learn from.
+        by_parts: whether each part of the reward is a stream of its own, so that a rollout whose sum failed may still
+            be learned from.
+    """
+    voting = [score for score in scored.scores if usable(score, by_parts=by_parts)]
+    if not voting:
         return "failed"
     if settings.truncated == "drop" and any(r.stop_reason == "length" for r in scored.group.rollouts):
         return "truncated"
-    mean = math.fsum(values) / len(values)
-    if settings.lowest is not None and mean < settings.lowest:
-        return "too_hard"
-    if settings.highest is not None and mean > settings.highest:
-        return "too_easy"
-    if settings.constant == "drop" and _is_constant(scored):
+    values = [value for score in scored.scores if (value := _measured(score, settings.part)) is not None]
+    if settings.part and not values:
+        return "failed"
+    if values:
+        mean = math.fsum(values) / len(values)
+        if settings.lowest is not None and mean < settings.lowest:
+            return "too_hard"
+        if settings.highest is not None and mean > settings.highest:
+            return "too_easy"
+    if settings.constant == "drop" and not has_contrast(voting):
         return "constant"
     return None
+
+
+def usable(score: Score, *, by_parts: bool) -> bool:
+    """Whether a rollout can be learned from."""
+    return score.ok or (by_parts and any(part.ok for part in score.parts.values()))
+
+
+def has_contrast(scores: Sequence[Score]) -> bool:
+    """Whether some of the rollouts got more than others; parts and rewards per token count too."""
+    return any(_worth(score) != _worth(scores[0]) for score in scores)
+
+
+def _worth(score: Score) -> tuple[object, ...]:
+    """Return everything of a score that an advantage may come from."""
+    tokens = [None if x is None else x.tobytes() for x in (score.token_values, score.token_support)]
+    return score.value, *tokens, *(_worth(score.parts[name]) for name in sorted(score.parts))
 
 
 def _measured(score: Score, part: str) -> float | None:
@@ -65,15 +93,3 @@ def _measured(score: Score, part: str) -> float | None:
         named = dict(score.named_parts())
         return named[part].value if part in named else None
     return score.value
-
-
-def _is_constant(scored: ScoredGroup) -> bool:
-    """Whether all rollouts got the same; rewards per token and parts that differ are a contrast too."""
-    voting = [score for score in scored.scores if score.ok]
-    return all(score == voting[0] or _same(score, voting[0]) for score in voting)
-
-
-def _same(a: Score, b: Score) -> bool:
-    if a.token_values is not None or b.token_values is not None or a.value != b.value:
-        return False
-    return all(_same(part, b.parts[name]) for name, part in a.parts.items())

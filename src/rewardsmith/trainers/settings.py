@@ -10,7 +10,9 @@ from rewardsmith.components import Choice, Chosen, Refers, Settings
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.engines.settings import OptimizerSettings
 
-ModelName = Annotated[str, Refers("models")]
+ModelName = Annotated[str, Refers("models", head="language")]
+OptionalModelName = Annotated[str | None, Refers("models", head="language")]
+CriticName = Annotated[str, Refers("models", head="scalar")]
 DataName = Annotated[str, Refers("data")]
 RewardChoice = Annotated[Chosen, Choice("reward", "rewardsmith.rewards:REWARDS", methods=("score",))]
 
@@ -38,4 +40,12 @@ class SamplingSettings(Settings):
         return Sampling(self.temperature, self.top_p, self.top_k, self.max_tokens, self.min_tokens, tuple(self.stop))
 
 
-__all__ = ["DataName", "ModelName", "OptimizerSettings", "RewardChoice", "SamplingSettings"]
+__all__ = [
+    "CriticName",
+    "DataName",
+    "ModelName",
+    "OptimizerSettings",
+    "OptionalModelName",
+    "RewardChoice",
+    "SamplingSettings",
+]

@@ -11,7 +11,15 @@ from pydantic import Field, model_validator
 
 from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
 from rewardsmith.trainers.select import SelectSettings
-from rewardsmith.trainers.settings import DataName, ModelName, OptimizerSettings, RewardChoice, SamplingSettings
+from rewardsmith.trainers.settings import (
+    CriticName,
+    DataName,
+    ModelName,
+    OptimizerSettings,
+    OptionalModelName,
+    RewardChoice,
+    SamplingSettings,
+)
 from rewardsmith.trainers.validation import ValidationSettings
 
 
@@ -96,7 +104,7 @@ class KlSettings(Settings):
     unbiased: bool = Field(
         default=False, description="in the loss: show the value of k1 or k3, and use the gradient of k2"
     )
-    reference: ModelName | None = Field(
+    reference: OptionalModelName = Field(
         default=None, description="the model to stay near; not set: the policy as it is when the stage begins"
     )
 
@@ -116,7 +124,7 @@ class PolicyOptimizer(OptimizerSettings):
 class CriticSettings(Settings):
     """A second model that learns what a state is worth (PPO)."""
 
-    model: ModelName = Field(description='the critic: a model with head = "scalar"')
+    model: CriticName = Field(description='the critic: a model with head = "scalar"')
     clip: float | None = Field(default=0.2, gt=0, description="how far a value may move in one step")
     warmup: int = Field(default=0, ge=0, description="steps in which the critic learns alone")
     optimizer: PolicyOptimizer = Field(default=PolicyOptimizer(lr=1e-5), description="AdamW and its schedule")
@@ -131,6 +139,12 @@ class ImportanceSettings(Settings):
     outside: Literal["truncate", "drop"] = Field(
         default="truncate", description="bring a weight beyond the bounds to the bound, or to 0"
     )
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> ImportanceSettings:
+        if self.floor > self.cap:
+            raise ValueError(f"floor is {self.floor}, above cap = {self.cap}")
+        return self
 
 
 class OverlongSettings(Settings):
@@ -180,8 +194,19 @@ class PolicyStage(Stage):
 
     @model_validator(mode="after")
     def _fits_together(self) -> PolicyStage:
-        from rewardsmith.algorithms.advantages import values_from  # noqa: PLC0415 torch is loaded by the choice already
+        from rewardsmith.algorithms.advantages import compares, values_from  # noqa: PLC0415 loads torch; so did the choice
 
+        if compares(self.advantage.target) and self.rollouts_per_prompt < 2:
+            raise ValueError(
+                f'the advantage "{self.advantage.name}" compares the answers to a prompt: rollouts_per_prompt must be'
+                " at least 2"
+            )
+        if self.kl.reference == self.model:
+            raise ValueError("kl.reference is the policy itself, from which it never differs: leave it out")
+        if self.select.least > self.prompts_per_step:
+            raise ValueError(f"select.least = {self.select.least} is more than prompts_per_step: no step would update")
+        if self.importance is not None and self.old_logprobs == "sampler":
+            raise ValueError('importance weights need the learner\'s log-probabilities: set old_logprobs = "auto"')
         needs = values_from(self.advantage.target)
         if needs == "critic" and self.critic is None:
             raise ValueError(f'the advantage "{self.advantage.name}" needs a critic: critic = {{ model = "…" }}')

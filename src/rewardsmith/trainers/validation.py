@@ -10,6 +10,7 @@ from pydantic import Field
 from rewardsmith.algorithms.ranks import pass_at_k
 from rewardsmith.components import Settings
 from rewardsmith.engines.protocol import Engine
+from rewardsmith.errors import UserError
 from rewardsmith.rewards.protocol import Reward
 from rewardsmith.trainers.protocol import derive
 from rewardsmith.trainers.scoring import generate_and_score
@@ -43,6 +44,8 @@ async def validate(
     pause: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, float], list[ScoredGroup]]:
     """Return metrics and the scored groups. The randomness is the same each time, so that changes are the policy's."""
+    if not prompts:
+        raise UserError("the data source of the validation has no prompts")
     seeds = [derive(seed, "validation", i) for i in range(len(prompts))]
     scored = await generate_and_score(
         engine, reward, prompts, sampling.sampling(), n=n, seeds=seeds, version=version, pause=pause

@@ -30,7 +30,7 @@ from torch import Tensor
 from rewardsmith.algorithms.advantages.gae import gae
 from rewardsmith.algorithms.advantages.group import dr_grpo, grpo, opo, reinforce_plus_plus_baseline, rloo
 from rewardsmith.algorithms.advantages.reinforce import reinforce, reinforce_plus_plus, remax
-from rewardsmith.algorithms.advantages.streams import Stream, credit
+from rewardsmith.algorithms.advantages.streams import Stream, compares, credit
 
 Estimator = Callable[..., Tensor]
 
@@ -60,6 +60,7 @@ __all__ = [
     "ADVANTAGES",
     "Estimator",
     "Stream",
+    "compares",
     "credit",
     "dr_grpo",
     "gae",

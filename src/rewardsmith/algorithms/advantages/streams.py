@@ -91,7 +91,7 @@ def _stream_mask(stream: Stream, mask_BT: MaskBT) -> MaskBT:
     return mask_BT if stream.mask_BT is None else mask_BT & stream.mask_BT
 
 
-def _compares(estimator: Callable[..., Tensor]) -> bool:
+def compares(estimator: Callable[..., Tensor]) -> bool:
     """Whether the estimator compares a rollout with its siblings."""
     while isinstance(estimator, partial):
         estimator = estimator.func
@@ -103,7 +103,7 @@ def _credited(streams: Sequence[Stream], mask_BT: MaskBT, groups_B: IdsB, estima
     credited_B = torch.zeros_like(groups_B, dtype=torch.bool)
     for stream in streams:
         groups = Groups.of(groups_B, token_counts(_stream_mask(stream, mask_BT)) > 0)
-        credited_B = credited_B | (groups.compared_B if _compares(estimator) else groups.votes_B)
+        credited_B = credited_B | (groups.compared_B if compares(estimator) else groups.votes_B)
     return credited_B
 
 
@@ -129,7 +129,7 @@ def _before(
         stream_mask_BT = _stream_mask(stream, mask_BT)
         _require_whole_groups(stream.name, stream_mask_BT, mask_BT, groups_B)
         sum_BT = sum_BT + stream.weight * masked(f"rewards of {stream.name!r}", stream.rewards_BT, stream_mask_BT)
-    support_BT = _common_support(streams, required=_compares(estimator))
+    support_BT = _common_support(streams, required=compares(estimator))
     return estimator(sum_BT, mask_BT, groups_B, values_BT, support_BT, **_discount(first))
 
 

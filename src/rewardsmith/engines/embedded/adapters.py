@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from rewardsmith.engines.settings import LoraSettings
-from rewardsmith.errors import UserError
+from rewardsmith.errors import UserError, listing, nearest
 
 
 def attach(model: Any, settings: LoraSettings, name: str) -> Any:
@@ -22,9 +23,17 @@ def attach(model: Any, settings: LoraSettings, name: str) -> Any:
         task_type="CAUSAL_LM" if model.get_output_embeddings() is not None else "SEQ_CLS",
     )
     try:
-        return get_peft_model(model, config)
-    except ValueError as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # peft warns of what it sets right by itself, such as GPT-2's layout
+            adapted = get_peft_model(model, config)
+    except Exception as error:  # noqa: BLE001 a pattern that is none, or targets that are not there
         raise UserError(f"models.{name}.lora.targets = {settings.targets!r}: {error}") from None
+    found = [module.rpartition(".")[2] for module in adapted.targeted_module_names]
+    for target in settings.targets if isinstance(settings.targets, list) else ():
+        if target.rpartition(".")[2] not in found:
+            known = f"{nearest(target, found)} Known: {listing(set(found))}"
+            raise UserError(f"models.{name}.lora.targets: the model has no module {target!r}.{known}")
+    return adapted
 
 
 def inner(model: Any) -> Any:

@@ -110,6 +110,9 @@ class Packed:
     Args:
         sequences: for each sequence the places of its tokens among the N, in order; at least one token each.
         device: of the tensors.
+
+    Attributes:
+        windows: the sliding windows that layers have asked for so far; None for full attention.
     """
 
     def __init__(self, sequences: Sequence[NDArray[np.int64]], device: torch.device) -> None:
@@ -128,6 +131,7 @@ class Packed:
         self._extra = torch.from_numpy(extra).to(device)
         self.positions_N = self._gathered_N % self.longest
         self._bands: dict[int, Tensor] = {}
+        self.windows: set[int | None] = set()
 
     @classmethod
     def apart(cls, lengths: Sequence[int], device: torch.device) -> Packed:
@@ -142,6 +146,7 @@ class Packed:
         The rows are spread to [B, L] for this step alone. They are padded on the right, where causal attention never
         looks, so no mask is needed and the fastest kernels apply.
         """
+        self.windows.add(window)
         q, k, v = (self._spread_rows(x) for x in (q, k, v))
         groups = q.shape[1] // k.shape[1]
         band = self._band(window, q.device)

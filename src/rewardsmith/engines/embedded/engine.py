@@ -17,7 +17,7 @@ from rewardsmith.engines.embedded import adapters, attention, support
 from rewardsmith.engines.embedded.generate import Generator, Request
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.learner import Learner
-from rewardsmith.engines.embedded.loading import Loaded, load, place, require_chat_template, save_folder
+from rewardsmith.engines.embedded.loading import Loaded, load, place, quiet, require_chat_template, save_folder
 from rewardsmith.engines.embedded.packing import Pack, micro_batches, pack
 from rewardsmith.engines.embedded.weights import read_tensors, restore_weights, write_tensors
 from rewardsmith.engines.protocol import Loss, Outputs, Row, Sampling, Step
@@ -47,7 +47,8 @@ class EmbeddedEngine:
         self.dtype = loaded.dtype
         self.stop_ids = loaded.stop_ids
         self.model: Any = loaded.model
-        support.check(self.model, name)
+        with quiet():
+            support.check(self.model, name)
         support.fuse_norms(self.model)
         if settings.recompute:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -74,6 +75,7 @@ class EmbeddedEngine:
 
     def copy(self, settings: ModelSettings | None = None, *, name: str) -> EmbeddedEngine:
         """Return an engine with the same weights and no optimizer; `settings` may give it another head."""
+        self._require_awake()
         settings = settings or self.settings.model_copy(update={"lora": None})
         device, dtype = place(
             self.device.type if settings.device == "auto" else settings.device,
@@ -85,6 +87,7 @@ class EmbeddedEngine:
         model.to(device)
         for parameter in model.parameters():  # not the buffers: rotary frequencies need all their digits
             parameter.data = parameter.data.to(dtype)
+            parameter.requires_grad_(True)  # an adapter had frozen them
         return EmbeddedEngine(Loaded(model, self.tokenizer, device, dtype, self.stop_ids), settings, name=name)
 
     # ---- text to tokens --------------------------------------------------------------------------------------------
@@ -126,6 +129,7 @@ class EmbeddedEngine:
         for prompt, request in zip(prompts, requests, strict=True):
             self._require_room(prompt, len(request.prompt), sampling.max_tokens)
         self._require_awake()
+        self._require_head("language")
         generator = Generator(
             self._backbone,
             self._head(),
@@ -156,10 +160,12 @@ class EmbeddedEngine:
 
     def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0) -> Tensor:
         """Return log-probabilities of the answer tokens, float32 [B, T], zero where a row has none."""
+        self._require_head("language")
         return self._measure(rows, temperature, "logprobs_bT")
 
     def values(self, rows: Sequence[Row]) -> Tensor:
         """Return a value before each answer token, float32 [B, T]."""
+        self._require_head("scalar")
         return self._measure(rows, 1.0, "values_bT")
 
     def reference_logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0) -> Tensor:
@@ -186,9 +192,13 @@ class EmbeddedEngine:
         """
         if self._learner is None:
             raise RuntimeError("update was called before learn_with")
-        for batch, outputs in self._passes(rows, temperature):
-            with attention.planned(batch.plan):  # for the attention that gradient checkpointing repeats
-                loss(outputs).backward()  # type: ignore[no-untyped-call]
+        try:
+            for batch, outputs in self._passes(rows, temperature):
+                with attention.planned(batch.plan):  # for the attention that gradient checkpointing repeats
+                    loss(outputs).backward()  # type: ignore[no-untyped-call]
+        except BaseException:
+            self._learner.forget()
+            raise
         return self._learner.step(lr)
 
     @torch.no_grad()
@@ -248,6 +258,10 @@ class EmbeddedEngine:
     def _require_awake(self) -> None:
         if not self._awake:
             raise RuntimeError(f"{self.name} is asleep: call wake() first")
+
+    def _require_head(self, head: str) -> None:
+        if self.settings.head != head:
+            raise RuntimeError(f"{self.name} has a {self.settings.head} head: this needs a {head} head")
 
     def save(self, folder: Path) -> None:
         """Write the model as a Hugging Face folder, and beside it what going on learning needs."""

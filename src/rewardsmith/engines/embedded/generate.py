@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -159,21 +159,32 @@ class Generator:
             await asyncio.sleep(0)
             tick()
 
-    def _answer(self, tokens: NDArray[np.int32], logprobs: NDArray[np.float32], stops: tuple[str, ...]) -> Answer:
+    def _answer(self, tokens: NDArray[np.int32], logprobs: NDArray[np.float32], sampling: Sampling) -> Answer:
         """Return a finished row; what follows the first stop text is cut off."""
         if not np.isfinite(logprobs).all():
             raise FloatingPointError("the model's logits are not finite: its weights are broken")
         stopped = int(tokens[-1]) in self._stop_ids
         text = self._decode(tokens[:-1] if stopped else tokens)
-        places = [place for place in (text.find(stop) for stop in stops) if place >= 0]
-        if places:
-            cut = bisect_left(range(len(tokens)), True, key=lambda n: _holds(self._decode(tokens[: n + 1]), stops)) + 1
-            return Answer(tokens[:cut], logprobs[:cut], text[: min(places)], stopped=True)
+        early = self.early(tokens, sampling)
+        if _places(text, sampling.stop, early):
+            holds = partial(self._holds, tokens, sampling.stop, early)
+            cut = bisect_left(range(len(tokens)), True, key=holds) + 1
+            text = self._decode(tokens[:cut])
+            return Answer(tokens[:cut], logprobs[:cut], text[: min(_places(text, sampling.stop, early))], stopped=True)
         return Answer(tokens, logprobs, text, stopped)
 
+    def early(self, tokens: NDArray[np.int32], sampling: Sampling) -> int:
+        """Return how many characters come too early for a stop text to end in them."""
+        return len(self._decode(tokens[: sampling.min_tokens - 1])) if sampling.min_tokens > 1 else 0
 
-def _holds(text: str, stops: tuple[str, ...]) -> bool:
-    return any(stop in text for stop in stops)
+    def _holds(self, tokens: NDArray[np.int32], stops: tuple[str, ...], early: int, last: int) -> bool:
+        return bool(_places(self._decode(tokens[: last + 1]), stops, early))
+
+
+def _places(text: str, stops: tuple[str, ...], early: int) -> list[int]:
+    """Return where the stop texts are that do not end in the first `early` characters."""
+    found = (text.find(stop, max(0, early - len(stop) + 1)) for stop in stops)
+    return [place for place in found if place >= 0]
 
 
 class _Batch:
@@ -191,11 +202,11 @@ class _Batch:
             for number, request in enumerate(requests)
             for first in range(0, request.n, generator._rows)
         )
-        size = min(generator._rows, sum(request.n for request in requests))
-        size = math.ceil(size / self._rows_step) * self._rows_step
+        self._most = min(generator._rows, sum(request.n for request in requests))
+        size = _up(self._most, self._rows_step)
         longest = max(len(request.prompt) for request in requests) + sampling.max_tokens + 1
         self._rows = Rows(size, sampling.max_tokens, self._device)
-        self._cache = KeyValues(size, math.ceil(longest / self._length_step) * self._length_step)
+        self._cache = KeyValues(size, _up(longest, self._length_step))
         self._owner: list[tuple[int, int] | None] = [None] * size  # (request, rollout) of each row
         self._length = [0] * size  # an upper bound of each row's tokens, kept on the host: asking the device would wait
         self._answers: list[dict[int, Answer]] = [{} for _ in requests]
@@ -289,7 +300,8 @@ class _Batch:
 
     def _admit(self) -> None:
         """Give free rows to waiting groups, in order, and read their prompts."""
-        free = deque(i for i, owner in enumerate(self._owner) if owner is None)
+        active = sum(owner is not None for owner in self._owner)
+        free = deque([i for i, owner in enumerate(self._owner) if owner is None][: self._most - active])
         admitted: list[tuple[int, range, list[int]]] = []
         tokens = 0
         while self._waiting and len(self._waiting[0][1]) <= len(free):
@@ -344,7 +356,7 @@ class _Batch:
             number, rollout = owner
             self._owner[row] = None
             answers = self._answers[number]
-            answers[rollout] = self._g._answer(tokens[i, :count], logprobs[i, :count], self._sampling.stop)
+            answers[rollout] = self._g._answer(tokens[i, :count], logprobs[i, :count], self._sampling)
             if len(answers) == self._requests[number].n:
                 complete.append((number, tuple(answers[i] for i in range(len(answers)))))
                 self._answers[number] = {}
@@ -353,12 +365,14 @@ class _Batch:
 
     def _has_stop(self, row: int) -> bool:
         """Whether one of the stop texts has just been written; a character may take four tokens."""
-        if self._owner[row] is None:
+        count = int(self._rows.count_S[row]) if self._owner[row] is not None else 0
+        if count < max(1, self._sampling.min_tokens):
             return False
-        count = int(self._rows.count_S[row])
-        window = self._check_every + 4 * max(map(len, self._sampling.stop))
-        text = self._g._decode(self._rows.tokens_ST[row, max(0, count - window) : count].cpu().numpy())
-        return _holds(text, self._sampling.stop)
+        tokens = self._rows.tokens_ST[row, :count].cpu().numpy()
+        recent = tokens[-(self._check_every + 4 * max(map(len, self._sampling.stop))) :]
+        if not _places(self._g._decode(recent), self._sampling.stop, 0):
+            return False
+        return bool(_places(self._g._decode(tokens), self._sampling.stop, self._g.early(tokens, self._sampling)))
 
     def _close_gaps(self) -> None:
         """Move the last rows into free ones, where that makes the batch smaller."""

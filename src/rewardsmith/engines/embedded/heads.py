@@ -112,7 +112,8 @@ class _TokenLogprobs(torch.autograd.Function):
                 p = logp.exp()
                 grad = -(by_logprob + (logp + entropy_N[rows, None]) * by_entropy) * p
             else:
-                grad = (logits if temperature == 1 else logits / temperature).softmax(-1, dtype=head.accurate)
+                x = logits if temperature == 1 else logits.to(head.accurate) / temperature
+                grad = x.softmax(-1, dtype=head.accurate)
                 grad.mul_(-by_logprob)
             grad.scatter_add_(-1, targets_N[rows, None], by_logprob)
             if head.cap is not None:

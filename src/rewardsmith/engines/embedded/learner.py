@@ -77,6 +77,10 @@ class Learner:
         self._adam.zero_grad()
         return Step(length, skipped=not finite)
 
+    def forget(self) -> None:
+        """Drop the gradient that was gathered so far."""
+        self._adam.zero_grad()
+
     def close(self) -> None:
         """Let go of the model: another learner may take over."""
         for hook in self._hooks:
@@ -94,23 +98,35 @@ class Learner:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `state` returned."""
-        expected = {f"master/{name}" for name, p in self._masters.items() if p is not self._parameters[name]}
-        known = {f"{key}/{name}" for name in self._masters for key in ("exp_avg", "exp_avg_sq", "step")}
-        if expected - set(tensors) or set(tensors) - expected - known:
-            raise UserError("the optimizer state does not fit the model: it was saved by another model or setting")
+        shapes = self._shapes()
+        begun = any(name.startswith("step/") for name in tensors)
+        expected = {name for name in shapes if begun or name.startswith("master/")}
+        strange = sorted(expected ^ set(tensors)) or [n for n in sorted(expected) if tensors[n].shape != shapes[n]]
+        if strange:
+            raise UserError(
+                f"the optimizer state does not fit the model (see {strange[0]}): it is damaged, or of another model"
+            )
         with torch.no_grad():
             for name, master in self._masters.items():
                 if f"master/{name}" in tensors:
                     master.copy_(tensors[f"master/{name}"])
-                moments = {
-                    key: tensors[f"{key}/{name}"].to(master.device)
-                    for key in ("step", "exp_avg", "exp_avg_sq")
-                    if f"{key}/{name}" in tensors
-                }
-                if any(m.shape not in (master.shape, torch.Size([])) for m in moments.values()):
-                    raise UserError(f"the optimizer state of {name} has another shape than the weights")
-                if moments:
-                    self._adam.state[master] = moments
+                if begun:
+                    self._adam.state[master] = {
+                        key: tensors[f"{key}/{name}"].to(master.device) for key in ("step", "exp_avg", "exp_avg_sq")
+                    }
+
+    def _shapes(self) -> dict[str, torch.Size]:
+        """Return the name and shape of every tensor that `state` returns after the first step."""
+        shapes = {}
+        for name, master in self._masters.items():
+            if master is not self._parameters[name]:
+                shapes[f"master/{name}"] = master.shape
+            shapes |= {
+                f"exp_avg/{name}": master.shape,
+                f"exp_avg_sq/{name}": master.shape,
+                f"step/{name}": torch.Size(),
+            }
+        return shapes
 
     def to(self, device: torch.device) -> None:
         """Move masters and moments; the model moves its own parameters."""

@@ -101,7 +101,7 @@ def load(
     """
     where, precision = place(device, dtype)
     folder = None if _is_tiny(init) else _folder(init)  # a download may take long, and shows its progress
-    with _quiet():
+    with quiet():
         if folder is None:
             model, tokenizer = _tiny(init, head, precision, seed, attention)
         else:
@@ -145,7 +145,7 @@ def save_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
     text_config = model.config.get_text_config()
     try:
         text_config.use_cache = True  # off for training only: who loads the folder to generate wants it
-        with _quiet():
+        with quiet():
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
     finally:
@@ -153,7 +153,7 @@ def save_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the notes, warnings and progress bars of `transformers` off the terminal; what matters we say ourselves."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     hub_bars = not are_progress_bars_disabled()

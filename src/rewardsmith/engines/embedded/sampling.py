@@ -18,7 +18,9 @@ def uniforms(seed: int, rollout: int, count: int) -> NDArray[np.float32]:
     They depend on nothing but the seed and the number of the rollout in its group, which is why results do not depend
     on what else is in the batch.
     """
-    return np.random.Generator(np.random.Philox(key=[seed, rollout])).random(count, dtype=np.float32)
+    return np.random.Generator(np.random.Philox(key=np.array([seed, rollout], dtype=np.uint64))).random(
+        count, dtype=np.float32
+    )
 
 
 def sample(logits_RV: Tensor, uniforms_R: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:

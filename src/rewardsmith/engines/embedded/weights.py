@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import set_peft_model_state_dict
+from peft import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rewardsmith.engines.embedded.loading import quiet
 from rewardsmith.errors import UserError
 
 
@@ -33,22 +34,48 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 def restore_weights(model: Any, folder: Path, *, adapter: bool) -> None:
     """Overwrite the weights of a model, or of its adapter, by those of a saved folder."""
     if adapter:
-        set_peft_model_state_dict(model, read_tensors(folder / "adapter_model.safetensors"))
+        saved = read_tensors(folder / "adapter_model.safetensors")
+        _require_fit(saved, get_peft_model_state_dict(model, save_embedding_layers=False), folder)
+        set_peft_model_state_dict(model, saved)
         return
-    weights = {
-        name: tensor
-        for file in sorted(folder.glob("model*.safetensors"))
-        for name, tensor in read_tensors(file).items()
-    }
+    if not any(folder.glob("model*.safetensors")):
+        raise UserError(f"there are no weights in {str(folder)!r}: the checkpoint is not complete")
     own = model.state_dict()
-    # Weights that are one tensor under two names (a tied head) are saved under one of them.
-    saved = {own[name].data_ptr() for name in weights if name in own}
-    missing = [name for name, tensor in own.items() if name not in weights and tensor.data_ptr() not in saved]
-    unknown = sorted(set(weights) - set(own))
-    wrong = [name for name in weights if name in own and weights[name].shape != own[name].shape]
-    for kind, names in (("lacks", missing), ("has unknown", unknown), ("has the wrong shape for", wrong)):
-        if names:
-            raise UserError(f"{folder} {kind} {names[0]}: it was saved by another model")
+    saved = _loaded(model, folder)
+    _require_fit(saved, own, folder)
     with torch.no_grad():
-        for name, tensor in weights.items():
+        for name, tensor in saved.items():
             own[name].copy_(tensor)
+
+
+def _loaded(model: Any, folder: Path) -> dict[str, Tensor]:
+    """Return the weights by the names that the model has for them; transformers may save them under others."""
+    try:
+        with quiet():
+            kind, dtype = type(model), model.dtype
+            fresh, report = kind.from_pretrained(
+                folder,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are reported, and refused below
+            )
+    except Exception as error:  # transformers and safetensors raise many kinds
+        raise UserError(f"the weights in {str(folder)!r} cannot be read: {error}") from error
+    wrong = [name for name, *_ in report["mismatched_keys"]]
+    for what, names in (
+        ("has the wrong shape for", wrong),
+        ("lacks", report["missing_keys"]),
+        ("has unknown", report["unexpected_keys"]),
+    ):
+        if names:
+            raise UserError(f"{folder} {what} {sorted(names)[0]}: it was saved by another model")
+    weights: dict[str, Tensor] = fresh.state_dict()
+    return weights
+
+
+def _require_fit(saved: Mapping[str, Tensor], own: Mapping[str, Tensor], folder: Path) -> None:
+    strange = sorted(set(saved) ^ set(own)) or [name for name in saved if saved[name].shape != own[name].shape]
+    if strange:
+        raise UserError(f"{folder} does not fit the model (see {strange[0]}): it was saved by another one")
