@@ -299,8 +299,9 @@ def test_the_explanation_of_every_named_algorithm_is_a_recipe(room: str) -> None
     names = {"advantage": ADVANTAGES, "loss": POLICY_LOSSES, "reduction": REDUCTIONS}[room]
     for name in names:
         chosen = {"type": name} | ({"length": 7} if name == "constant-length" else {})
-        critic = {"critic": {"model": "policy"}} if name == "gae" else {}
-        recipe = parse_recipe(table(**{room: chosen}, **critic))
+        wanted = table(**{room: chosen}, **({"critic": {"model": "critic"}} if name == "gae" else {}))
+        wanted["models"]["critic"] = {"copy_of": "policy", "head": "scalar"}
+        recipe = parse_recipe(wanted)
         assert parse_recipe(tomllib.loads(explain(recipe))) == recipe
 
 

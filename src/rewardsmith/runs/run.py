@@ -243,10 +243,13 @@ class Run:
 
     def _check(self) -> None:
         """Make every reward once, and read the data where a source can check itself, before any model is loaded."""
-        for stage in self.recipe.stages:
-            for place in (stage.settings, getattr(stage.settings, "validation", None)):
-                if getattr(place, "reward", None) is not None:
-                    place.reward.build()  # type: ignore[union-attr]
+        for i, stage in enumerate(self.recipe.stages):
+            for name, place in (("", stage.settings), (".validation", getattr(stage.settings, "validation", None))):
+                reward = getattr(place, "reward", None)
+                try:
+                    _ = reward and reward.build()
+                except UserError as error:
+                    raise UserError(f"stages.{i}{name}.reward: {error}") from error
         for name, demonstrations in _used(self.recipe):
             check = getattr(self.source(name), "check", None)
             if check is not None:

@@ -41,7 +41,7 @@ class Reference:
         if resumed:
             self._engine.load(self._folder)
         else:
-            with writing(self._folder), new_folder(self._folder) as folder:
+            with writing(self._context.folder), new_folder(self._folder) as folder:
                 self._engine.save(folder)
 
     def logprobs(self, rows: Sequence[Row]) -> Tensor | None:

@@ -61,15 +61,15 @@ def rejection(scored: ScoredGroup, settings: SelectSettings, *, by_parts: bool =
     values = [value for score in scored.scores if (value := _measured(score, settings.part)) is not None]
     if settings.part and not values:
         return "failed"
-    if values:
-        mean = math.fsum(values) / len(values)
-        if settings.lowest is not None and mean < settings.lowest:
-            return "too_hard"
-        if settings.highest is not None and mean > settings.highest:
-            return "too_easy"
     if settings.constant == "drop" and not has_contrast(voting):
         return "constant"
-    return None
+    return _difficulty(math.fsum(values) / len(values), settings) if values else None
+
+
+def _difficulty(mean: float, settings: SelectSettings) -> Reason | None:
+    if settings.lowest is not None and mean < settings.lowest:
+        return "too_hard"
+    return "too_easy" if settings.highest is not None and mean > settings.highest else None
 
 
 def usable(score: Score, *, by_parts: bool) -> bool:
