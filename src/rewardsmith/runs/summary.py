@@ -84,7 +84,8 @@ class Summary:
             table.add_column(column, justify=side)  # type: ignore[arg-type]
         table.add_column("time", justify="right")
         for stage in self.stages:
-            names = [name.removeprefix("validation/") for name, value in stage.after.items() if value != 0] or [""]
+            measured = {name.removeprefix("validation/"): value for name, value in stage.after.items()}
+            names = [name for name, value in measured.items() if value or name not in _TROUBLE] or [""]
             for i, name in enumerate(names):
                 before, value = (side.get(f"validation/{name}") for side in (stage.before, stage.after))
                 table.add_row(
@@ -98,8 +99,11 @@ class Summary:
         return table
 
 
+_TROUBLE = ("failed", "truncated")  # worth a line only when there is some
+
+
 def _shown(name: str, value: float | None) -> str:
     if value is None:
         return ""
-    share = "@" in name or name in ("failed", "truncated")
+    share = "@" in name or name in _TROUBLE
     return f"{value:.1%}" if share and 0 <= value <= 1 else f"{value:.4g}"
