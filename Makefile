@@ -21,7 +21,7 @@ $(PEERS)/.ready: pyproject.toml
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers]"
 	@touch $@
 
-quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, about two minutes on two CPU cores
+quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, two to three minutes on two CPU cores
 	$(RUN)rewardsmith run recipes/quickstart.toml
 
 test: $(VENV)/.ready ## run the tests

@@ -28,6 +28,7 @@ class Sampling:
         max_tokens: longest answer.
         min_tokens: no answer ends before this many tokens.
         stop: texts that end an answer; they are not part of it.
+        stop_tokens: token ids that end an answer, beside the model's own.
     """
 
     temperature: float = 1.0
@@ -36,6 +37,7 @@ class Sampling:
     max_tokens: int = 256
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
 
     @property
     def cuts(self) -> bool:

@@ -38,8 +38,11 @@ class ModelSettings(Settings):
         default="auto", description="compute precision; auto is float32 on a CPU and bfloat16 on a GPU"
     )
     lora: LoraSettings | None = Field(default=None, description="train an adapter instead of all weights")
+    template: dict[str, str | bool | int] = Field(
+        default={}, description="arguments of the chat template, such as enable_thinking or date_string"
+    )
     rows: int | None = Field(
-        default=None, ge=1, description="answers written at a time; not set: 256 on a CPU, 512 on a GPU"
+        default=None, ge=1, description="answers written at a time; not set: 256 on a CPU, 512 on a GPU if they fit"
     )
     tokens_per_pass: int | None = Field(
         default=None, ge=1, description="tokens of one pass when learning; not set: 8192 on a CPU, 16384 on a GPU"
@@ -52,6 +55,9 @@ class ModelSettings(Settings):
     def _begins_somewhere(self) -> ModelSettings:
         if (self.init is None) == (self.copy_of is None):
             raise ValueError("a model has exactly one of init and copy_of")
+        if self.copy_of is not None and self.lora is not None:
+            # A checkpoint holds the adapter alone, and what was copied may have changed when the run goes on.
+            raise ValueError("a copy cannot have an adapter: train all its weights, or give it an init")
         return self
 
 

@@ -41,7 +41,9 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Write a line."""
-        self._console.print(text, style="dim", highlight=False, markup=False)
+        # A line may quote a model's output, which may try to steer the terminal.
+        plain = "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+        self._console.print(plain, style="dim", highlight=False, markup=False)
 
     @contextmanager
     def stage(self, name: str, total: int, done: int) -> Iterator[None]:
@@ -69,7 +71,7 @@ class Progress:
         """Show what a step brought."""
         for name, value in update.metrics.items():
             if name.startswith("validation/mean@"):
-                self._validation = f"held out {value:.1%}"
+                self._validation = f"held out {value:.1%}" if 0 <= value <= 1 else f"held out {value:.3f}"
         shown = {name: value for name, value in update.metrics.items() if value or name != "reward/failed"}
         numbers = [form.format(shown[name]) for name, form in _SHOWN.items() if name in shown]
         text = "  ".join([*numbers, self._validation]).strip()

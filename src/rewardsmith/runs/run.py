@@ -135,7 +135,9 @@ class Run:
         self.summary.begin(stage.name, kind, trainer.steps)
         with self._progress.stage(stage.name, trainer.steps, max(0, done)):
             if done < 0:
-                self._log(await trainer.begin())
+                update = await trainer.begin()
+                self._log(update)
+                self._is_best(trainer, update, index)
             await self._steps_of(index, trainer, stage, max(0, done))
         self._finish(trainer)
 
@@ -152,7 +154,7 @@ class Run:
                     self._save(index, number - 1, before, trainer, stage)
                 raise
             self._log(update)
-            is_best = self._is_best(trainer, update, index)
+            is_best = self._is_best(trainer, update, index) and saving is not None and saving.best
             if number % every == 0 or number == trainer.steps or is_best:
                 self._save(index, number, trainer.state(), trainer, stage)
 
@@ -177,9 +179,10 @@ class Run:
         if not name or name not in update.metrics:
             return False
         value = update.metrics[name] * (-1 if trainer.best_by.startswith("-") else 1)
-        if self._stage in self._best and value <= self._best[self._stage][0]:
+        if not math.isfinite(value) or (self._stage in self._best and value <= self._best[self._stage][0]):
             return False
-        self._best[self._stage] = (value, _checkpoint(index, self._stage, update.step))
+        # What the stage began with is the value to beat; it has no checkpoint of its own.
+        self._best[self._stage] = (value, _checkpoint(index, self._stage, update.step) if update.step else "")
         return True
 
     @property
@@ -203,7 +206,7 @@ class Run:
         self._files.save(name, facts, {model: self.engine(model) for model in self._saved})
         saving = [s.settings.save for s in self.recipe.stages if hasattr(s.settings, "save")]
         last = self._files.checkpoints()[-max((s.keep for s in saving), default=1) :]
-        best = {checkpoint for _, checkpoint in self._best.values()} if any(s.best for s in saving) else set()
+        best = {checkpoint for _, checkpoint in self._best.values()}
         self._files.prune({name, *last, *best})
 
     def _position(self) -> tuple[int, int]:
@@ -239,7 +242,7 @@ class Run:
         """Write every model that was trained as a plain Hugging Face folder."""
         for name in sorted(self._trained):
             with writing(self.folder), new_folder(self.folder / "models" / name) as folder:
-                self.engine(name).save(folder)
+                self.engine(name).publish(folder)
 
     def _check(self) -> None:
         """Make every reward once, and read the data where a source can check itself, before any model is loaded."""

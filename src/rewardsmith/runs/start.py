@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from rich.console import Console
 
 from rewardsmith.errors import UserError
@@ -61,6 +62,11 @@ def start(
         try:
             with _stopping(run, console):
                 asyncio.run(run.go())
+        except torch.OutOfMemoryError as error:
+            raise UserError(
+                "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
+                f" learning, or set recompute = true; then run the same command with --accept-changes. ({error})"
+            ) from None
         finally:
             _report(files.path, console)
         console.print(run.summary.table())

@@ -145,7 +145,7 @@ class Collector:
                 )
             dropped += 1
             if dropped > 1_000 * count:
-                raise UserError(f"{dropped} prompts in a row have more than {limit} tokens: raise max_prompt_tokens")
+                raise UserError(f"{dropped} prompts have more than {limit} tokens: raise max_prompt_tokens")
         if dropped:
             counts["overlong_prompts"] += dropped
         return prompts

@@ -128,7 +128,8 @@ class PolicyTrainer:
             reference_BT if stage.kl.place == "loss" else None,
             self._importance(batch, old_BT),
         )
-        learned = self._optimize(self._policy, objective, batch, stage.optimizer, number)
+        idle = stage.critic.warmup if stage.critic else 0
+        learned = self._optimize(self._policy, objective, batch, stage.optimizer, number, idle)
         return advantages_BT, metrics | {f"policy/{name}": number_ for name, number_ in learned.items()}
 
     def _optimize(
@@ -138,16 +139,21 @@ class PolicyTrainer:
         batch: Batch,
         optimizer: OptimizerSettings,
         number: int,
+        idle: int = 0,
     ) -> dict[str, float]:
-        """Pass over the batch in mini-batches of whole groups, in a new order each epoch."""
+        """Pass over the batch in mini-batches of whole groups, in a new order each epoch.
+
+        For the first `idle` steps this model does not learn, and its schedule does not run.
+        """
         stage, groups_B, live_B = self._stage, batch.groups_B.cpu(), objective.live_B.cpu()
         norms, skipped, lr = [], 0, 0.0
-        done = (number - 1) * stage.epochs * stage.mini_batches
+        per_step = stage.epochs * stage.mini_batches
+        done, total = (number - 1 - idle) * per_step, (stage.steps - idle) * per_step
         for epoch in range(stage.epochs):
             order = torch.Generator().manual_seed(derive(self._seed, "order", number, epoch))
             groups = torch.randperm(int(groups_B.max()) + 1, generator=order)
             for chosen in groups.tensor_split(stage.mini_batches):
-                lr = learning_rate(optimizer, done, stage.steps * stage.epochs * stage.mini_batches)
+                lr = learning_rate(optimizer, done, total)
                 done += 1
                 rows_b = torch.isin(groups_B, chosen).nonzero().squeeze(-1)
                 live_k = live_B[rows_b].nonzero().squeeze(-1)

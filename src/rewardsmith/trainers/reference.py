@@ -1,4 +1,7 @@
-"""The policy that a KL penalty keeps near: the adapter switched off, a named model, or the policy as it was."""
+"""The policy that a KL penalty keeps near: a named model, or the policy as it was when the stage began.
+
+Where the policy is an adapter that has learned nothing yet, that is the same weights with the adapter switched off.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,15 @@ class Reference:
     def begin(self, *, resumed: bool) -> None:
         """Make the reference from the policy as it is now; in a resumed stage, as it was when the stage began."""
         kl = self._stage.kl
-        if not kl.coefficient or (kl.reference is None and self._policy.settings.lora is not None):
+        if not kl.coefficient:
             return
         if kl.reference is not None:
             self._engine = self._context.engine(kl.reference)
+            return
+        without_adapter = self._policy.settings.lora is not None and (
+            not self._folder.exists() if resumed else self._policy.adapter_is_fresh
+        )
+        if without_adapter:
             return
         self._engine = self._policy.copy(name=f"{self._stage.name}.reference")
         if resumed:

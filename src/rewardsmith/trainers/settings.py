@@ -29,6 +29,10 @@ class SamplingSettings(Settings):
         default=[], description="texts that end an answer, and are not part of it"
     )
 
+    stop_tokens: list[Annotated[int, Field(ge=0)]] = Field(
+        default=[], description="token ids that end an answer, beside the model's own"
+    )
+
     @model_validator(mode="after")
     def _fits(self) -> SamplingSettings:
         if self.min_tokens > self.max_tokens:
@@ -37,7 +41,15 @@ class SamplingSettings(Settings):
 
     def sampling(self) -> Sampling:
         """Return what the engine takes."""
-        return Sampling(self.temperature, self.top_p, self.top_k, self.max_tokens, self.min_tokens, tuple(self.stop))
+        return Sampling(
+            self.temperature,
+            self.top_p,
+            self.top_k,
+            self.max_tokens,
+            self.min_tokens,
+            tuple(self.stop),
+            tuple(self.stop_tokens),
+        )
 
 
 __all__ = [

@@ -57,8 +57,12 @@ class Saving(Settings):
     """When to save, and what to keep."""
 
     every: int | None = Field(default=None, ge=1, description="steps between two checkpoints; not set: ten to a stage")
-    keep: int = Field(default=1, ge=1, description="how many of the last checkpoints to keep")
-    best: bool = Field(default=True, description="keep the checkpoint with the best validation too")
+    keep: int = Field(
+        default=1,
+        ge=1,
+        description="how many of the last checkpoints of the run to keep; the largest of all stages counts",
+    )
+    best: bool = Field(default=True, description="keep the checkpoint with the best validation of the stage too")
 
 
 class SftOptimizer(OptimizerSettings):
@@ -112,6 +116,10 @@ class KlSettings(Settings):
     def _means_something(self) -> KlSettings:
         if self.place == "loss" and self.estimator == "k1" and not self.unbiased:
             raise ValueError('k1 in the loss has no gradient but noise: use place = "reward", or estimator = "k2"')
+        if self.unbiased and self.place == "reward":
+            raise ValueError('unbiased is about a gradient, and a reward has none: use place = "loss"')
+        if self.reference is not None and not self.coefficient:
+            raise ValueError("reference is set, but coefficient is 0: set it, or leave out the reference")
         return self
 
 
@@ -212,7 +220,13 @@ class PolicyStage(Stage):
             raise ValueError(f'the advantage "{self.advantage.name}" needs a critic: critic = {{ model = "…" }}')
         if needs != "critic" and self.critic is not None:
             raise ValueError(f'the advantage "{self.advantage.name}" has no use for a critic: remove it, or use "gae"')
-        if needs and getattr(self.advantage.beside, "combine", "") == "after":
+        after = getattr(self.advantage.beside, "combine", "") == "after"
+        if after and (self.overlong is not None or (self.kl.coefficient and self.kl.place == "reward")):
+            raise ValueError(
+                'combine = "after" would scale the penalty for length or KL on its own: use combine = "before", or'
+                ' kl.place = "loss"'
+            )
+        if needs and after:
             raise ValueError(f'the advantage "{self.advantage.name}" has one baseline: use combine = "before"')
         if self.sampling.temperature == 0:
             raise ValueError(

@@ -44,13 +44,19 @@ async def validate(
     pause: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, float], list[ScoredGroup]]:
     """Return metrics and the scored groups. The randomness is the same each time, so that changes are the policy's."""
+    asked = len(prompts)
+    prompts = [p for p in prompts if len(engine.encode(p)) <= engine.max_length - sampling.max_tokens]
     if not prompts:
-        raise UserError("the data source of the validation has no prompts")
+        raise UserError(
+            f"of {asked} prompts to validate with, none leaves room for max_tokens = {sampling.max_tokens} in the"
+            f" {engine.max_length} positions of the model"
+        )
     seeds = [derive(seed, "validation", i) for i in range(len(prompts))]
     scored = await generate_and_score(
         engine, reward, prompts, sampling.sampling(), n=n, seeds=seeds, version=version, pause=pause
     )
-    return measures(scored, n=n, right_from=right_from), scored
+    dropped = {"overlong_prompts": float(asked - len(prompts))} if len(prompts) < asked else {}
+    return measures(scored, n=n, right_from=right_from) | dropped, scored
 
 
 def measures(scored: Sequence[ScoredGroup], *, n: int, right_from: float) -> dict[str, float]:

@@ -33,6 +33,8 @@ def attach(model: Any, settings: LoraSettings, name: str) -> Any:
         if target.rpartition(".")[2] not in found:
             known = f"{nearest(target, found)} Known: {listing(set(found))}"
             raise UserError(f"models.{name}.lora.targets: the model has no module {target!r}.{known}")
+    if model.get_output_embeddings() is not None and hasattr(model.get_output_embeddings(), "lora_A"):
+        raise UserError(f"models.{name}.lora.targets: the output layer cannot have an adapter; leave it out")
     return adapted
 
 
@@ -42,5 +44,11 @@ def inner(model: Any) -> Any:
 
 
 def merged(model: Any) -> Any:
-    """Return the model with its adapter added into a copy of the weights."""
-    return copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
+    """Return a copy of the model, its adapter added into the weights."""
+    other = copy.deepcopy(model)
+    return other.merge_and_unload() if isinstance(other, PeftModel) else other
+
+
+def is_fresh(model: Any) -> bool:
+    """Whether an adapter changes nothing yet: the second factor of each product is still zero."""
+    return not any(bool(p.any()) for name, p in model.named_parameters() if ".lora_B." in name)

@@ -195,8 +195,9 @@ class _Spread(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         spread, gathered_N, extra = ctx.saved_tensors
         result = grad.index_select(0, gathered_N)
-        if len(extra):
-            result.index_add_(0, spread[extra], grad[extra])
+        if len(extra):  # in float32: a prompt may have many places
+            total = result.float().index_add_(0, spread[extra], grad[extra].float())
+            result = total.to(grad.dtype)
         return result, None, None, None
 
 

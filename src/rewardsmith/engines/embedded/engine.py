@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rewardsmith.engines.embedded import adapters, attention, support
-from rewardsmith.engines.embedded.generate import Generator, Request
+from rewardsmith.engines.embedded.generate import LENGTH_STEP, Generator, Request
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import Loaded, load, place, quiet, require_chat_template, save_folder
@@ -51,7 +50,8 @@ class EmbeddedEngine:
             support.check(self.model, name)
         support.fuse_norms(self.model)
         if settings.recompute:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            # Without dropout there is no random state to keep, and asking for it would break the recording of a graph.
+            self.model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
         if settings.lora is not None:
             self.model = adapters.attach(self.model, settings.lora, name)
         self._learner: Learner | None = None
@@ -81,7 +81,7 @@ class EmbeddedEngine:
             self.device.type if settings.device == "auto" else settings.device,
             str(self.dtype).removeprefix("torch.") if settings.dtype == "auto" else settings.dtype,
         )
-        model = copy.deepcopy(adapters.merged(self.model))
+        model = adapters.merged(self.model)
         if settings.head != self.settings.head:
             model = support.with_head(model, settings.head)
         model.to(device)
@@ -96,8 +96,9 @@ class EmbeddedEngine:
         """Return the prompt as the model reads it, its chat template applied, up to where the answer begins."""
         require_chat_template(self.tokenizer, self.settings.init or self.name)
         messages = [{"role": m.role, "content": m.content} for m in prompt.messages]
+        arguments: dict[str, Any] = dict(self.settings.template)
         try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **arguments)
         except Exception as error:  # noqa: BLE001 a template is a program: it may refuse in any way
             raise UserError(f"the chat template of {self.name} cannot render prompt {prompt.id!r}: {error}") from None
         return self._ids(str(text))
@@ -134,13 +135,33 @@ class EmbeddedEngine:
             self._backbone,
             self._head(),
             lambda tokens: str(self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)),
-            self.stop_ids,
+            self._stop_ids(sampling),
             self.device,
-            rows=self._rows,
+            rows=self._room(max((len(request.prompt) for request in requests), default=1) + sampling.max_tokens),
         )
         async for number, answers in generator.answer(requests, sampling, tick):
             rollouts = [Rollout(a.text, a.tokens, a.logprobs, "stop" if a.stopped else "length") for a in answers]
             yield number, RolloutGroup(prompts[number], rollouts, version)
+
+    def _stop_ids(self, sampling: Sampling) -> list[int]:
+        """Return the tokens that end an answer: the model's own, and what the sampling adds.
+
+        Special tokens are no part of the text, so a stop text that is one of them is a stop token.
+        """
+        special = {self.tokenizer.convert_ids_to_tokens(i): i for i in self.tokenizer.all_special_ids}
+        named = [special[text] for text in sampling.stop if text in special]
+        return sorted({*self.stop_ids, *sampling.stop_tokens, *named})
+
+    def _room(self, length: int) -> int:
+        """Return how many rows of this length to write at a time: what is asked for, or what fits the memory."""
+        if self.device.type != "cuda" or self.settings.rows is not None:
+            return self._rows
+        config = adapters.inner(self.model).config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        row = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * (length + LENGTH_STEP["cuda"])
+        free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return max(1, min(self._rows, int(0.7 * free / row)))
 
     def _require_room(self, prompt: Prompt, length: int, max_tokens: int) -> None:
         if length == 0:
@@ -268,6 +289,19 @@ class EmbeddedEngine:
         save_folder(self.model, self.tokenizer, folder)
         if self._learner is not None:
             write_tensors(self._learner.state(), folder / LEARNER_FILE)
+
+    def publish(self, folder: Path) -> None:
+        """Write the model for use elsewhere: an adapter is added into the weights, and lies in `adapter/` too."""
+        if self.settings.lora is None:
+            save_folder(self.model, self.tokenizer, folder)
+            return
+        save_folder(adapters.merged(self.model), self.tokenizer, folder)
+        save_folder(self.model, self.tokenizer, folder / "adapter")
+
+    @property
+    def adapter_is_fresh(self) -> bool:
+        """Whether the adapter changes nothing yet, so that the model without it is the model as it is."""
+        return adapters.is_fresh(self.model)
 
     def load(self, folder: Path) -> None:
         """Take over the weights that `save` wrote."""

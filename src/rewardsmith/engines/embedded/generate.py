@@ -25,6 +25,7 @@ from rewardsmith.engines.embedded.attention import Decode, KeyValues, Prefill, p
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.sampling import sample, uniforms
 from rewardsmith.engines.protocol import Sampling
+from rewardsmith.errors import UserError
 
 CHECK_EVERY = {"cpu": 1, "cuda": 8}
 """Steps between two looks of the host: on a GPU each look waits for the device."""
@@ -150,7 +151,7 @@ class Generator:
             return
         batch = _Batch(self, requests, sampling)
         with torch.inference_mode():
-            batch.start()
+            batch.admit()
         while batch.busy:
             with torch.inference_mode():
                 finished = batch.advance()
@@ -162,23 +163,20 @@ class Generator:
     def _answer(self, tokens: NDArray[np.int32], logprobs: NDArray[np.float32], sampling: Sampling) -> Answer:
         """Return a finished row; what follows the first stop text is cut off."""
         if not np.isfinite(logprobs).all():
-            raise FloatingPointError("the model's logits are not finite: its weights are broken")
+            raise UserError("the model's logits are not finite: its weights are broken")
         stopped = int(tokens[-1]) in self._stop_ids
         text = self._decode(tokens[:-1] if stopped else tokens)
         early = self.early(tokens, sampling)
         if _places(text, sampling.stop, early):
-            holds = partial(self._holds, tokens, sampling.stop, early)
-            cut = bisect_left(range(len(tokens)), True, key=holds) + 1
+            stops = partial(_places, stops=sampling.stop, early=early)
+            cut = 1 + bisect_left(range(1, len(tokens)), 1, key=lambda n: len(stops(self._decode(tokens[:n]))))
             text = self._decode(tokens[:cut])
-            return Answer(tokens[:cut], logprobs[:cut], text[: min(_places(text, sampling.stop, early))], stopped=True)
+            return Answer(tokens[:cut], logprobs[:cut], text[: min(stops(text))], stopped=True)
         return Answer(tokens, logprobs, text, stopped)
 
     def early(self, tokens: NDArray[np.int32], sampling: Sampling) -> int:
         """Return how many characters come too early for a stop text to end in them."""
         return len(self._decode(tokens[: sampling.min_tokens - 1])) if sampling.min_tokens > 1 else 0
-
-    def _holds(self, tokens: NDArray[np.int32], stops: tuple[str, ...], early: int, last: int) -> bool:
-        return bool(_places(self._decode(tokens[: last + 1]), stops, early))
 
 
 def _places(text: str, stops: tuple[str, ...], early: int) -> list[int]:
@@ -223,15 +221,12 @@ class _Batch:
         """Rows up to the last one in use."""
         return max((i + 1 for i, owner in enumerate(self._owner) if owner is not None), default=0)
 
-    def start(self) -> None:
-        self._admit()
-
     def advance(self) -> list[tuple[int, tuple[Answer, ...]]]:
         """Decode some steps, take out what is finished, and let waiting groups in."""
         for _ in range(self._check_every):
             self._step()
         complete = self._take_finished()
-        self._admit()
+        self.admit()
         self._close_gaps()
         return complete
 
@@ -266,7 +261,7 @@ class _Batch:
         graph = self._graphs[key]
         if graph is None:
             graph = self._graphs[key] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
                 self._decode(rows, length)
         graph.replay()
 
@@ -298,23 +293,24 @@ class _Batch:
 
     # ---- rows come and go ------------------------------------------------------------------------------------------
 
-    def _admit(self) -> None:
+    def admit(self) -> None:
         """Give free rows to waiting groups, in order, and read their prompts."""
         active = sum(owner is not None for owner in self._owner)
         free = deque([i for i, owner in enumerate(self._owner) if owner is None][: self._most - active])
         admitted: list[tuple[int, range, list[int]]] = []
-        tokens = 0
+        longest = 0
         while self._waiting and len(self._waiting[0][1]) <= len(free):
             number, rollouts = self._waiting.popleft()
             mine = [free.popleft() for _ in rollouts]
             prompt = len(self._requests[number].prompt)
             for row, rollout in zip(mine, rollouts, strict=True):
                 self._owner[row], self._length[row] = (number, rollout), prompt + 1
-            if admitted and tokens + prompt > PREFILL_TOKENS:
+            # Attention pads prompts to the longest of a pass, so that is what counts.
+            longest = max(longest, prompt)
+            if admitted and (len(admitted) + 1) * longest > PREFILL_TOKENS:
                 self._prefill(admitted)
-                admitted, tokens = [], 0
+                admitted, longest = [], prompt
             admitted.append((number, rollouts, mine))
-            tokens += prompt
         if admitted:
             self._prefill(admitted)
 
@@ -342,7 +338,8 @@ class _Batch:
         used = self._used
         done = self._rows.done_S[:used].tolist()
         if self._sampling.stop:
-            done = [end or self._has_stop(row) for row, end in enumerate(done)]
+            counts, written = self._rows.count_S[:used].tolist(), self._rows.tokens_ST[:used].cpu().numpy()
+            done = [end or self._has_stop(written[i, : counts[i]]) for i, end in enumerate(done)]
         rows = [i for i in range(used) if done[i] and self._owner[i] is not None]
         if not rows:
             return []
@@ -363,12 +360,10 @@ class _Batch:
         self._rows.retire(index)
         return complete
 
-    def _has_stop(self, row: int) -> bool:
+    def _has_stop(self, tokens: NDArray[np.int32]) -> bool:
         """Whether one of the stop texts has just been written; a character may take four tokens."""
-        count = int(self._rows.count_S[row]) if self._owner[row] is not None else 0
-        if count < max(1, self._sampling.min_tokens):
+        if len(tokens) < max(1, self._sampling.min_tokens):
             return False
-        tokens = self._rows.tokens_ST[row, :count].cpu().numpy()
         recent = tokens[-(self._check_every + 4 * max(map(len, self._sampling.stop))) :]
         if not _places(self._g._decode(recent), self._sampling.stop, 0):
             return False

@@ -11,6 +11,8 @@ from rewardsmith.engines.protocol import Step
 from rewardsmith.engines.settings import OptimizerSettings
 from rewardsmith.errors import UserError
 
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
 
 class Learner:
     """Moves the trainable parameters of a model.
@@ -99,8 +101,10 @@ class Learner:
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `state` returned."""
         shapes = self._shapes()
-        begun = any(name.startswith("step/") for name in tensors)
-        expected = {name for name in shapes if begun or name.startswith("master/")}
+        # A parameter that never had a gradient has no moments.
+        begun = [name for name in self._masters if any(f"{key}/{name}" in tensors for key in _MOMENTS)]
+        expected = {f"{key}/{name}" for name in begun for key in _MOMENTS}
+        expected |= {name for name in shapes if name.startswith("master/")}
         strange = sorted(expected ^ set(tensors)) or [n for n in sorted(expected) if tensors[n].shape != shapes[n]]
         if strange:
             raise UserError(
@@ -110,10 +114,8 @@ class Learner:
             for name, master in self._masters.items():
                 if f"master/{name}" in tensors:
                     master.copy_(tensors[f"master/{name}"])
-                if begun:
-                    self._adam.state[master] = {
-                        key: tensors[f"{key}/{name}"].to(master.device) for key in ("step", "exp_avg", "exp_avg_sq")
-                    }
+                if name in begun:
+                    self._adam.state[master] = {key: tensors[f"{key}/{name}"].to(master.device) for key in _MOMENTS}
 
     def _shapes(self) -> dict[str, torch.Size]:
         """Return the name and shape of every tensor that `state` returns after the first step."""

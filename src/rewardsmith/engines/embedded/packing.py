@@ -14,13 +14,16 @@ from torch import Tensor
 from rewardsmith.engines.embedded.attention import Packed
 from rewardsmith.engines.protocol import Row
 
+PADDED = 4
+"""Attention may see this many times the budget, padding and shared prompts counted in."""
+
 
 def micro_batches(rows: Sequence[Row], budget: int) -> list[list[int]]:
     """Split rows into batches that put at most `budget` tokens through the model; a longer row has one of its own.
 
     Rows with the same prompt come together, since they share it. Groups of like length come together, longest first, so
-    that attention, which alone is padded, wastes little; and a batch that does not fit the memory fails at once and not
-    after an hour.
+    that attention, which alone is padded, wastes little, and never more than `PADDED` allows; and a batch that does not
+    fit the memory fails at once and not after an hour.
     """
     longest: dict[bytes, int] = {}
     keys = [row.prompt.tobytes() for row in rows]
@@ -28,12 +31,15 @@ def micro_batches(rows: Sequence[Row], budget: int) -> list[list[int]]:
         longest[key] = max(longest.get(key, 0), len(row.prompt) + len(row.response))
     numbers = {key: i for i, key in enumerate(longest)}
     batches: list[list[int]] = []
-    room = 0
+    room = widest = 0
     for i in sorted(range(len(rows)), key=lambda i: (-longest[keys[i]], numbers[keys[i]], -len(rows[i].response), i)):
         shared = bool(batches) and keys[batches[-1][-1]] == keys[i]
-        if not batches or _cost(rows[i], shared=shared) > room:
+        length = len(rows[i].prompt) + len(rows[i].response)
+        padded = (len(batches[-1]) + 1) * max(widest, length) if batches else 0
+        if not batches or _cost(rows[i], shared=shared) > room or padded > PADDED * budget:
             batches.append([])
-            room, shared = budget, False
+            room, shared, widest = budget, False, 0
+        widest = max(widest, length)
         batches[-1].append(i)
         room -= _cost(rows[i], shared=shared)
     return batches

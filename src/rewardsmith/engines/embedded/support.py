@@ -119,9 +119,9 @@ def with_head(model: Any, head: Literal["language", "scalar"]) -> Any:
     config.num_labels = 1
     make = AutoModelForSequenceClassification.from_config
     other = make(config, attn_implementation=NAME)  # type: ignore[no-untyped-call]
-    other.to(model.device)
     for parameter in other.parameters():  # not the buffers: rotary frequencies need all their digits
         parameter.data = parameter.data.to(model.dtype)
+    other.to(model.device)
     other.base_model.load_state_dict(model.base_model.state_dict())
     nn.init.zeros_(other.score.weight)
     without_dropout(other)
