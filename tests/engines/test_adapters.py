@@ -118,7 +118,10 @@ def test_a_critic_is_copied_from_the_merged_weights() -> None:
     ours, theirs = critic.model.base_model.state_dict(), merged.model.base_model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert all(p.requires_grad for p in critic.model.parameters())
-    adapted = engine.copy(ModelSettings(copy_of="policy", head="scalar", lora=LoraSettings(rank=2)), name="critic")
+
+
+def test_a_critic_with_an_adapter_trains_the_adapter_and_its_head() -> None:
+    adapted = EmbeddedEngine.open(ModelSettings(init="tiny-llama", head="scalar", lora=LoraSettings(rank=2)))
     assert not adapted.values(ROWS).any()
     trained = {n for n, p in adapted.model.named_parameters() if p.requires_grad}
     assert any("score" in name for name in trained)
@@ -160,7 +163,7 @@ def test_a_missing_or_damaged_adapter_is_named(saved: Path) -> None:
     [
         ("tiny-llama", {"rank": 3}),
         ("tiny-llama", {"targets": ["q_proj"]}),
-        ("tiny-llama", {"targets": ["q_proj", "lm_head"]}),
+        ("tiny-llama", {"targets": ["q_proj", "k_proj"]}),
         ("tiny-qwen3", {}),
     ],
 )
@@ -168,6 +171,27 @@ def test_an_adapter_of_another_model_or_setting_is_refused(saved: Path, name: st
     engine, _ = open_both(name, **lora)
     with pytest.raises(UserError):
         engine.load(saved)
+
+
+def test_the_output_layer_cannot_have_an_adapter() -> None:
+    with pytest.raises(UserError, match="the output layer cannot have an adapter"):
+        open_both("tiny-llama", targets=["q_proj", "lm_head"])
+
+
+def test_a_published_adapter_is_merged_and_lies_beside(tmp_path: Path) -> None:
+    engine, _ = open_both("tiny-llama")
+    train(engine)
+    engine.publish(tmp_path)
+    again = EmbeddedEngine.open(ModelSettings(init=str(tmp_path)))
+    torch.testing.assert_close(again.logprobs(ROWS), engine.logprobs(ROWS), atol=1e-5, rtol=1e-5)
+    assert (tmp_path / "adapter" / FILE).exists()
+
+
+def test_an_adapter_is_fresh_until_it_has_learned() -> None:
+    engine, _ = open_both("tiny-llama")
+    assert engine.adapter_is_fresh
+    train(engine)
+    assert not engine.adapter_is_fresh
 
 
 def test_an_incomplete_adapter_is_refused(saved: Path) -> None:

@@ -224,3 +224,9 @@ def test_a_saved_critic_is_one_of_transformers(tmp_path: Path) -> None:
     other = EmbeddedEngine.open(ModelSettings(init="tiny-llama", head="scalar", device="cpu"), seed=1)
     other.load(tmp_path)
     assert torch.equal(other.values(ROWS), engine.values(ROWS))
+
+
+def test_the_chat_template_is_given_its_arguments() -> None:
+    engine = EmbeddedEngine.open(ModelSettings(init="tiny-llama", template={"suffix": "!", "loud": True}))
+    engine.tokenizer.chat_template = "{{ messages[0]['content'] }}{% if loud %}{{ suffix }}{% endif %}"
+    assert engine.tokenizer.decode(engine.encode(ask("7+5")).tolist()) == "7+5!"

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rewardsmith.engines import OptimizerSettings
 from rewardsmith.engines.embedded import heads
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.embedded.packing import micro_batches
+from rewardsmith.engines.embedded.packing import PADDED, micro_batches
 from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.engines.protocol import Loss, Outputs, Row
 
@@ -269,3 +269,10 @@ def test_each_row_is_in_one_batch_and_no_batch_is_too_large(sizes: list[tuple[in
 def test_a_large_budget_is_one_batch_with_each_prompt_once(sizes: list[tuple[int, int]]) -> None:
     rows = [Row(PROMPTS[which], np.arange(n, dtype=np.int32)) for which, n in sizes]
     assert [Counter(batch) for batch in micro_batches(rows, 10**6)] == ([Counter(range(len(rows)))] if rows else [])
+
+
+def test_attention_is_never_padded_far_beyond_the_budget() -> None:
+    rows = random_rows(0, [(10, 900), *[(10, 5)] * 80])
+    for batch in micro_batches(rows, 1000):
+        longest = max(len(rows[i].prompt) + len(rows[i].response) for i in batch)
+        assert len(batch) * longest <= PADDED * 1000

@@ -189,3 +189,24 @@ def test_one_token_is_enough() -> None:
     assert {rollout.stop_reason for rollout in rollouts} == {"stop", "length"}
     for rollout in rollouts:
         assert rollout.text == ("" if rollout.stop_reason == "stop" else decoded(engine, rollout.tokens.tolist()))
+
+
+def test_stop_tokens_end_an_answer_beside_the_models_own(whole: dict[str, list[list[int]]]) -> None:
+    engine, tokens = shared_engine("tiny-llama"), whole["tiny-llama"][0]
+    wanted = tokens[len(tokens) // 2]
+    sampling = Sampling(max_tokens=40, temperature=1.5, stop_tokens=(wanted,))
+    (group, *_) = answer(engine, TEXTS, sampling, n=3)
+    assert group.rollouts[0].tokens.tolist() == tokens[: tokens.index(wanted) + 1]
+    assert group.rollouts[0].stop_reason == "stop"
+    assert group.rollouts[0].text == decoded(engine, tokens[: tokens.index(wanted)])
+
+
+def test_a_stop_text_that_is_a_special_token_is_a_stop_token(whole: dict[str, list[list[int]]]) -> None:
+    engine = shared_engine("tiny-llama")
+    marker = engine.tokenizer.convert_tokens_to_ids("<|user|>")
+    by_text, by_token = (
+        tokens_of(answer(engine, TEXTS, Sampling(max_tokens=40, temperature=1.5, **stop), n=3))
+        for stop in ({"stop": ("<|user|>",)}, {"stop_tokens": (marker,)})
+    )
+    assert by_text == by_token
+    assert any(t[-1] == marker for group in by_token for t in group)

@@ -121,7 +121,7 @@ _fork.set_forkserver_preload(
 )
 
 
-def workplace(folder: Path, recipe: str = RECIPE) -> Path:
+def prepared(folder: Path, recipe: str = RECIPE) -> Path:
     """Make a folder with a recipe, `small.toml`, and the reward beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "small.toml").write_text(recipe, encoding="utf-8")
@@ -132,10 +132,10 @@ def workplace(folder: Path, recipe: str = RECIPE) -> Path:
 def launch(
     folder: Path, *arguments: str, strikes: Sequence[Strike] = (), set_up: Callable[[], None] | None = None
 ) -> Launched:
-    """Start `rewardsmith run small.toml` in a workplace.
+    """Start `rewardsmith run small.toml` in a prepared.
 
     Args:
-        folder: the workplace.
+        folder: the prepared.
         arguments: more of the command line.
         strikes: where the process sends itself a signal.
         set_up: called in the process first.

@@ -8,7 +8,7 @@ import torch
 
 from rewardsmith.engines.embedded.loading import save_folder
 from rewardsmith.engines.embedded.tiny import make_tiny
-from tests.runs.processes import REWARD, command, run, workplace
+from tests.runs.processes import REWARD, command, prepared, run
 
 MORE = '''
 class Prompts:
@@ -32,8 +32,8 @@ ROWS = ['{"prompt": "1+1?", "response": "2"}', '{"prompt": 7, "response": "3"}',
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workplace with models and data that are not as they should be."""
-    folder = workplace(tmp_path_factory.mktemp("bad"))
+    """A prepared with models and data that are not as they should be."""
+    folder = prepared(tmp_path_factory.mktemp("bad"))
     (folder / "digits.py").write_text(REWARD + MORE)
     for name in ("cut", "untemplated"):
         save_folder(*make_tiny("tiny-llama", seed=5), folder / name)

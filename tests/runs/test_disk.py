@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs.processes import RECIPE, Strike, assert_same, outcome, run, workplace
+from tests.runs.processes import RECIPE, Strike, assert_same, outcome, prepared, run
 
 FULL = "is full. Make room and run the same command: it goes on from the last checkpoint, which is complete"
 
@@ -16,14 +16,14 @@ FULL = "is full. Make room and run the same command: it goes on from the last ch
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """What comes of a run with room enough."""
-    folder = workplace(tmp_path_factory.mktemp("whole"))
+    folder = prepared(tmp_path_factory.mktemp("whole"))
     assert run(folder)[0] == 0
     return outcome(folder / "runs/small")
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A workplace on a disk of its own, `remount` changes it."""
+    """A prepared on a disk of its own, `remount` changes it."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip("mounting needs the rights of root")
     try:
-        yield workplace(folder)
+        yield prepared(folder)
     finally:
         subprocess.run(["umount", str(folder)], check=True)
 
@@ -122,7 +122,7 @@ def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(
 
 def test_a_full_device_behind_a_growing_file(tmp_path: Path) -> None:
     """Where no disk can be mounted, a device that is always full does."""
-    workplace(tmp_path)
+    prepared(tmp_path)
     (tmp_path / "it/rollouts").mkdir(parents=True)
     (tmp_path / "it/rollouts/policy.jsonl").symlink_to("/dev/full")
     status, said = run(tmp_path, "--folder", "it")
@@ -138,7 +138,7 @@ def small_files_only() -> None:
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     """Like a quota, or a file system that cannot hold large files."""
-    status, said = run(workplace(tmp_path), set_up=small_files_only)
+    status, said = run(prepared(tmp_path), set_up=small_files_only)
     assert "Traceback" not in said
     assert status == 2, said
     assert "error: cannot write to 'runs/small': " in said
@@ -157,7 +157,7 @@ def test_a_new_run_on_a_disk_that_cannot_be_written_to(disk: Path) -> None:
 
 
 def test_a_stopped_run_on_a_disk_that_cannot_be_written_to(disk: Path) -> None:
-    workplace(disk.parent)
+    prepared(disk.parent)
     moment = Strike("rewardsmith.engines.embedded.learner:Learner.step", 3, signal.SIGINT)
     assert run(disk.parent, "--folder", "disk/it", strikes=[moment])[0] == 130
     remount(disk, "ro")
@@ -168,7 +168,7 @@ def test_a_stopped_run_on_a_disk_that_cannot_be_written_to(disk: Path) -> None:
 
 
 def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
-    workplace(tmp_path).joinpath("taken").touch()
+    prepared(tmp_path).joinpath("taken").touch()
     status, said = run(tmp_path, "--folder", "taken")
     assert status == 2
     assert "error: cannot write to the run folder 'taken': " in said

@@ -13,7 +13,7 @@ import pytest
 
 from rewardsmith.files import new_folder, write_atomically
 from rewardsmith.runs.folder import RunFolder
-from tests.runs.processes import Strike, arm, assert_same, metrics, outcome, run, workplace
+from tests.runs.processes import Strike, arm, assert_same, metrics, outcome, prepared, run
 
 
 class Note:
@@ -193,7 +193,7 @@ def test_growing_files_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_two_processes_cannot_use_one_folder(tmp_path: Path) -> None:
-    workplace(tmp_path)
+    prepared(tmp_path)
     with RunFolder(tmp_path / "it").locked():
         status, said = run(tmp_path, "--folder", "it")
         assert status == 2
@@ -211,7 +211,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(best: str, tmp_path: Path) -
         "stages.sft.validation.every=2",
         f"stages.sft.save={{ every = 3, keep = 2, best = {best} }}",
     ]
-    only_sft = workplace(tmp_path).joinpath("small.toml").read_text().split('[[stages]]\ntype = "policy"')[0]
+    only_sft = prepared(tmp_path).joinpath("small.toml").read_text().split('[[stages]]\ntype = "policy"')[0]
     (tmp_path / "small.toml").write_text(only_sft)
     status, said = run(tmp_path, *overrides, "--folder", "it")
     assert status == 0, said
@@ -228,8 +228,8 @@ def test_the_last_checkpoints_and_the_best_are_kept(best: str, tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workplace with a run that was stopped in its second stage."""
-    folder = workplace(tmp_path_factory.mktemp("stopped"))
+    """A prepared with a run that was stopped in its second stage."""
+    folder = prepared(tmp_path_factory.mktemp("stopped"))
     status, said = run(folder, strikes=[Strike("rewardsmith.trainers.scoring:score", 5, signal.SIGINT)])
     assert status == 130, said
     return folder

@@ -22,8 +22,8 @@ from tests.runs.processes import (
     launch,
     metrics,
     outcome,
+    prepared,
     run,
-    workplace,
 )
 
 LEARN = "rewardsmith.engines.embedded.learner:Learner.step"
@@ -85,7 +85,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[s
 
     def of(variant: str) -> dict[str, Any]:
         if variant not in found:
-            folder = workplace(tmp_path_factory.mktemp(variant), recipe(variant))
+            folder = prepared(tmp_path_factory.mktemp(variant), recipe(variant))
             status, said = run(folder)
             assert status == 0, said
             found[variant] = outcome(folder / "runs/small")
@@ -112,12 +112,12 @@ def test_what_is_compared_would_show_a_difference(expected: Callable[[str], dict
     assert whole["rollouts"]["policy.jsonl"].count("\n") > 6 * 3
     assert "models/policy/model.safetensors" in whole["models"]
     adapter = expected("lora")["models"]
-    assert "models/policy/adapter_model.safetensors" in adapter
+    assert "models/policy/adapter/adapter_model.safetensors" in adapter
 
 
 @pytest.mark.parametrize("variant", ["full", "lora", "critic", "bfloat16"])
 def test_killed_at_the_worst_moments(variant: str, tmp_path: Path, expected: Callable[[str], dict[str, Any]]) -> None:
-    folder = workplace(tmp_path, recipe(variant))
+    folder = prepared(tmp_path, recipe(variant))
     for moment in MOMENTS if variant == "full" else MOMENTS[1:8:2]:
         status, said = run(folder, strikes=[moment])
         assert status == -signal.SIGKILL, f"{moment} was not reached:\n{said}"
@@ -127,7 +127,7 @@ def test_killed_at_the_worst_moments(variant: str, tmp_path: Path, expected: Cal
 @pytest.mark.parametrize("seed", [0, 1])
 def test_killed_at_random(seed: int, tmp_path: Path, expected: Callable[[str], dict[str, Any]]) -> None:
     rng = random.Random(seed)
-    folder = workplace(tmp_path)
+    folder = prepared(tmp_path)
     killed = 0
     for _ in range(4):
         launched = launch(folder)
@@ -141,7 +141,7 @@ def test_killed_at_random(seed: int, tmp_path: Path, expected: Callable[[str], d
 def test_a_reference_that_is_a_copy_stays_what_it_was(
     tmp_path: Path, expected: Callable[[str], dict[str, Any]]
 ) -> None:
-    folder = workplace(tmp_path, recipe("reference"))
+    folder = prepared(tmp_path, recipe("reference"))
     status, said = run(folder, strikes=[Strike(LEARN, 12 + 9)])
     assert status == -signal.SIGKILL, said
     assert_same(finish(folder), expected("reference"))
@@ -162,7 +162,7 @@ def test_a_reference_that_is_a_copy_stays_what_it_was(
 def test_a_signal_saves_and_the_same_command_goes_on(
     moment: Strike, checkpoint: str, tmp_path: Path, expected: Callable[[str], dict[str, Any]]
 ) -> None:
-    folder = workplace(tmp_path)
+    folder = prepared(tmp_path)
     status, said = run(folder, strikes=[moment])
     assert status == 130, said
     assert "saving at the next safe point" in said
@@ -174,7 +174,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
 
 
 def test_stopped_at_every_step(tmp_path: Path, expected: Callable[[str], dict[str, Any]]) -> None:
-    folder = workplace(tmp_path)
+    folder = prepared(tmp_path)
     for _ in range(6):
         status, said = run(folder, strikes=[Strike(LOG, 2, signal.SIGINT)])
         assert status == 130, said
@@ -185,14 +185,14 @@ def test_stopped_at_every_step(tmp_path: Path, expected: Callable[[str], dict[st
 def test_a_stop_while_a_step_is_validated_does_not_learn_it_twice(
     moment: Strike, tmp_path: Path, expected: Callable[[str], dict[str, Any]]
 ) -> None:
-    folder = workplace(tmp_path)
+    folder = prepared(tmp_path)
     status, said = run(folder, strikes=[moment])
     assert status == 130, said
     assert_same(finish(folder), expected("full"))
 
 
 def test_a_stop_while_the_first_validation_runs(tmp_path: Path, expected: Callable[[str], dict[str, Any]]) -> None:
-    folder = workplace(tmp_path)
+    folder = prepared(tmp_path)
     status, said = run(folder, strikes=[Strike(SCORE, 1, signal.SIGINT)])
     assert status == 130, said
     assert_same(finish(folder), expected("full"))
@@ -216,7 +216,7 @@ def stop_at_pass_60() -> None:
 
 
 def test_a_stop_does_not_wait_for_long_answers(tmp_path: Path) -> None:
-    folder = workplace(tmp_path)
+    folder = prepared(tmp_path)
     long = "stages.policy.sampling={ min_tokens = 190, max_tokens = 200 }"
     status, said = run(folder, long, "stages.sft.steps=1", set_up=stop_at_pass_60)
     assert status == 130, said
@@ -234,7 +234,7 @@ def test_a_stop_does_not_wait_for_long_answers(tmp_path: Path) -> None:
 def test_a_second_signal_ends_at_once_and_the_run_can_go_on(
     strikes: list[Strike], tmp_path: Path, expected: Callable[[str], dict[str, Any]]
 ) -> None:
-    folder = workplace(tmp_path)
+    folder = prepared(tmp_path)
     status, said = run(folder, strikes=strikes)
     assert status not in (0, 2), said
     assert "Traceback" not in said
@@ -245,7 +245,7 @@ def test_a_second_signal_ends_at_once_and_the_run_can_go_on(
 
 def test_ctrl_c_reaches_a_fresh_interpreter(tmp_path: Path, expected: Callable[[str], dict[str, Any]]) -> None:
     """From outside and whenever it comes, not at a call that we chose."""
-    folder = workplace(tmp_path)
+    folder = prepared(tmp_path)
     with subprocess.Popen(
         [sys.executable, "-m", "rewardsmith.cli", "run", "small.toml"],
         cwd=folder, env=os.environ | ENVIRONMENT, stderr=subprocess.PIPE, text=True,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.runs.processes import RECIPE, Strike, metrics, run, workplace
+from tests.runs.processes import RECIPE, Strike, metrics, prepared, run
 from tests.runs.test_trackers import scalars
 
 SFT = RECIPE.split('[[stages]]\ntype = "policy"')[0].replace("steps = 12", "steps = 4")
@@ -28,7 +28,7 @@ reward = "digits:Digits"
 
 @pytest.fixture(scope="module")
 def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = workplace(tmp_path_factory.mktemp("stopped"), SFT)
+    folder = prepared(tmp_path_factory.mktemp("stopped"), SFT)
     status, said = run(folder, strikes=[STOP])
     assert status == 130, said
     return folder
@@ -36,17 +36,17 @@ def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stopped(stopped_once: Path, tmp_path: Path) -> Path:
-    """A workplace with a run that was stopped after two of four steps."""
+    """A prepared with a run that was stopped after two of four steps."""
     return Path(shutil.copytree(stopped_once, tmp_path / "stopped"))
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workplace with a run that has ended; a copy of the policy was evaluated, and a tracker followed."""
+    """A prepared with a run that has ended; a copy of the policy was evaluated, and a tracker followed."""
     stages = [EVALUATE.format(name="own", model="policy"), EVALUATE.format(name="copied", model="copy")]
     copy = '[models.copy]\ncopy_of = "policy"\n\n[data.train]'
     recipe = SFT.replace("[data.train]", copy).replace('title = "', 'trackers = ["tensorboard"]\ntitle = "')
-    folder = workplace(tmp_path_factory.mktemp("finished"), "\n".join([recipe, *stages]))
+    folder = prepared(tmp_path_factory.mktemp("finished"), "\n".join([recipe, *stages]))
     status, said = run(folder)
     assert status == 0, said
     return folder
@@ -133,7 +133,7 @@ def test_must_insists_on_a_run(stopped: Path) -> None:
 
 def test_must_does_not_take_a_folder_without_a_run(tmp_path: Path) -> None:
     """Bad data is found before the recipe is written; the folder is there by then."""
-    workplace(tmp_path, SFT)
+    prepared(tmp_path, SFT)
     assert run(tmp_path, 'data.train={ type = "jsonl", path = "none.jsonl" }')[0] == 2
     assert run(tmp_path, "--resume", "must")[0] == 2
 
@@ -172,7 +172,7 @@ def test_a_copy_has_the_weights_of_the_moment_when_it_is_first_needed(finished: 
 def test_a_model_cannot_be_a_copy_of_itself(other: str, tmp_path: Path) -> None:
     models = f'[models.policy]\ncopy_of = "{other}"\n\n[models.copy]\ncopy_of = "policy"\n'
     recipe = SFT.replace('[models.policy]\ninit = "tiny-llama"\n', models)
-    status, said = run(workplace(tmp_path, recipe))
+    status, said = run(prepared(tmp_path, recipe))
     assert "Traceback" not in said
     assert status == 2, said
     assert "copy_of" in said
@@ -202,7 +202,7 @@ def test_there_is_a_report_after_every_end(finished: Path, stopped: Path) -> Non
 
 
 def test_the_resolved_recipe_can_be_run_itself(finished: Path, tmp_path: Path) -> None:
-    again = workplace(tmp_path, (finished / "runs/small/recipe.toml").read_text())
+    again = prepared(tmp_path, (finished / "runs/small/recipe.toml").read_text())
     status, said = run(again)
     assert status == 0, said
     assert metrics(again / "runs/small") == metrics(finished / "runs/small")
@@ -211,7 +211,7 @@ def test_the_resolved_recipe_can_be_run_itself(finished: Path, tmp_path: Path) -
 def test_a_stage_that_was_removed_does_not_shift_the_others(tmp_path: Path) -> None:
     first = SFT[SFT.index("[[stages]]") :]
     second = first.replace("[[stages]]", '[[stages]]\nname = "second"')
-    folder = workplace(tmp_path, SFT + second)
+    folder = prepared(tmp_path, SFT + second)
     strike = Strike(STOP.function, 4 + 2, signal.SIGINT)
     assert run(folder, strikes=[strike])[0] == 130
     (folder / "small.toml").write_text(SFT.replace(first, second))

@@ -136,6 +136,14 @@ def test_after_the_warm_up_of_the_critic_the_policy_learns(tmp_path: Path) -> No
     assert ["policy/grad_norm" in m for m in metrics] == [False, True]
 
 
+def test_the_policys_schedule_waits_for_the_critics_warm_up(tmp_path: Path) -> None:
+    optimizer = {"lr": 1e-3, "schedule": "linear", "warmup": 2}
+    critic = {"model": "critic", "warmup": 2}
+    _, metrics = trained(tmp_path, 4, advantage="gae", critic=critic, optimizer=optimizer)
+    assert "policy/lr" not in metrics[0]
+    assert [m["policy/lr"] for m in metrics[2:]] == pytest.approx([5e-4, 1e-3])
+
+
 @pytest.mark.parametrize("place", ["loss", "reward"])
 def test_a_kl_penalty_keeps_the_policy_near(place: str, tmp_path: Path) -> None:
     def last_kl(coefficient: float) -> float:

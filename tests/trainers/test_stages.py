@@ -35,6 +35,14 @@ def problem(**changes: Any) -> str:
         ({"kl": {"coefficient": -0.1}}, "greater than or equal to 0"),
         ({"rollouts_per_prompt": 0}, "greater than or equal to 1"),
         ({"critic": {"model": "critc"}, "advantage": "gae"}, 'Did you mean "critic"?'),
+        ({"advantage": {"combine": "after"}, "overlong": {"buffer": 2}}, "would scale the penalty for length or KL"),
+        (
+            {"advantage": {"combine": "after"}, "kl": {"coefficient": 0.1, "place": "reward"}},
+            "would scale the penalty for length or KL",
+        ),
+        ({"kl": {"coefficient": 0.1, "place": "reward", "unbiased": True}}, "unbiased is about a gradient"),
+        ({"kl": {"reference": "other"}}, "reference is set, but coefficient is 0"),
+        ({"importance": {}, "old_logprobs": "sampler"}, "importance weights need the learner's"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_a_remedy(changes: dict[str, Any], words: str) -> None:
