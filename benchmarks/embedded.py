@@ -139,8 +139,9 @@ def report(shape: str, workload: Workload, trl: Figures | None, ours: Figures | 
         ratio = "" if peer is None or own is None else f"{peer / own if less else own / peer:.2f}x"
         table.add_row(heading, text(peer), text(own), ratio)
     console = Console(width=120, highlight=False)
+    new = f"{'up to ' if workload.ends == 'eos' else ''}{workload.new_tokens} new tokens"
     console.print(
-        f"{shape}, {workload.prompts} prompts x {workload.rollouts} rollouts x {workload.new_tokens} new tokens,"
+        f"{shape}, {workload.prompts} prompts x {workload.rollouts} rollouts x {new},"
         f" prompts of {workload.prompt_tokens}, {workload.dtype}, {where}"
     )
     console.print(table)
@@ -164,6 +165,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="timed steps of a round, after one to warm up; default: 2, on cuda 3")
     parser.add_argument("--rounds", type=int, help="default: 2, on cuda 1")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on cuda bfloat16")
+    parser.add_argument("--ends", choices=["length", "eos"], default="length", help="do responses end by themselves")
     parser.add_argument("--only", choices=["ours", "trl"])
     peers = HERE.parent / ".venv-peers" / "bin" / "python"
     parser.add_argument("--peer-python", default=str(peers), metavar="PATH", help="a Python that has TRL")
@@ -191,7 +193,7 @@ def main() -> None:
     """Build the model, run the sides, print the table."""
     given = arguments()
     config = SHAPES[given.shape]()
-    sizes = ("device", "dtype", "prompts", "rollouts", "prompt_tokens", "new_tokens", "steps")
+    sizes = ("device", "dtype", "prompts", "rollouts", "prompt_tokens", "new_tokens", "steps", "ends")
     try:
         workload = Workload(**{name: getattr(given, name) for name in sizes}, vocabulary=config.vocab_size)
     except ValueError as error:

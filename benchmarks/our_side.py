@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import statistics
 import time
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,8 @@ from rewardsmith.engines.protocol import Outputs, Row, Sampling
 async def generate(engine: EmbeddedEngine, texts: list[str], workload: Workload, step: int) -> list[RolloutGroup]:
     """Return the groups in the order of the prompts."""
     asked = [Prompt(f"{step}-{i}", [Message("user", text)]) for i, text in enumerate(texts)]
-    sampling = Sampling(max_tokens=workload.new_tokens, min_tokens=workload.new_tokens)
+    least = workload.new_tokens if workload.ends == "length" else 0
+    sampling = Sampling(max_tokens=workload.new_tokens, min_tokens=least)
     seeds = [step * len(asked) + i for i in range(len(asked))]
     groups = {
         number: group async for number, group in engine.generate(asked, sampling, n=workload.rollouts, seeds=seeds)
@@ -41,7 +43,8 @@ def learn(engine: EmbeddedEngine, groups: list[RolloutGroup]) -> None:
     """Take one AdamW step with the GRPO advantage and the clipped loss over all rollouts."""
     rows = [Row(engine.encode(group.prompt), rollout.tokens) for group in groups for rollout in group.rollouts]
     worth_B = torch.tensor([reward(row.response.tolist()) for row in rows], device=engine.device)
-    mask_BT = torch.ones(len(rows), len(rows[0].response), dtype=torch.bool, device=engine.device)
+    lengths_B = torch.tensor([len(row.response) for row in rows], device=engine.device)
+    mask_BT = torch.arange(int(lengths_B.max()), device=engine.device)[None] < lengths_B[:, None]
     groups_B = torch.tensor([i for i, group in enumerate(groups) for _ in group.rollouts], device=engine.device)
     rewards_BT = torch.where(last_token(mask_BT), worth_B[:, None], 0)
     advantages_BT = credit([Stream("reward", rewards_BT)], mask_BT, groups_B, estimator=grpo)
@@ -60,8 +63,8 @@ def learn(engine: EmbeddedEngine, groups: list[RolloutGroup]) -> None:
 def run(folder: Path, workload: Workload, *, recompute: bool = False, rows: int | None = None) -> Figures:
     """Train for the warm-up and the timed steps, and return the figures of the latter.
 
-    A step takes the texts of `prompts(workload, step)`, generates at temperature 1 with no end token, so that every
-    response has exactly `new_tokens` tokens, scores each with `reward`, and makes one AdamW step over all of them with
+    A step takes the texts of `prompts(workload, step)`, generates at temperature 1, with no end token where every
+    response must have exactly `new_tokens` tokens, scores each with `reward`, and makes one AdamW step over all of them with
     the GRPO advantage and the clipped loss.
     """
     settings = ModelSettings(
@@ -74,15 +77,17 @@ def run(folder: Path, workload: Workload, *, recompute: bool = False, rows: int 
     wait = torch.cuda.synchronize if cuda else partial(int, 0)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    steps = []
+    steps, tokens = [], []
     for step in range(workload.warmup + workload.steps):
         wait()
         begun = time.perf_counter()
         groups = asyncio.run(generate(engine, prompts(workload, step), workload, step))
         wait()
         generated = time.perf_counter()
-        if any(len(r.tokens) != workload.new_tokens for group in groups for r in group.rollouts):
+        lengths = [len(rollout.tokens) for group in groups for rollout in group.rollouts]
+        if workload.ends == "length" and set(lengths) != {workload.new_tokens}:
             raise SystemExit(f"a response has another length than {workload.new_tokens}")
+        tokens.append(sum(lengths))
         learn(engine, groups)
         wait()
         ended = time.perf_counter()
@@ -94,7 +99,7 @@ def run(folder: Path, workload: Workload, *, recompute: bool = False, rows: int 
     return Figures(
         "rewardsmith",
         f"{versions}, gradient checkpointing {checkpointing}, float32 master weights",
-        workload.tokens,
+        statistics.mean(tokens[workload.warmup :]),
         tuple(steps[workload.warmup :]),
         torch.cuda.max_memory_allocated() if cuda else peak_resident_bytes(),
     )

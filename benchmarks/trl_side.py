@@ -9,6 +9,7 @@ are there to look for TRL's best setting on a machine: whatever is chosen is par
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ class Clock(TrainerCallback):  # type: ignore[misc]
     def __init__(self, device: str) -> None:
         self.device = device
         self.steps: list[Step] = []
+        self.tokens: list[int] = []
         self.generating = 0.0
         self.ended = self.learning_from = 0.0
 
@@ -69,7 +71,9 @@ class TimedTrainer(GRPOTrainer):  # type: ignore[misc]
         result = super()._generate(prompts)
         self.clock.generating += self.clock.now() - started
         lengths = [len(tokens) for tokens in result[1]]
-        if set(lengths) != {self.workload.new_tokens} or len(lengths) != self.workload.rows:
+        self.clock.tokens.append(sum(lengths))
+        exact = self.workload.ends == "eos" or set(lengths) == {self.workload.new_tokens}
+        if not exact or len(lengths) != self.workload.rows:
             raise RuntimeError(
                 f"TRL generated {len(lengths)} rollouts of {min(lengths)} to {max(lengths)} tokens, and not"
                 f" {self.workload.rows} of {self.workload.new_tokens}: the times would not be comparable"
@@ -105,7 +109,7 @@ def configuration(
         num_generations=workload.rollouts,
         max_completion_length=workload.new_tokens,
         # An id that no model has: the search for the end runs as always, and never finds one.
-        generation_kwargs={"eos_token_id": workload.vocabulary},
+        generation_kwargs={"eos_token_id": workload.vocabulary} if workload.ends == "length" else None,
         temperature=1.0,
         beta=0.0,
         num_iterations=1,
@@ -140,7 +144,8 @@ def run(folder: Path, workload: Workload, *, micro_batch: int, weights: str, che
             callbacks=[clock],
         )
         trainer.clock, trainer.workload = clock, workload
-        trainer.eos_token_ids = [workload.vocabulary]  # TRL also cuts completions by itself, see `configuration`
+        if workload.ends == "length":
+            trainer.eos_token_ids = [workload.vocabulary]  # TRL also cuts completions by itself, see `configuration`
         trainer.train()
     settings = (
         f"TRL {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__},"
@@ -152,7 +157,7 @@ def run(folder: Path, workload: Workload, *, micro_batch: int, weights: str, che
     return Figures(
         "TRL",
         settings,
-        workload.tokens,
+        statistics.mean(clock.tokens[workload.warmup :]),
         tuple(clock.steps[workload.warmup :]),
         torch.cuda.max_memory_allocated() if workload.device == "cuda" else peak_resident_bytes(),
     )

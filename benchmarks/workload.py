@@ -18,11 +18,12 @@ from typing import Literal
 
 Device = Literal["cpu", "cuda"]
 Precision = Literal["float32", "bfloat16"]
+Ends = Literal["length", "eos"]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Policy steps of one size: `prompts` groups of `rollouts`, each of exactly `new_tokens` tokens, one update."""
+    """Policy steps of one size: `prompts` groups of `rollouts`, each of up to `new_tokens` tokens, one update."""
 
     device: Device = "cpu"
     dtype: Precision = "float32"
@@ -37,6 +38,9 @@ class Workload:
     vocabulary: int = 100
     """Tokens of the model; the tokenizer has as many."""
     seed: int = 0
+    ends: Ends = "length"
+    """`length`: every response has `new_tokens`. `eos`: a response may end by itself, as in real runs; a random model
+    does so after about as many tokens as its vocabulary has."""
 
     def __post_init__(self) -> None:
         least = {"prompts": 1, "rollouts": 2, "prompt_tokens": 1, "new_tokens": 1, "steps": 1, "vocabulary": 8}
@@ -51,7 +55,7 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """Response tokens of one step: all of them are generated, and all of them are trained on."""
+        """Most response tokens of one step: all of them are generated, and all of them are trained on."""
         return self.rows * self.new_tokens
 
     def to_json(self) -> str:
@@ -83,8 +87,8 @@ class Figures:
     name: str
     settings: str
     """Versions, and every choice that bears on speed or memory."""
-    tokens: int
-    """Response tokens of one step."""
+    tokens: float
+    """Response tokens of one step; their mean where responses end by themselves."""
     steps: tuple[Step, ...]
     """The timed ones, without the warm-up."""
     peak_bytes: int
