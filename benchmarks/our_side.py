@@ -64,8 +64,8 @@ def run(folder: Path, workload: Workload, *, recompute: bool = False, rows: int 
     """Train for the warm-up and the timed steps, and return the figures of the latter.
 
     A step takes the texts of `prompts(workload, step)`, generates at temperature 1, with no end token where every
-    response must have exactly `new_tokens` tokens, scores each with `reward`, and makes one AdamW step over all of them with
-    the GRPO advantage and the clipped loss.
+    response must have exactly `new_tokens` tokens, scores each with `reward`, and makes one AdamW step over all of them
+    with the GRPO advantage and the clipped loss.
     """
     settings = ModelSettings(
         init=str(folder), device=workload.device, dtype=workload.dtype, recompute=recompute, rows=rows
