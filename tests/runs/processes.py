@@ -202,7 +202,7 @@ def arm(strike: Strike) -> None:
 
 def outcome(folder: Path) -> dict[str, Any]:
     """Return all of a finished run that must not depend on how often it was interrupted."""
-    models = {str(f.relative_to(folder)): f.read_bytes() for f in folder.glob("models/*/*") if f.is_file()}
+    models = {str(f.relative_to(folder)): f.read_bytes() for f in folder.glob("models/**/*") if f.is_file()}
     rollouts = {f.name: f.read_text(encoding="utf-8") for f in folder.glob("rollouts/*.jsonl")}
     return {
         "models": models,
