@@ -128,6 +128,8 @@ class Run:
                 engine.load_learner(self._files.model(self._resumed, name))
             try:
                 trainer.restore(self._files.facts(self._resumed)["state"])
+            except UserError:
+                raise
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise self._unusable(error) from None
         self._saved |= set(trainer.learners)
@@ -154,7 +156,7 @@ class Run:
                     self._save(index, number - 1, before, trainer, stage)
                 raise
             self._log(update)
-            is_best = self._is_best(trainer, update, index) and saving is not None and saving.best
+            is_best = saving is not None and saving.best and self._is_best(trainer, update, index)
             if number % every == 0 or number == trainer.steps or is_best:
                 self._save(index, number, trainer.state(), trainer, stage)
 
@@ -205,9 +207,11 @@ class Run:
         }
         self._files.save(name, facts, {model: self.engine(model) for model in self._saved})
         saving = [s.settings.save for s in self.recipe.stages if hasattr(s.settings, "save")]
-        last = self._files.checkpoints()[-max((s.keep for s in saving), default=1) :]
+        # A name beyond this one is from before the recipe lost a stage: it must not pass for the last checkpoint.
+        ours = [other for other in self._files.checkpoints() if other <= name]
+        last = ours[-max((s.keep for s in saving), default=1) :]
         best = {checkpoint for _, checkpoint in self._best.values()}
-        self._files.prune({name, *last, *best})
+        self._files.prune({*last, *best.intersection(ours)})
 
     def _position(self) -> tuple[int, int]:
         """Return (stage, steps done) of the last checkpoint, after taking over what it holds; (0, -1) without one."""
@@ -268,7 +272,8 @@ def _used(recipe: Recipe) -> Iterator[tuple[str, bool]]:
     """Yield each data source that a stage uses, and whether demonstrations are asked of it."""
     for stage in recipe.stages:
         settings: Any = stage.settings
-        imitates = stage.name == "sft"
-        yield settings.data, imitates
-        if getattr(settings, "validation", None) is not None:
-            yield settings.validation.data, imitates
+        imitates = getattr(settings, "imitates", False)
+        for place in (settings, getattr(settings, "validation", None)):
+            data: str | None = getattr(place, "data", None)
+            if data is not None:
+                yield data, imitates

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from rewardsmith.trainers.batch import Batch
 from rewardsmith.trainers.collect import Collected
 from rewardsmith.trainers.select import has_contrast
+from rewardsmith.trainers.validation import mean
 from rewardsmith.types import Score
 
 
@@ -31,12 +32,12 @@ def group_metrics(found: Collected, right_from: float) -> dict[str, float]:
     if not scores:
         return metrics
     metrics |= reward_metrics(scores, right_from)
-    metrics["groups/contrast"] = _mean(
+    metrics["groups/contrast"] = mean(
         has_contrast([score for score in scored.scores if score.ok]) for scored in sampled
     )
-    metrics["response/length"] = _mean(lengths)
+    metrics["response/length"] = mean(lengths)
     metrics["response/longest"] = float(max(lengths))
-    metrics["response/truncated"] = _mean(rollout.stop_reason == "length" for rollout in rollouts)
+    metrics["response/truncated"] = mean(rollout.stop_reason == "length" for rollout in rollouts)
     return metrics
 
 
@@ -45,10 +46,9 @@ def reward_metrics(scores: Sequence[Score], right_from: float) -> dict[str, floa
     values = [score.value for score in scores if score.value is not None]
     metrics = {"reward/failed": 1 - len(values) / len(scores)}
     if values:
-        mean = _mean(values)
-        metrics["reward/mean"] = mean
-        metrics["reward/spread"] = math.sqrt(_mean((value - mean) ** 2 for value in values))
-        metrics["reward/accuracy"] = _mean(value >= right_from for value in values)
+        centre = metrics["reward/mean"] = mean(values)
+        metrics["reward/spread"] = math.sqrt(mean((value - centre) ** 2 for value in values))
+        metrics["reward/accuracy"] = mean(value >= right_from for value in values)
     parts: dict[str, list[float]] = {}
     failures: Counter[str] = Counter()
     for score in scores:
@@ -57,7 +57,7 @@ def reward_metrics(scores: Sequence[Score], right_from: float) -> dict[str, floa
                 failures[f"failures/{name or 'reward'}/{part.failure.kind}"] += 1
             elif name and part.value is not None:
                 parts.setdefault(name, []).append(part.value)
-    metrics |= {f"reward/{name}": _mean(numbers) for name, numbers in parts.items()}
+    metrics |= {f"reward/{name}": mean(numbers) for name, numbers in parts.items()}
     return metrics | {name: float(count) for name, count in failures.items()}
 
 
@@ -82,7 +82,7 @@ def row_means(values_BT: Tensor, mask_BT: Tensor) -> list[float | None]:
     """Return the mean of each row under the mask; None for a row that has nothing there."""
     counts_B = mask_BT.sum(-1)
     means_B = (values_BT * mask_BT).sum(-1) / counts_B.clamp(min=1)
-    return [mean if count else None for mean, count in zip(means_B.tolist(), counts_B.tolist(), strict=True)]
+    return [value if count else None for value, count in zip(means_B.tolist(), counts_B.tolist(), strict=True)]
 
 
 class Clock:
@@ -102,8 +102,3 @@ class Clock:
         """Return seconds by part, and the rate at which tokens were sampled and scored."""
         times = {f"time/{name}": seconds for name, seconds in self._laps.items()}
         return times | {"tokens/s": sampled / max(1e-9, self._laps.get("sample", 0.0))}
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return math.fsum(numbers) / len(numbers)

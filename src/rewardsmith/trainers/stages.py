@@ -48,6 +48,8 @@ class Stage(Settings):
     """What all stages have."""
 
     runs_by: ClassVar[str]
+    imitates: ClassVar[bool] = False
+    """Whether its data must have demonstrations."""
 
     model: ModelName = Field(description="the model to work on")
     data: DataName = Field(description="where prompts or demonstrations come from")
@@ -83,6 +85,7 @@ class SftStage(Stage):
     """Imitate demonstrations; the loss is on the answer's tokens only."""
 
     runs_by: ClassVar[str] = "rewardsmith.trainers.sft:SftTrainer"
+    imitates: ClassVar[bool] = True
 
     name: str = Field(default="sft", min_length=1, description="what to call this stage in the run's files")
     steps: int = Field(ge=1, description="optimizer steps")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pydantic import Field
 
@@ -71,19 +71,21 @@ def measures(scored: Sequence[ScoredGroup], *, n: int, right_from: float) -> dic
     rollouts = [rollout for group in scored for rollout in group.group.rollouts]
     metrics: dict[str, float] = {}
     if voting:
-        metrics[f"mean@{n}"] = _mean([_mean(group) for group in voting])
+        metrics[f"mean@{n}"] = mean([mean(group) for group in voting])
         if n > 1:
-            metrics[f"best@{n}"] = _mean([max(group) for group in voting])
+            metrics[f"best@{n}"] = mean([max(group) for group in voting])
     for k in (2**i for i in range(n.bit_length()) if 2**i <= n):
         passed = [pass_at_k(len(group), sum(v >= right_from for v in group), k) for group in values if len(group) >= k]
         if passed:
-            metrics[f"pass@{k}"] = _mean(passed)
+            metrics[f"pass@{k}"] = mean(passed)
     return metrics | {
-        "length": _mean([len(r.tokens) for r in rollouts]),
-        "truncated": _mean([r.stop_reason == "length" for r in rollouts]),
+        "length": mean([len(r.tokens) for r in rollouts]),
+        "truncated": mean([r.stop_reason == "length" for r in rollouts]),
         "failed": 1 - sum(map(len, values)) / len(rollouts),
     }
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of at least one number."""
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,8 @@ class EmbeddedEngine:
     ) -> AsyncIterator[tuple[int, RolloutGroup]]:
         """Yield (number of the prompt, its n rollouts) as groups are complete; other coroutines run in between.
 
-        Rollout i of a prompt depends on the prompt, its seed and i alone, whatever else is asked at the same time.
+        Rollout i of a prompt depends on the prompt, its seed and i alone, but for rounding, whatever else is asked
+        at the same time.
         """
         requests = [Request(self.encode(p), n, seed) for p, seed in zip(prompts, seeds, strict=True)]
         for prompt, request in zip(prompts, requests, strict=True):
@@ -311,15 +312,3 @@ class EmbeddedEngine:
         """Take over the optimizer's state that `save` wrote; the weights have been loaded before."""
         assert self._learner is not None
         self._learner.load(read_tensors(folder / LEARNER_FILE))
-
-    @contextmanager
-    def awake(self) -> Iterator[None]:
-        """Be awake inside a block, and sleep again after it if it slept before."""
-        slept = not self._awake
-        if slept:
-            self.wake()
-        try:
-            yield
-        finally:
-            if slept:
-                self.sleep()

@@ -81,7 +81,7 @@ def head_of(model: Any) -> Head:
 def fuse_norms(model: Any) -> None:
     """On a GPU, let one kernel do what an RMS norm does in seven; a norm that would come out differently is left alone.
 
-    Norms are memory-bound and many (four in each layer of a Qwen 3): they are a third of what a step takes.
+    Norms are memory-bound and many: four in each layer of a Qwen 3.
     """
     if model.device.type != "cuda":
         return
