@@ -189,8 +189,12 @@ def build(choice: Choice, table: str | dict[str, Any]) -> Any:
     try:
         return choice.choose(table).build()
     except PydanticCustomError as error:
-        problems = (error.context or {}).get("problems") or [Problem(choice.what, error.message())]
-        raise RecipeError(choice.what, problems) from None
+        raise RecipeError(choice.what, problems_in(error, choice.what)) from None
+
+
+def problems_in(error: PydanticCustomError, what: str) -> list[Problem]:
+    """Return the problems that `Choice.choose` found."""
+    return (error.context or {}).get("problems") or [Problem(what, error.message())]
 
 
 def import_name(name: str) -> Any:

@@ -46,7 +46,12 @@ FailureKind = Literal[
     "invalid",  # a verdict was read, but lies outside what is allowed
     "crashed",  # the reward's own code raised, or its worker died
     "cancelled",  # the run stopped before the answer came
+    "skipped",  # nothing went wrong: it was not asked for, because it could not change the result
+    "dropped",  # nothing went wrong here: it was left out for the whole group, for which another rollout is the cause
 ]
+
+NOT_ASKED = frozenset({"skipped", "dropped"})
+"""The kinds that are no failure of the reward itself: no metric and no budget counts them as one."""
 
 MAX_DETAIL = 2_000
 """Characters kept of a failure's detail: it may quote model output, which has no bound of its own."""

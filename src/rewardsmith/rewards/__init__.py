@@ -2,21 +2,55 @@
 
 from typing import Any
 
-from rewardsmith.components import Choice, build
-from rewardsmith.rewards.compose import Sum
-from rewardsmith.rewards.protocol import CannotScore, Reward
+from pydantic_core import PydanticCustomError
+
+from rewardsmith.components import problems_in
+from rewardsmith.errors import RecipeError
+from rewardsmith.rewards.component import Component, in_place
+from rewardsmith.rewards.compose import Cascade, Product, Sum
+from rewardsmith.rewards.pair import Fallback, Gate, Mixed
+from rewardsmith.rewards.protocol import CannotScore, Halt, Online, Reward
+from rewardsmith.rewards.route import Route
 from rewardsmith.rewards.rule import Rule
+from rewardsmith.rewards.transform import Clip, Scale, Shape, Standardise
 
 REWARDS: dict[str, type[Reward]] = {
     "rule": Rule,
+    # made of several
     "sum": Sum,
+    "product": Product,
+    "gate": Gate,
+    "fallback": Fallback,
+    "addon": Fallback,  # what TinyV calls it
+    "mixed": Mixed,
+    "cascade": Cascade,
+    "route": Route,
+    # on another scale
+    "clip": Clip,
+    "scale": Scale,
+    "shape": Shape,
+    "standardise": Standardise,
 }
 
+REWARD = in_place()
+"""A reward as a stage of a recipe has it."""
 
-def make_reward(table: str | dict[str, Any]) -> Reward:
+
+def make_reward(table: str | dict[str, Any]) -> Component:
     """Return the reward that a recipe table describes: `make_reward({"type": "rule", "rule": "exact"})`."""
-    reward: Reward = build(Choice("reward", "rewardsmith.rewards:REWARDS", methods=("score",)), table)
-    return reward
+    try:
+        return Component.root(REWARD.choose(table))
+    except PydanticCustomError as error:
+        raise RecipeError("reward", problems_in(error, "reward")) from None
 
 
-__all__ = ["REWARDS", "CannotScore", "Reward", "Rule", "Sum", "make_reward"]
+__all__ = [
+    "REWARD",
+    "REWARDS",
+    "CannotScore",
+    "Component",
+    "Halt",
+    "Online",
+    "Reward",
+    "make_reward",
+]

@@ -1,61 +1,266 @@
-"""Rewards made of other rewards."""
+"""Rewards made of any number of named rewards: sum, product, cascade.
+
+A part that cannot change the result is not computed: it is `skipped`. A part that is dropped for the group is left out:
+the result is that of the other parts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from rewardsmith.components import Choice, Chosen, Settings
-from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import Part, Reward, score
-from rewardsmith.types import Failure, RolloutGroup, Score
+from rewardsmith.components import Chosen
+from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.rewards.component import Column, Component, ComponentSettings, because, in_place
+from rewardsmith.rewards.protocol import CannotScore, Part
+from rewardsmith.rewards.tree import blank
+from rewardsmith.types import NOT_ASKED, Failure, RolloutGroup, Score
 
-RESERVED = frozenset({"mean", "spread", "accuracy", "failed"})
+RESERVED = frozenset({"mean", "spread", "accuracy", "failed", "flat"})
 """What a part may not be called: `reward/mean` is the metric of the whole."""
 
 
-class PartSettings(Settings):
+class TermSettings(ComponentSettings):
+    """What a product says about each of its parts."""
+
+    weight: float = Field(default=1.0, description="factor of this part")
+    when: str = Field(default="", description="ask only where this earlier part holds, such as answer or base.answer")
+    at_least: float = Field(default=1.0, description="the value from which on that part holds")
+
+
+class PartSettings(TermSettings):
     """What a sum says about each of its parts."""
 
-    weight: float = Field(default=1.0, description="factor of this part in the sum")
+    watch: bool = Field(default=False, description="compute it although its weight is 0, to see it in the metrics")
     discount: float | None = Field(
         default=None, ge=0, le=1, description="γ of this part's own stream, where parts are combined after the estimate"
     )
 
 
-PartChoice = Annotated[Chosen, Choice("reward", "rewardsmith.rewards:REWARDS", PartSettings, methods=("score",))]
+Term = TypeVar("Term", bound=TermSettings)
+
+
+class StepSettings(ComponentSettings):
+    """What a cascade says about each of its parts."""
+
+    below: float | None = Field(default=None, description="a value of at most this decides")
+    above: float | None = Field(default=None, description="a value of at least this decides")
+
+
+PartChoice = Annotated[Chosen, in_place(PartSettings)]
+TermChoice = Annotated[Chosen, in_place(TermSettings)]
+StepChoice = Annotated[Chosen, in_place(StepSettings)]
 
 
 class Sum:
-    """Add up weighted rewards."""
+    """Add up weighted rewards; those that do not depend on each other are computed at once."""
 
     def __init__(
         self, *, parts: Annotated[dict[str, PartChoice], Field(min_length=1, description="the rewards, by name")]
     ) -> None:
-        reserved = RESERVED & set(parts)
-        if reserved:
-            raise UserError(f"a part is called {sorted(reserved)[0]!r}, as a metric of the whole reward is: rename it")
-        self._parts: dict[str, Reward] = {name: part.build() for name, part in parts.items()}
-        self.streams = {name: Part(**dict(part.beside or ())) for name, part in parts.items()}
+        self.components = named(parts)
+        self._terms = _terms(parts, self.components, PartSettings)
+        self.streams = {name: Part(term.weight, term.discount) for name, term in self._terms.items() if term.weight}
+        if not self.streams:
+            raise UserError("every part of the sum has weight 0: there is nothing to add up")
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return Σ weight · part. A rollout that one part could not score has no sum: it fails, and keeps its parts."""
-        scored = await asyncio.gather(*(score(reward, group) for reward in self._parts.values()))
-        columns = [part.scores for part in scored]  # a part that raises has failed; the others keep their scores
-        rows = zip(*columns, strict=True)
-        return tuple(self._sum(dict(zip(self._parts, row, strict=True))) for row in rows)
+        tasks: dict[str, asyncio.Task[Column]] = {}
+        try:
+            async with asyncio.TaskGroup() as parts:
+                for name in self.components:
+                    tasks[name] = parts.create_task(self._ask(name, group, tasks))
+        except BaseExceptionGroup as several:  # a task group wraps even a single cause
+            raise several.exceptions[0] from None
+        columns = {name: task.result() for name, task in tasks.items()}
+        return tuple(self._add(columns, row(columns, i)) for i in range(len(group.rollouts)))
 
-    def _sum(self, parts: dict[str, Score]) -> Score:
-        total = 0.0
-        for name, part in parts.items():
-            if part.value is None:
-                assert part.failure is not None
-                why = Failure(part.failure.kind, f"part {name!r}: {part.failure.detail}", part.failure.attempts)
-                return Score(failure=why, parts=parts)
-            total += self.streams[name].weight * part.value
-        if not math.isfinite(total):
-            return Score(failure=Failure("invalid", "the weighted sum is too large for a float"), parts=parts)
-        return Score(total, parts=parts)
+    async def _ask(self, name: str, group: RolloutGroup, tasks: Mapping[str, asyncio.Task[Column]]) -> Column:
+        term, component = self._terms[name], self.components[name]
+        if not term.weight and not term.watch:
+            return await component.ask(group, [False] * len(group.rollouts))
+        if not term.when:
+            return await component.ask(group)
+        before = term.when.partition(".")[0]
+        return await _ask_where(component, group, term, await tasks[before])
+
+    def _add(self, columns: Mapping[str, Column], parts: Mapping[str, Score]) -> Score:
+        counted = {name: part for name, part in parts.items() if self._terms[name].weight}
+        left = remaining(columns, counted)
+        if isinstance(left, Failure):
+            return Score(failure=left, parts=parts)
+        return finite(math.fsum(self._terms[name].weight * value for name, value in left.items()), parts)
+
+
+class Product:
+    """Multiply rewards in their order; what is 0 already is not asked about any more."""
+
+    def __init__(
+        self, *, parts: Annotated[dict[str, TermChoice], Field(min_length=1, description="the rewards, by name")]
+    ) -> None:
+        self.components = named(parts)
+        self._terms = _terms(parts, self.components, TermSettings)
+        for name, term in self._terms.items():
+            if not term.weight:
+                raise UserError(f'the part "{name}" of the product has weight 0: every reward would be 0')
+
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return Π weight · part; a part whose `when` does not hold is a factor of 0."""
+        columns: dict[str, Column] = {}
+        open_ = [True] * len(group.rollouts)
+        for name, component in self.components.items():
+            term = self._terms[name]
+            if term.when:
+                column = await _ask_where(component, group, term, columns[term.when.partition(".")[0]], open_)
+            else:
+                column = await component.ask(group, open_)
+            columns[name] = column
+            if column.dropped is None:
+                open_ = [was and bool(score.value) for was, score in zip(open_, column.scores, strict=True)]
+        return tuple(self._multiply(columns, row(columns, i)) for i in range(len(group.rollouts)))
+
+    def _multiply(self, columns: Mapping[str, Column], parts: Mapping[str, Score]) -> Score:
+        left = remaining(columns, parts)
+        if isinstance(left, Failure):
+            return Score(failure=left, parts=parts)
+        return finite(math.prod(self._terms[name].weight * value for name, value in left.items()), parts)
+
+
+class Cascade:
+    """Ask cheap rewards first; the next one is asked only about rollouts that are still open.
+
+    The value is that of the part that decided. The last part always decides.
+    """
+
+    def __init__(
+        self, *, parts: Annotated[dict[str, StepChoice], Field(min_length=1, description="the rewards, by name")]
+    ) -> None:
+        self.components = named(parts)
+        self._steps = {name: chosen.beside for name, chosen in parts.items()}
+        for name in list(parts)[:-1]:
+            step = self._steps[name]
+            assert isinstance(step, StepSettings)
+            if step.below is None and step.above is None:
+                raise UserError(f'the part "{name}" has neither below nor above: it would never decide')
+
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return the value of the first part that decides."""
+        columns: dict[str, Column] = {}
+        open_ = [True] * len(group.rollouts)
+        for name, component in self.components.items():
+            columns[name] = column = await component.ask(group, open_)
+            if column.dropped is None:
+                open_ = [
+                    was and score.value is not None and not self._decides(name, score.value)
+                    for was, score in zip(open_, column.scores, strict=True)
+                ]
+        return tuple(self._decided(columns, row(columns, i)) for i in range(len(group.rollouts)))
+
+    def _decides(self, name: str, value: float) -> bool:
+        step = self._steps[name]
+        assert isinstance(step, StepSettings)
+        return (step.below is not None and value <= step.below) or (step.above is not None and value >= step.above)
+
+    def _decided(self, columns: Mapping[str, Column], parts: Mapping[str, Score]) -> Score:
+        """Return the last part that was asked: the others are skipped, or dropped for the group."""
+        asked = {name: p for name, p in parts.items() if p.failure is None or p.failure.kind not in NOT_ASKED}
+        left = remaining(columns, asked or parts)
+        if isinstance(left, Failure):
+            return Score(failure=left, parts=parts)
+        return Score(left[list(left)[-1]], parts=parts)
+
+
+# ---- what compositions share ---------------------------------------------------------------------------------------
+
+
+def named(parts: Mapping[str, Chosen]) -> dict[str, Component]:
+    """Return the parts of a composition, after checking their names."""
+    for name in parts:
+        if name in RESERVED:
+            raise UserError(f"a part is called {name!r}, as a metric of the whole reward is: rename it")
+        if "." in name or not name:
+            raise UserError(f"a part is called {name!r}: a name is not empty, and dots stand between nested parts")
+    return {name: Component.of(name, chosen) for name, chosen in parts.items()}
+
+
+def row(columns: Mapping[str, Column], i: int) -> dict[str, Score]:
+    """Return the scores of rollout `i` by part."""
+    return {name: column.scores[i] for name, column in columns.items()}
+
+
+def remaining(columns: Mapping[str, Column], parts: Mapping[str, Score]) -> dict[str, float] | Failure:
+    """Return the values of the parts that count for a rollout, 0 where a part was skipped, or why there is none.
+
+    Args:
+        columns: what each part said of the group.
+        parts: the scores of one rollout.
+    """
+    values: dict[str, float] = {}
+    for name, part in parts.items():
+        if columns[name].dropped is not None:
+            continue
+        if part.failure is None:
+            assert part.value is not None
+            values[name] = part.value
+        elif part.failure.kind == "skipped":
+            values[name] = 0.0
+        else:
+            return because(name, part.failure)
+    if not values and parts:
+        name = next(iter(parts))
+        return because(name, columns[name].dropped or Failure("invalid", "nothing is left"))
+    return values
+
+
+def finite(value: float, parts: Mapping[str, Score]) -> Score:
+    """Return a score of composed numbers, which may have become too large for a float."""
+    if math.isfinite(value):
+        return Score(value, parts=parts)
+    return Score(failure=Failure("invalid", "the composed value is too large for a float"), parts=parts)
+
+
+async def _ask_where(
+    component: Component, group: RolloutGroup, term: TermSettings, before: Column, wanted: Sequence[bool] | None = None
+) -> Column:
+    """Ask about the rollouts for which the condition holds; without the condition's part the term is dropped too."""
+    if before.dropped is not None:
+        blank = component.blank("dropped", f'left out for the group, as "{term.when}" is')
+        return Column((blank,) * len(group.rollouts), before.dropped)
+    holds = [_holds(score, term) for score in before.scores]
+    return await component.ask(group, [a and b for a, b in zip(holds, wanted or holds, strict=True)])
+
+
+def _holds(score: Score, term: TermSettings) -> bool:
+    path = term.when.partition(".")[2]
+    if path:
+        known = dict(score.named_parts())
+        if path not in known:
+            raise CannotScore("invalid", f'when = "{term.when}" names no part of that reward: it has {listing(known)}')
+        score = known[path]
+    return score.value is not None and score.value >= term.at_least
+
+
+def _terms(parts: Mapping[str, Chosen], components: Mapping[str, Component], kind: type[Term]) -> dict[str, Term]:
+    """Return what stands beside each part, after checking that `when` names an earlier part."""
+    terms: dict[str, Term] = {}
+    known: list[str] = []
+    for name, chosen in parts.items():
+        term = chosen.beside
+        assert isinstance(term, kind)
+        if term.when and term.when not in known:
+            raise UserError(
+                f'the part "{name}" asks when = "{term.when}", which is no part before it.'
+                f"{nearest(term.when, known)} Parts before it: {listing(known)}"
+            )
+        terms[name] = term
+        known += _names(name, blank(components[name].reward, Failure("skipped")))
+    return terms
+
+
+def _names(name: str, score: Score) -> list[str]:
+    return [name, *(inner for inner, _ in score.named_parts(f"{name}."))]

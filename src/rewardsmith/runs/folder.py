@@ -15,6 +15,8 @@ from typing import IO, Any
 from rewardsmith.errors import UserError
 from rewardsmith.files import new_folder, recover, remove, write_atomically, writing
 from rewardsmith.records import to_json
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.tree import save
 from rewardsmith.trainers.protocol import GroupRecord
 
 CHECKPOINTS = "checkpoints"
@@ -22,6 +24,7 @@ RECIPE = "recipe.toml"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 _FACTS = "checkpoint.json"
+_REWARDS = ".rewards"
 
 
 class RunFolder:
@@ -112,11 +115,18 @@ class RunFolder:
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
-    def save(self, name: str, facts: dict[str, Any], models: Mapping[str, Any]) -> None:
-        """Write a checkpoint: facts as JSON, and each model's folder. It is there as a whole or not at all."""
+    def save(
+        self, name: str, facts: dict[str, Any], models: Mapping[str, Any], reward: Component | None = None
+    ) -> None:
+        """Write a checkpoint: facts as JSON, each model's folder, and what online rewards have learned.
+
+        It is there as a whole or not at all.
+        """
         with writing(self.path), new_folder(self.path / CHECKPOINTS / name) as folder:
             for model, engine in models.items():
                 engine.save(folder / model)
+            if reward is not None:
+                save(reward, folder / _REWARDS)
             facts = facts | {"lengths": self._lengths(), "models": sorted(models)}
             (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
 
@@ -141,6 +151,10 @@ class RunFolder:
     def model(self, checkpoint: str, name: str) -> Path:
         """Return the folder of a model in a checkpoint."""
         return self.path / CHECKPOINTS / checkpoint / name
+
+    def rewards(self, checkpoint: str) -> Path:
+        """Return the folder of what online rewards had learned; it is there only if one had."""
+        return self.path / CHECKPOINTS / checkpoint / _REWARDS
 
     def prune(self, kept: set[str]) -> None:
         """Remove all checkpoints but these."""

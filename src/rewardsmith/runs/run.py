@@ -5,19 +5,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-from rewardsmith.components import import_name
+from rewardsmith.components import Chosen, import_name
 from rewardsmith.data import Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.files import new_folder, writing
 from rewardsmith.recipe import Recipe, explain
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.protocol import Halt
+from rewardsmith.rewards.tree import check, check_source, load, routes
 from rewardsmith.runs.folder import RECIPE, RunFolder
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update, derive
+
+SOURCES_CHECKED = 10_000
+"""Prompts whose source is looked up in the routes of a reward before the run begins; others when they are scored."""
 
 
 class Stopped(Exception):  # noqa: N818 it is a wish, not an error
@@ -94,7 +101,7 @@ class Run:
     async def go(self) -> None:
         """Run all stages from the last checkpoint on, or from the start."""
         position = self._position()
-        self._check()
+        await self._check()
         self._files.write(RECIPE, explain(self.recipe))
         try:
             for tracker in self._trackers:
@@ -128,6 +135,8 @@ class Run:
                 engine.load_learner(self._files.model(self._resumed, name))
             try:
                 trainer.restore(self._files.facts(self._resumed)["state"])
+                if trainer.reward is not None:
+                    load(trainer.reward, self._files.rewards(self._resumed))
             except UserError:
                 raise
             except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -151,14 +160,16 @@ class Run:
             try:
                 self.pause()
                 update = await trainer.step(number)
-            except Stopped:
+            except (Stopped, Halt):
                 if _checkpoint(index, self._stage, number - 1) not in self._files.checkpoints():
                     self._save(index, number - 1, before, trainer, stage)
                 raise
             self._log(update)
             is_best = saving is not None and saving.best and self._is_best(trainer, update, index)
-            if number % every == 0 or number == trainer.steps or is_best:
+            if number % every == 0 or number == trainer.steps or is_best or update.halt is not None:
                 self._save(index, number, trainer.state(), trainer, stage)
+            if update.halt is not None:
+                raise update.halt
 
     def _finish(self, trainer: Trainer) -> None:
         """Let go of the optimizers: the next stage has its own."""
@@ -205,7 +216,7 @@ class Run:
             "seconds": self._seconds,
             "summary": self.summary.as_json(),
         }
-        self._files.save(name, facts, {model: self.engine(model) for model in self._saved})
+        self._files.save(name, facts, {model: self.engine(model) for model in self._saved}, trainer.reward)
         saving = [s.settings.save for s in self.recipe.stages if hasattr(s.settings, "save")]
         # A name beyond this one is from before the recipe lost a stage: it must not pass for the last checkpoint.
         ours = [other for other in self._files.checkpoints() if other <= name]
@@ -248,20 +259,31 @@ class Run:
             with writing(self.folder), new_folder(self.folder / "models" / name) as folder:
                 self.engine(name).publish(folder)
 
-    def _check(self) -> None:
-        """Make every reward once, and read the data where a source can check itself, before any model is loaded."""
+    async def _check(self) -> None:
+        """Check every reward, and the data where a source can check itself, before any model is loaded."""
+        for name, demonstrations in _used(self.recipe):
+            check_data = getattr(self.source(name), "check", None)
+            if check_data is not None:
+                self._progress.say(f"checking data.{name}")
+                check_data(demonstrations=demonstrations)
         for i, stage in enumerate(self.recipe.stages):
-            for name, place in (("", stage.settings), (".validation", getattr(stage.settings, "validation", None))):
-                reward = getattr(place, "reward", None)
+            settings: Any = stage.settings
+            for name, place in (("", settings), (".validation", getattr(settings, "validation", None))):
+                chosen = getattr(place, "reward", None) or getattr(settings, "reward", None)
+                if place is None or chosen is None:
+                    continue
                 try:
-                    _ = reward and reward.build()
+                    await self._check_reward(chosen, place.data)
                 except UserError as error:
                     raise UserError(f"stages.{i}{name}.reward: {error}") from error
-        for name, demonstrations in _used(self.recipe):
-            check = getattr(self.source(name), "check", None)
-            if check is not None:
-                self._progress.say(f"checking data.{name}")
-                check(demonstrations=demonstrations)
+
+    async def _check_reward(self, chosen: Chosen, data: str) -> None:
+        """Make a reward once, ask whether it can work, and whether it knows where the prompts go."""
+        reward = Component.root(chosen)
+        await check(reward)
+        if routes(reward):
+            for source in {p.source for p in islice(self.source(data).prompts(self.seed), SOURCES_CHECKED)}:
+                check_source(reward, source)
 
 
 def _checkpoint(index: int, stage: str, step: int) -> str:

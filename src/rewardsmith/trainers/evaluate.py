@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
+from rewardsmith.rewards.component import Component
 from rewardsmith.trainers.protocol import Context, GroupRecord, Update, derive
 from rewardsmith.trainers.stages import EvaluateStage
 from rewardsmith.trainers.validation import validate
@@ -25,6 +26,7 @@ class Evaluation:
         self.steps = 1
         self.learners: dict[str, Any] = {}
         self.best_by = ""
+        self.reward = Component.root(stage.reward, context.say)
 
     async def begin(self) -> Update:
         """There is nothing before the only step."""
@@ -36,7 +38,7 @@ class Evaluation:
         prompts = self._context.source(stage.data).prompts(derive(seed, "prompts"))
         metrics, scored = await validate(
             self._engine,
-            stage.reward.build(),
+            self.reward,
             list(islice(prompts, stage.prompts)),
             stage.sampling,
             n=stage.rollouts_per_prompt,

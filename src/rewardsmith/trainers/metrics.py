@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from rewardsmith.rewards.measure import Measured, measure, quantiles
 from rewardsmith.trainers.batch import Batch
 from rewardsmith.trainers.collect import Collected
 from rewardsmith.trainers.select import has_contrast
 from rewardsmith.trainers.validation import mean
-from rewardsmith.types import Score
+from rewardsmith.types import ScoredGroup
 
 
 def group_metrics(found: Collected, right_from: float) -> dict[str, float]:
@@ -25,13 +24,12 @@ def group_metrics(found: Collected, right_from: float) -> dict[str, float]:
     fates = {f"groups/{fate}": float(count) for fate, count in sorted(found.counts.items()) if count or fate == "kept"}
     metrics = fates | {"groups/rounds": float(found.rounds)}
     sampled = found.sampled
-    scores = [score for scored in sampled for score in scored.scores]
     rollouts = [rollout for scored in sampled for rollout in scored.group.rollouts]
     lengths = [len(rollout.tokens) for rollout in rollouts]
     metrics["tokens/sampled"] = float(sum(lengths))
-    if not scores:
+    if not sampled:
         return metrics
-    metrics |= reward_metrics(scores, right_from)
+    metrics |= reward_metrics(sampled, right_from)
     metrics["groups/contrast"] = mean(
         has_contrast([score for score in scored.scores if score.ok]) for scored in sampled
     )
@@ -41,24 +39,42 @@ def group_metrics(found: Collected, right_from: float) -> dict[str, float]:
     return metrics
 
 
-def reward_metrics(scores: Sequence[Score], right_from: float) -> dict[str, float]:
-    """Return means and spread of the rewards, their parts, and failures by part and cause."""
-    values = [score.value for score in scores if score.value is not None]
-    metrics = {"reward/failed": 1 - len(values) / len(scores)}
-    if values:
-        centre = metrics["reward/mean"] = mean(values)
-        metrics["reward/spread"] = math.sqrt(mean((value - centre) ** 2 for value in values))
+def reward_metrics(sampled: Sequence[ScoredGroup], right_from: float) -> dict[str, float]:
+    """Return how the reward and each of its parts did: mean, spread, groups without contrast, failures by cause.
+
+    `reward/judge` is the mean of the part `judge`; `failures/judge/timeout` is the share of the rollouts that it was
+    asked about and could not score in time. Skipped rollouts are no failures.
+    """
+    measured = measure(sampled)
+    whole = measured.pop("")
+    values = [score.value for scored in sampled for score in scored.scores if score.value is not None]
+    metrics = {"reward/failed": 1 - len(values) / sum(len(scored.scores) for scored in sampled)}
+    if whole.mean is not None and whole.spread is not None:
+        metrics |= {"reward/mean": whole.mean, "reward/spread": whole.spread}
         metrics["reward/accuracy"] = mean(value >= right_from for value in values)
-    parts: dict[str, list[float]] = {}
-    failures: Counter[str] = Counter()
-    for score in scores:
-        for name, part in (("", score), *score.named_parts()):
-            if part.failure is not None:
-                failures[f"failures/{name or 'reward'}/{part.failure.kind}"] += 1
-            elif name and part.value is not None:
-                parts.setdefault(name, []).append(part.value)
-    metrics |= {f"reward/{name}": mean(numbers) for name, numbers in parts.items()}
-    return metrics | {name: float(count) for name, count in failures.items()}
+    metrics |= {} if whole.flat is None else {"reward/flat": whole.flat}
+    for name, part in measured.items():
+        metrics |= _part_metrics(f"reward/{name}", part)
+    for name, part in {"reward": whole, **measured}.items():
+        metrics |= {f"failures/{name}/{kind}": share for kind, share in part.failed.items()}
+    return metrics
+
+
+def _part_metrics(prefix: str, part: Measured) -> dict[str, float]:
+    """Return the numbers of a part that it has."""
+    numbers = {"": part.mean, "/spread": part.spread, "/flat": part.flat}
+    found = {f"{prefix}{name}": value for name, value in numbers.items() if value is not None}
+    shares = {"/skipped": part.skipped, "/dropped": part.dropped}
+    return found | {f"{prefix}{name}": share for name, share in shares.items() if share}
+
+
+def latency_metrics(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return quantiles of the seconds that the reward and its parts took for a group."""
+    return {
+        f"time/{name or 'reward'}/{quantile}": value
+        for name, taken in seconds.items()
+        for quantile, value in quantiles(taken).items()
+    }
 
 
 def batch_metrics(

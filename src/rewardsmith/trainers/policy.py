@@ -22,16 +22,19 @@ from rewardsmith.algorithms.shaping import overlong_penalty
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.settings import OptimizerSettings
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import Reward, parts_of
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.protocol import Halt, parts_of
+from rewardsmith.rewards.tree import latencies, learn
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collected, Collector
-from rewardsmith.trainers.metrics import Clock, batch_metrics, group_metrics, row_means
+from rewardsmith.trainers.metrics import Clock, batch_metrics, group_metrics, latency_metrics, row_means
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
 from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, learning_rate
 from rewardsmith.trainers.reference import Reference
 from rewardsmith.trainers.scoring import generate_and_score
 from rewardsmith.trainers.stages import PolicyStage
 from rewardsmith.trainers.validation import validate
+from rewardsmith.types import NOT_ASKED
 
 
 class PolicyTrainer:
@@ -49,20 +52,22 @@ class PolicyTrainer:
         self._policy = context.engine(stage.model)
         self._critic = context.engine(stage.critic.model) if stage.critic else None
         self._reference = Reference(stage, self._policy, context)
-        self._reward: Reward = stage.reward.build()
+        self.reward = Component.root(stage.reward, context.say)
         draws = Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data)
         self._collector = Collector(
-            stage, self._policy, self._reward, draws, seed=derive(self._seed, "rollouts"), pause=context.pause
+            stage, self._policy, self.reward, draws, seed=derive(self._seed, "rollouts"), pause=context.pause
         )
         self._credit: dict[str, Any] = dict(stage.advantage.beside or ())
         self._idle = 0
-        self._reported: set[str] = set()
+        self._reported: set[tuple[str, str]] = set()
         self.steps = stage.steps
         self.learners: dict[str, EmbeddedEngine] = {stage.model: self._policy}
         self._policy.learn_with(stage.optimizer)
         if stage.critic is not None and self._critic is not None:
             self.learners[stage.critic.model] = self._critic
             self._critic.learn_with(stage.critic.optimizer)
+        own = stage.validation and stage.validation.reward
+        self._validation_reward = Component.root(own, context.say) if own else self.reward
         n = stage.validation.rollouts_per_prompt if stage.validation else 0
         self.best_by = f"validation/mean@{n}" if n else ""
 
@@ -80,7 +85,7 @@ class PolicyTrainer:
         self._report_failures(found)
         metrics = group_metrics(found, self._stage.right_from)
         if self._enough(found):
-            parts, combine = parts_of(self._reward), self._credit["combine"]
+            parts, combine = parts_of(self.reward), self._credit["combine"]
             batch = collate(found.kept, self._policy.encode, parts, combine, self._policy.device)
             advantages_BT, learned = self._learn(batch, baselines_G, number)
             metrics |= learned
@@ -88,10 +93,16 @@ class PolicyTrainer:
             self._keep(found, number, row_means(advantages_BT, batch.mask_BT))
         else:
             self._keep(found, number, [])
-        metrics |= clock.metrics(sampled=metrics["tokens/sampled"])
-        if self._stage.validation and (number % self._stage.validation.every == 0 or number == self.steps):
-            metrics |= await self._validate(number)
-        return Update(number, metrics)
+        halt = None
+        try:  # the weights have changed: a reward that stops the run from here on stops it after this step
+            metrics |= await learn(self.reward, found.sampled)
+            clock.lap("reward")
+            if self._stage.validation and (number % self._stage.validation.every == 0 or number == self.steps):
+                metrics |= await self._validate(number)
+        except Halt as error:
+            halt = error
+        metrics |= clock.metrics(sampled=metrics["tokens/sampled"]) | latency_metrics(latencies(self.reward))
+        return Update(number, metrics, halt)
 
     def _learn(self, batch: Batch, baselines_G: Tensor | None, number: int) -> tuple[Tensor, dict[str, float]]:
         """Turn rewards into advantages [B, T], and those into optimizer steps; return the advantages and metrics."""
@@ -227,7 +238,7 @@ class PolicyTrainer:
         greedy = replace(self._stage.sampling.sampling(), temperature=0.0, top_p=1.0, top_k=0)
         prompts = [scored.group.prompt for scored in found.kept]
         answers = await generate_and_score(
-            self._policy, self._reward, prompts, greedy, n=1, seeds=[0] * len(prompts), pause=self._context.pause
+            self._policy, self.reward, prompts, greedy, n=1, seeds=[0] * len(prompts), pause=self._context.pause
         )
         rewards = [answer.scores[0].value for answer in answers]
         lost = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is None]
@@ -237,11 +248,15 @@ class PolicyTrainer:
         return torch.tensor([reward for reward in rewards if reward is not None], device=self._policy.device)
 
     def _report_failures(self, found: Collected) -> None:
-        """Tell the user about the first failure of each kind; the metrics count them all."""
-        for failure in (score.failure for scored in found.sampled for score in scored.scores):
-            if failure is not None and failure.kind not in self._reported:
-                self._reported.add(failure.kind)
-                self._context.say(f"a rollout could not be scored ({failure.kind}): {failure.detail[:300]}")
+        """Tell the user about the first failure of each part and kind; the metrics count them all."""
+        for score in (score for scored in found.sampled for score in scored.scores):
+            for name, part in (*score.named_parts(), ("", score)):
+                if part.failure is None or part.parts or part.failure.kind in NOT_ASKED:
+                    continue
+                if (name, part.failure.kind) not in self._reported:
+                    self._reported.add((name, part.failure.kind))
+                    who = f"{name} could not score a rollout" if name else "a rollout could not be scored"
+                    self._context.say(f"{who} ({part.failure.kind}): {part.failure.detail[:300]}")
 
     def _enough(self, found: Collected) -> bool:
         """Whether there are groups enough for an update; too long without any ends the run."""
@@ -263,7 +278,7 @@ class PolicyTrainer:
         prompts = self._context.source(validation.data).prompts(derive(self._seed, "validation"))
         metrics, scored = await validate(
             self._policy,
-            validation.reward.build() if validation.reward else self._reward,
+            self._validation_reward,
             list(islice(prompts, validation.prompts)),
             validation.sampling or self._stage.sampling,
             n=validation.rollouts_per_prompt,

@@ -13,6 +13,7 @@ from rewardsmith.algorithms.schedules import SCHEDULES
 from rewardsmith.data import Source
 from rewardsmith.engines.settings import OptimizerSettings
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.component import Component
 from rewardsmith.types import ScoredGroup
 
 if TYPE_CHECKING:
@@ -28,10 +29,12 @@ class Update:
     Attributes:
         step: its number, from 1; 0 for what is measured before the first.
         metrics: numbers by name, such as `reward/mean`.
+        halt: why the run must end after this step; it is saved first.
     """
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    halt: Exception | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Trainer(Protocol):
     steps: int
     learners: Mapping[str, EmbeddedEngine]
     best_by: str
+    reward: Component | None
 
     async def begin(self) -> Update:
         """Do what comes before the first step, such as a validation."""

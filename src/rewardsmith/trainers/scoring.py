@@ -9,6 +9,9 @@ from rewardsmith.engines.protocol import Engine, Sampling
 from rewardsmith.rewards.protocol import Reward, score
 from rewardsmith.types import Prompt, ScoredGroup
 
+GLANCE = 0.2
+"""Seconds between two looks at whether the user wants to stop."""
+
 
 async def generate_and_score(
     engine: Engine,
@@ -39,6 +42,10 @@ async def generate_and_score(
             written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, tick=pause)
             async for number, group in written:
                 tasks[number] = scoring.create_task(score(reward, group))
+            open_ = set(tasks.values())
+            while open_:  # the user may want to stop while a judge is slow
+                _, open_ = await asyncio.wait(open_, timeout=GLANCE, return_when=asyncio.FIRST_EXCEPTION)
+                pause()
     except BaseExceptionGroup as several:  # a task group wraps even a single cause
         raise several.exceptions[0] from None
     return [tasks[i].result() for i in range(len(prompts))]

@@ -6,15 +6,16 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rewardsmith.components import Choice, Chosen, Refers, Settings
+from rewardsmith.components import Chosen, Refers, Settings
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.engines.settings import OptimizerSettings
+from rewardsmith.rewards.component import in_place
 
 ModelName = Annotated[str, Refers("models", head="language")]
 OptionalModelName = Annotated[str | None, Refers("models", head="language")]
 CriticName = Annotated[str, Refers("models", head="scalar")]
 DataName = Annotated[str, Refers("data")]
-RewardChoice = Annotated[Chosen, Choice("reward", "rewardsmith.rewards:REWARDS", methods=("score",))]
+RewardChoice = Annotated[Chosen, in_place()]
 
 
 class SamplingSettings(Settings):

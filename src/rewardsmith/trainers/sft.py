@@ -39,6 +39,7 @@ class SftTrainer:
         self._held_out: list[Row] = []
         self.steps = stage.steps
         self.learners = {stage.model: self._engine}
+        self.reward = None
         self.best_by = "-validation/loss" if stage.validation else ""
 
     def _demonstrations(self, name: str) -> Callable[[int], Any]:

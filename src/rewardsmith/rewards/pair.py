@@ -1,0 +1,134 @@
+"""A cheap rule and a costly judge, in the three ways in which they are commonly joined.
+
+Let p be the rule's value and v the judge's. All three have parts called `rule` and `judge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from rewardsmith.components import Chosen
+from rewardsmith.rewards.component import Column, Component, in_place
+from rewardsmith.rewards.compose import finite, remaining, row
+from rewardsmith.types import Failure, RolloutGroup, Score
+
+InPlace = Annotated[Chosen, in_place()]
+RuleRole = Annotated[InPlace, Field(description="p: what is computed first")]
+JudgeRole = Annotated[InPlace, Field(description="v: what is asked where it counts")]
+
+
+class _Pair:
+    """Two components, the rule first; subclasses say which rollouts are open to the judge, and how to join."""
+
+    def __init__(self, rule: Chosen, judge: Chosen) -> None:
+        self.components = {"rule": Component.of("rule", rule), "judge": Component.of("judge", judge)}
+
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return p and v joined; the judge is asked only where it can change the result."""
+        rule = await self.components["rule"].ask(group, [self._needs_rule()] * len(group.rollouts))
+        judge = await self.components["judge"].ask(group, self._open(rule))
+        columns = {"rule": rule, "judge": judge}
+        return tuple(self._joined(columns, row(columns, i)) for i in range(len(group.rollouts)))
+
+    def _open(self, rule: Column) -> Sequence[bool]:
+        if rule.dropped is not None or not self._needs_rule():
+            return [True] * len(rule.scores)
+        return [score.value is not None and self._asks(score.value) for score in rule.scores]
+
+    def _joined(self, columns: Mapping[str, Column], parts: Mapping[str, Score]) -> Score:
+        left = remaining(columns, parts)
+        if isinstance(left, Failure):
+            return Score(failure=left, parts=parts)
+        if len(left) == 1:
+            return self._alone(next(iter(left)), next(iter(left.values())), parts)
+        return finite(self._join(left["rule"], left["judge"]), parts)
+
+    def _needs_rule(self) -> bool:
+        return True
+
+    def _asks(self, p: float) -> bool:
+        raise NotImplementedError
+
+    def _join(self, p: float, v: float) -> float:
+        raise NotImplementedError
+
+    def _alone(self, name: str, value: float, parts: Mapping[str, Score]) -> Score:
+        """Return what is left when the other of the two was dropped for the group."""
+        return Score(value, parts=parts)
+
+
+class Gate(_Pair):
+    """p · v: the judge counts only where the rule holds; where it does not, the judge is not asked."""
+
+    def __init__(
+        self,
+        *,
+        rule: RuleRole,
+        judge: JudgeRole,
+        least: Annotated[float | None, Field(description="a rule below this counts as 0; not set: only 0 is 0")] = None,
+    ) -> None:
+        super().__init__(rule, judge)
+        self._least = least
+
+    def _asks(self, p: float) -> bool:
+        return p != 0 and (self._least is None or p >= self._least)
+
+    def _join(self, p: float, v: float) -> float:
+        return p * v if self._asks(p) else 0.0
+
+    def _alone(self, name: str, value: float, parts: Mapping[str, Score]) -> Score:
+        return Score(value if name == "judge" or self._asks(value) else 0.0, parts=parts)
+
+
+class Fallback(_Pair):
+    """The judge only where the rule says no: p where it is right, else weight · v.
+
+    It mends false negatives of the rule. A right answer is right whatever the judge thinks: to catch right answers
+    with unsound reasoning, use `gate`.
+    """
+
+    def __init__(
+        self,
+        *,
+        rule: RuleRole,
+        judge: JudgeRole,
+        weight: Annotated[float, Field(description="factor of the judge")] = 1.0,
+        right_from: Annotated[float, Field(description="the rule says yes from this value on")] = 1.0,
+    ) -> None:
+        super().__init__(rule, judge)
+        self._weight, self._right_from = weight, right_from
+
+    def _asks(self, p: float) -> bool:
+        return p < self._right_from and self._weight != 0
+
+    def _join(self, p: float, v: float) -> float:
+        return self._weight * v if p < self._right_from else p
+
+    def _alone(self, name: str, value: float, parts: Mapping[str, Score]) -> Score:
+        return finite(self._weight * value, parts) if name == "judge" else Score(value, parts=parts)
+
+
+class Mixed(_Pair):
+    """weight · v + (1 − weight) · p."""
+
+    def __init__(
+        self,
+        *,
+        rule: RuleRole,
+        judge: JudgeRole,
+        weight: Annotated[float, Field(ge=0, le=1, description="share of the judge")] = 0.5,
+    ) -> None:
+        super().__init__(rule, judge)
+        self._weight = weight
+
+    def _needs_rule(self) -> bool:
+        return self._weight < 1
+
+    def _asks(self, p: float) -> bool:
+        return self._weight > 0
+
+    def _join(self, p: float, v: float) -> float:
+        return self._weight * v + (1 - self._weight) * p

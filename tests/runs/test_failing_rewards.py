@@ -1,0 +1,152 @@
+"""Rewards that break in the middle of a run: it stops with a checkpoint and a reason, and goes on unharmed."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.runs.processes import Strike, assert_same, outcome, prepared, run
+
+JUDGE = '''
+import asyncio
+from pathlib import Path
+
+from rewardsmith import Score
+
+class Judge:
+    """Likes digits. From its n-th group on it breaks, until somebody mends it."""
+
+    def __init__(self, *, breaks: int, how: str = "RuntimeError", comes_back: int = 0) -> None:
+        self._breaks, self._how, self._comes_back, self._groups = breaks, how, comes_back, 0
+
+    async def score(self, group):
+        self._groups += 1
+        broken = self._groups >= self._breaks and not (self._comes_back and self._groups >= self._comes_back)
+        if broken and not Path("mended").exists():
+            raise {"RuntimeError": RuntimeError, "ConnectionError": ConnectionError}[self._how]("the judge is ill")
+        return tuple(Score(sum(c.isdigit() for c in r.text) / max(1, len(r.tokens))) for r in group.rollouts)
+'''
+
+RECIPE = """
+[models.policy]
+init = "tiny-llama"
+
+[data.train]
+type = "arithmetic"
+
+[[stages]]
+type = "policy"
+model = "policy"
+data = "train"
+steps = 5
+prompts_per_step = 3
+rollouts_per_prompt = 3
+sampling = { max_tokens = 8 }
+optimizer = { lr = 2e-3 }
+save = { every = 4, keep = 2 }
+validation = { data = "train", every = 2, prompts = 2 }
+[stages.reward]
+type = "sum"
+parts.digits = { type = "judge:Judge", breaks = 1000 }
+[stages.reward.parts.judge]
+type = "standardise"
+over = "window"
+least = 4
+weight = 0.5
+reward = { type = "judge:Judge", breaks = BREAKS, FAILURE }
+"""
+
+
+def world(folder: Path, breaks: int = 1000, failure: str = "", *, mended: bool = False) -> Path:
+    prepared(folder, RECIPE.replace("BREAKS", str(breaks)).replace(", FAILURE", failure and f", {failure}"))
+    (folder / "judge.py").write_text(JUDGE)
+    if mended:
+        (folder / "mended").touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = world(tmp_path_factory.mktemp("undisturbed"))
+    status, said = run(folder)
+    assert status == 0, said
+    return folder
+
+
+# Validation scores two groups of one before the first step and after steps 2 and 4, a step scores three groups of three.
+@pytest.mark.parametrize(
+    ("breaks", "least", "failed", "saved"),
+    [(7, 5, 6, 1), (9, 2, 2, 2), (9, 5, 5, 2), (12, 5, 6, 2)],  # in a step, in a validation, across both, in a step
+)
+def test_a_broken_judge_stops_the_run_and_nothing_is_lost(
+    breaks: int, least: int, failed: int, saved: int, undisturbed: Path, tmp_path: Path
+) -> None:
+    folder = world(tmp_path, breaks, f"failure = {{ share = 0.2, window = 8, least = {least} }}")
+    status, said = run(folder)
+    assert status == 2
+    assert f'error: the reward "judge.raw" could not score {failed} of its last' in said
+    assert f"{failed} crashed, the last: RuntimeError: the judge is ill" in said
+    assert "Traceback" not in said
+    assert (folder / f"runs/small/checkpoints/01-policy-{saved:06d}").is_dir()
+    (folder / "mended").touch()
+    status, said = run(folder)
+    assert status == 0, said
+    assert "going on from" in said
+    expected = outcome(undisturbed / "runs" / "small")
+    found = outcome(folder / "runs" / "small")
+    if breaks != 9:
+        assert_same(found | {"checkpoints": 0}, expected | {"checkpoints": 0})
+    assert found["models"] == expected["models"]  # a validation that failed leaves its mark on its own numbers alone
+
+
+def test_the_first_failure_stops_where_that_is_asked_for(tmp_path: Path) -> None:
+    status, said = run(world(tmp_path, 7, 'failure = { do = "stop" }'))
+    assert status == 2
+    assert 'failure.do is "stop": crashed: RuntimeError: the judge is ill' in said
+    assert (tmp_path / "runs/small/checkpoints/01-policy-000001").is_dir()
+
+
+def test_a_service_that_comes_back_costs_no_prompt(undisturbed: Path, tmp_path: Path) -> None:
+    folder = world(tmp_path, 7, 'how = "ConnectionError", comes_back = 11')
+    status, said = run(folder)
+    assert status == 0, said
+    assert '"judge.raw" is unreachable, waiting up to 300 s' in said
+    assert_same(outcome(folder / "runs" / "small"), outcome(undisturbed / "runs" / "small"))
+
+
+def test_ctrl_c_is_heard_while_a_service_is_waited_for(tmp_path: Path) -> None:
+    folder = world(tmp_path, 7, 'how = "ConnectionError"')
+    strike = Strike("rewardsmith.rewards.component:Component._healthy", 2, signal.SIGINT)
+    status, said = run(folder, strikes=[strike])
+    assert status == 130, said
+    assert (folder / "runs/small/checkpoints/01-policy-000001").is_dir()
+
+
+def test_what_a_reward_has_learned_survives_a_kill(undisturbed: Path, tmp_path: Path) -> None:
+    folder = world(tmp_path)
+    strike = Strike("rewardsmith.engines.embedded.learner:Learner.step", 5)
+    status, _ = run(folder, strikes=[strike])
+    assert status == -9
+    status, said = run(folder)
+    assert status == 0, said
+    assert "going on from 01-policy-000004" in said
+    assert_same(outcome(folder / "runs" / "small"), outcome(undisturbed / "runs" / "small"))
+
+
+def test_a_reward_that_cannot_work_is_found_before_the_first_step(tmp_path: Path) -> None:
+    folder = world(tmp_path)
+    recipe = folder / "small.toml"
+    text = recipe.read_text()
+    recipe.write_text(
+        text.replace('{ type = "judge:Judge", breaks = 1000 }', '{ type = "rule", rule = "no_such:rule" }', 1)
+    )
+    status, said = run(folder)
+    assert status == 2
+    assert "cannot import the module 'no_such'" in said
+    route = 'reward = { type = "route", routes = { gsm8k = { type = "judge:Judge", breaks = 9 } } }\n'
+    before, _, _ = text.partition("[stages.reward]")
+    recipe.write_text(before + route)
+    status, said = run(folder)
+    assert status == 2
+    assert 'stages.0.reward: no route knows the source "arithmetic". Known: gsm8k' in said
+    assert "loading policy" not in said
