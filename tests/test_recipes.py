@@ -30,10 +30,21 @@ SMALL = {
 }
 
 
-def small(path: Path) -> Recipe:
+def stand_ins(path: Path, folder: Path) -> list[str]:
+    """Return what takes the place of models and data that are not shipped."""
+    if path.stem != "gsm8k":
+        return []
+    rows = [{"question": f"What is {i} + {i}?", "answer": f"Twice {i} is {2 * i}.\n#### {2 * i}"} for i in range(12)]
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = [f'data.{name}.path="{file}"' for name in ("train", "test")]
+    return ["models.policy.init=tiny-llama", *files, "stages.0.sampling.max_tokens=8"]
+
+
+def small(path: Path, folder: Path) -> Recipe:
     """Return a recipe with its stages cut down; what a stage does not have is not added."""
     table = tomllib.loads(path.read_text())
-    changes = []
+    changes = stand_ins(path, folder)
     for i, stage in enumerate(table["stages"]):
         for key, value in SMALL.get(stage["type"], {}).items():
             outer, _, inner = key.partition(".")
@@ -44,7 +55,7 @@ def small(path: Path) -> Recipe:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_a_recipe_runs_from_end_to_end(path: Path, tmp_path: Path) -> None:
-    recipe = small(path)
+    recipe = small(path, tmp_path)
     folder = start(recipe, path.stem, folder=tmp_path / "run", console=Console(quiet=True))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     done = {(line["stage"], line["step"]) for line in lines}

@@ -32,6 +32,35 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY.PATH=VALUE", help="settings to change, such as stages.policy.steps=10"),
 ]
 
+Rollouts = Annotated[
+    str, typer.Argument(metavar="ROLLOUTS", help="a run folder, or a JSONL or Parquet file with rollouts")
+]
+RewardOption = Annotated[
+    str,
+    typer.Option(
+        "--reward",
+        metavar="RECIPE[:PATH]",
+        help="A recipe and which of its rewards: recipe.toml:policy, recipe.toml:policy.reward.parts.judge; or a TOML"
+        " file that is a reward table itself.",
+    ),
+]
+OutOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Keep the scores in this JSONL file; the same command goes on.")
+]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Start anew although --out has scores already.")]
+CompareOption = Annotated[bool, typer.Option("--compare", help="Compare with the rewards that are stored.")]
+ShowOption = Annotated[int, typer.Option(min=0, help="With --compare: how many changes of sign to list.")]
+StageOption = Annotated[str | None, typer.Option(help="Only this stage of a run.")]
+KindOption = Annotated[str | None, typer.Option(help="Only train or validation groups of a run.")]
+StepOption = Annotated[str | None, typer.Option(metavar="N[-M]", help="Only this step of a run, or these.")]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="Only the first groups.")]
+ResponsesOption = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Of a table: the responses, a list in each row or one.")
+]
+AnswersOption = Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the right answer.")]
+AtOnceOption = Annotated[int, typer.Option(min=1, help="How many groups are scored at the same time.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -91,6 +120,58 @@ def run(
         start(checked, recipe.stem, folder=folder, resume=resume, accept_changes=accept_changes)  # type: ignore[arg-type]
     except Stopped:
         sys.stderr.write("stopped; everything is saved. To go on, run the same command again.\n")
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def score(
+    rollouts: Rollouts,
+    overrides: Overrides = None,
+    *,
+    reward: RewardOption,
+    out: OutOption = None,
+    fresh: FreshOption = False,
+    compare: CompareOption = False,
+    show: ShowOption = 10,
+    stage: StageOption = None,
+    kind: KindOption = None,
+    step: StepOption = None,
+    limit: LimitOption = None,
+    responses: ResponsesOption = None,
+    answers: AnswersOption = None,
+    at_once: AtOnceOption = 32,
+    json: JsonOption = False,
+) -> None:
+    """Score stored rollouts with a reward, and show how each of its components did.
+
+    ROLLOUTS is a run folder, one file of its `rollouts/`, a file that this command wrote, or a table in the schema of
+    docs/data.md with a list of `responses` in each row, or one `response`.
+
+    With `--out` the scores are kept as they come: after Ctrl-C or a crash the same command goes on.
+
+    Does a reward still say what it said in the run?
+
+    `rewardsmith score runs/quickstart --reward recipes/quickstart.toml:policy --compare`
+
+    What would another weight have done?
+
+    `rewardsmith score runs/mix --reward mix.toml:policy stages.policy.reward.parts.judge.weight=0.3 --compare`
+
+    Score the answers of another system, and keep the scores:
+
+    `rewardsmith score answers.parquet --reward reward.toml --out scores.jsonl`
+    """
+    # Here, so that other commands need not wait for it.
+    from rewardsmith.runs.rescoring.command import Interrupted, score_stored, wanted  # noqa: PLC0415
+
+    groups = wanted(stage=stage, kind=kind, step=step, limit=limit, responses=responses, answers=answers)
+    show_most = show if compare else None
+    try:
+        score_stored(
+            rollouts, groups, reward, overrides or [], out=out, fresh=fresh, show=show_most, at_once=at_once, json=json
+        )
+    except Interrupted as stopped:
+        sys.stderr.write(f"{stopped}\n")
         raise typer.Exit(130) from None
 
 

@@ -53,6 +53,11 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         RecipeError: with every problem that was found.
         UserError: when the file cannot be read, or an override cannot be understood.
     """
+    return parse_recipe(load_table(path, overrides), source=str(path))
+
+
+def load_table(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a TOML file says after the overrides, not yet checked; its `module:Name`s can then be imported."""
     file = Path(path)
     table = _read(file)
     for change in overrides:
@@ -61,7 +66,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     for folder in (str(file.resolve().parent), str(Path.cwd())):
         if folder not in sys.path:
             sys.path.append(folder)
-    return parse_recipe(table, source=str(path))
+    return table
 
 
 def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
@@ -182,6 +187,11 @@ def _tables(path: str, value: Any) -> Iterator[tuple[str, Settings | Chosen]]:
             yield from _tables(f"{path}.{key}", inner)
 
 
+def places(table: Settings | Chosen) -> Iterator[tuple[str, Settings | Chosen]]:
+    """Yield every table of a recipe, or of one of its tables, with its path (`stages.1.reward`), outer before inner."""
+    return _tables("", table)
+
+
 def _dangling(recipe: Recipe) -> Iterator[Problem]:
     """Yield a problem for every setting that names a model or a data source that the recipe does not have."""
     for path, table in _tables("", recipe):
@@ -234,8 +244,11 @@ def _circles(recipe: Recipe) -> Iterator[Problem]:
             )
 
 
-def explain(recipe: Recipe) -> str:
-    """Return the recipe as TOML with every default filled in and a comment on every setting. It can be run as it is."""
+def explain(recipe: Settings | Chosen) -> str:
+    """Return a recipe as TOML with every default filled in and a comment on every setting. It can be run as it is.
+
+    A table of a recipe, such as a reward, is shown in the same way.
+    """
     return "\n".join(_lines("", recipe)).strip() + "\n"
 
 

@@ -73,7 +73,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# Validation scores two groups of one before the first step and after steps 2 and 4, a step scores three groups of three.
+# Validation scores two groups of one, before the first step and after steps 2 and 4; a step scores three of three.
 @pytest.mark.parametrize(
     ("breaks", "least", "failed", "saved"),
     [(7, 5, 6, 1), (9, 2, 2, 2), (9, 5, 5, 2), (12, 5, 6, 2)],  # in a step, in a validation, across both, in a step

@@ -40,11 +40,13 @@ def kendall_tau_b(x: ArrayLike, y: ArrayLike) -> float:
 
     C and D count concordant and discordant pairs, P all pairs, T the tied ones (Kendall 1945).
     """
-    agreement = untied_x = untied_y = 0
-    for first, second in _pair_signs(*_pair(x, y)):
-        agreement += int((first * second).sum(dtype=np.int64))
-        untied_x += int(np.count_nonzero(first))
-        untied_y += int(np.count_nonzero(second))
+    first, second = (np.unique(values, return_inverse=True)[1] for values in _pair(x, y))  # ranks, 0 for the smallest
+    both = first * (len(second) + 1) + second  # one number per pair of ranks, in the order of x and then of y
+    pairs = len(first) * (len(first) - 1) // 2
+    untied_x, untied_y = pairs - _tied_pairs(first), pairs - _tied_pairs(second)
+    # With x in order, and y in order among equal x, a pair is discordant where y goes down.
+    discordant = _inversions(second[np.argsort(both)])
+    agreement = untied_x + untied_y - pairs + _tied_pairs(both) - 2 * discordant
     return agreement / math.sqrt(untied_x * untied_y) if untied_x and untied_y else math.nan
 
 
@@ -101,6 +103,27 @@ def _pair(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.f
     if len(first) != len(second):
         raise ValueError(f"the lists have {len(first)} and {len(second)} values: one score per item in both")
     return first, second
+
+
+def _tied_pairs(ranks: NDArray[np.int64]) -> int:
+    counts = np.unique(ranks, return_counts=True)[1].astype(np.int64)
+    return int((counts * (counts - 1) // 2).sum())
+
+
+def _inversions(ranks: NDArray[np.int64]) -> int:
+    """Return how many pairs i < j have ranks_i > ranks_j: a merge sort that does all merges of one width at once."""
+    places = np.arange(len(ranks))
+    total, width = 0, 1
+    while width < len(ranks):
+        blocks = places // (2 * width)
+        # Both halves of a block are in order already; of equal ranks the left one comes first.
+        order = np.argsort(blocks * (len(ranks) + 1) + ranks, kind="stable")
+        left = order % (2 * width) < width
+        smaller = np.cumsum(left) - blocks * width  # left ones of the same block that are not larger
+        total += int((width - smaller)[~left].sum())
+        ranks = ranks[order]
+        width *= 2
+    return total
 
 
 def _pair_signs(x: NDArray[np.float64], y: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.int8], NDArray[np.int8]]]:

@@ -19,6 +19,7 @@ _SHOWN = {
     "reward/failed": "failed {:.0%}",
     "validation/loss": "held out {:.3f}",
     "tokens/s": "{:,.0f} tokens/s",
+    "groups/s": "{:,.1f} groups/s",
 }
 _QUIET_SECONDS = 10.0
 
@@ -46,11 +47,11 @@ class Progress:
         self._console.print(plain, style="dim", highlight=False, markup=False)
 
     @contextmanager
-    def stage(self, name: str, total: int, done: int) -> Iterator[None]:
-        """Show a stage while the block runs."""
+    def stage(self, name: str, total: int, done: int, unit: str = "steps") -> Iterator[None]:
+        """Show a stage of `total` steps, or other units, while the block runs."""
         self._stage, self._total, self._said, self._validation = name, total, time.monotonic(), ""
         if not self._console.is_terminal:
-            self.say(f"{name}: {total} steps" + (f", going on after {done}" if done else ""))
+            self.say(f"{name}: {total} {unit}" + (f", going on after {done}" if done else ""))
             yield
             return
         columns = (

@@ -74,7 +74,7 @@ function meter(share, kind) {
 function rollout(one, { low, high }, trained) {
   const level = one.failure ? null : heat(one.value, low, high);
   const sign = one.advantage > 0 ? "+" : "";
-  const failed = [one.failure, ...one.parts.map((part) => part.failure && { ...part.failure, name: part.name })];
+  const failed = [one.failure, ...one.parts.map((part) => part.asked && part.failure && { ...part.failure, name: part.name })];
   const details = [...new Map(failed.filter((failure) => failure && failure.text).reverse()
     .map((failure) => [failure.text, failure])).values()].reverse();
   return el("article", { class: `rollout ${one.failure ? "failed" : `heat${level}`}` },
@@ -88,7 +88,8 @@ function rollout(one, { low, high }, trained) {
     one.text ? el("pre", { dir: "auto", tabindex: "0" }, one.text) : el("p", { class: "soft small" }, "(empty)"),
     cutNote(one),
     one.parts.length ? el("div", { class: "parts" }, one.parts.map((part) => (part.failure
-      ? el("span", { class: "chip bad" }, `${part.name} ✕ ${part.failure.kind}`)
+      ? el("span", { class: part.asked ? "chip bad" : "chip", title: part.failure.text },
+        `${part.name} ${part.asked ? "✕" : "–"} ${part.failure.kind}`)
       : chip(part.name, el("b", {}, show(part.value)))))) : null,
     details.map((failure) => el("details", { class: "aside" },
       el("summary", {}, `what failed${failure.name ? ` in ${failure.name}` : ""}`), el("pre", {}, failure.text))),

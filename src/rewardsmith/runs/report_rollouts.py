@@ -16,7 +16,7 @@ from typing import Any
 from rewardsmith.errors import UserError
 from rewardsmith.records import from_json
 from rewardsmith.runs.report_metrics import is_step, number, parsed
-from rewardsmith.types import Prompt, Rollout, Score, ScoredGroup
+from rewardsmith.types import NOT_ASKED, Prompt, Rollout, Score, ScoredGroup
 
 MAX_END = 4_000_000
 """Bytes read at each end of a rollouts file."""
@@ -100,7 +100,7 @@ class _Tally:
             for name, part in (("", score), *score.named_parts()):
                 if name and len(self.parts) < MAX_PARTS:
                     self.parts[name] = None
-                if part.failure is not None:
+                if part.failure is not None and part.failure.kind not in NOT_ASKED:
                     self.failures[name, part.failure.kind] += 1
 
 
@@ -233,8 +233,10 @@ def _rollout(rollout: Rollout, score: Score, advantage: float | None) -> dict[st
 
 
 def _verdict(score: Score) -> dict[str, Any]:
+    """Return a value or why there is none; `asked` is False where nothing went wrong, but nobody was asked."""
     failure = score.failure and {"kind": score.failure.kind, **_cut(score.failure.detail, MAX_FEEDBACK)}
-    return {"value": number(score.value), "failure": failure}
+    asked = score.failure is None or score.failure.kind not in NOT_ASKED
+    return {"value": number(score.value), "failure": failure, "asked": asked}
 
 
 def _cut(text: str, limit: int = MAX_TEXT) -> dict[str, Any]:

@@ -9,13 +9,14 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from rich.console import Console
 
 from rewardsmith.errors import UserError
-from rewardsmith.recipe import Recipe, explain, toml
+from rewardsmith.recipe import Recipe, explain
+from rewardsmith.runs.changes import changes
 from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.report import write_report
@@ -111,33 +112,15 @@ def _require_unchanged(files: RunFolder, recipe: Recipe, accepted: bool) -> None
     if text is None or accepted:
         return
     try:
-        before = dict(_leaves("", tomllib.loads(text)))
+        changed = changes(tomllib.loads(text), tomllib.loads(explain(recipe)))
     except ValueError as error:
         raise UserError(f"{files.path / RECIPE} is not valid TOML any more: {error}") from None
-    now = dict(_leaves("", tomllib.loads(explain(recipe))))
-    changed = [path for path in sorted(before.keys() | now.keys()) if before.get(path) != now.get(path)]
     if changed:
-        lines = [f"  {path}: {_shown(before, path)} -> {_shown(now, path)}" for path in changed]
         raise UserError(
             f"the recipe has changed since the run in {str(files.path)!r} stopped:\n"
-            + "\n".join(lines)
+            + "\n".join(f"  {path}: {change}" for path, change in changed.items())
             + "\nUse --accept-changes to go on with the new settings; --resume never or another --folder starts anew"
         )
-
-
-def _shown(settings: dict[str, Any], path: str) -> str:
-    return toml(settings[path]) if path in settings else "not set"
-
-
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _leaves(f"{path}.{key}".lstrip("."), inner)
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for i, inner in enumerate(value):
-            yield from _leaves(f"{path}.{i}", inner)
-    else:
-        yield path, value
 
 
 @contextmanager

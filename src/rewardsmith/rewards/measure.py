@@ -1,0 +1,142 @@
+"""How a reward did over many groups: what each component gave, how often it failed and why, where it said nothing.
+
+measures = Measures()
+for scored in groups:
+    measures.add(scored)                # constant memory, however many groups there are
+measures.result()["judge"].failed       # {"timeout": 0.02}
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rewardsmith.types import NOT_ASKED, Score, ScoredGroup
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One component over many groups.
+
+    Attributes:
+        name: dotted, as in `Score.named_parts`; "" is the whole reward.
+        rollouts: how many it was asked about: all but those skipped or dropped.
+        scored: how many of them have a value.
+        mean: of the values; None when there are none.
+        spread: population standard deviation of the values; None when there are none.
+        failed: share of `rollouts` by kind of failure, the most frequent first.
+        skipped: share of all rollouts for which it was not asked, because it could not change the result.
+        dropped: share of all rollouts for which it was left out, because it failed for another one of the group.
+        flat: share of the groups with at least two values in which all values are equal; None without such groups.
+    """
+
+    name: str
+    rollouts: int
+    scored: int
+    mean: float | None
+    spread: float | None
+    failed: Mapping[str, float]
+    skipped: float
+    dropped: float
+    flat: float | None
+
+
+def measure(scored: Iterable[ScoredGroup]) -> dict[str, Measured]:
+    """Return what the groups say about each component by name, the whole reward ("") first."""
+    measures = Measures()
+    for group in scored:
+        measures.add(group)
+    return measures.result()
+
+
+def quantiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Return `p50`, `p90`, `p99` and `max` of the times, interpolated; nothing when there are none."""
+    if not len(seconds):
+        return {}
+    values = np.quantile(np.asarray(seconds, dtype=np.float64), [0.5, 0.9, 0.99, 1.0])
+    return dict(zip(("p50", "p90", "p99", "max"), values.tolist(), strict=True))
+
+
+class Measures:
+    """The same, one group at a time. The order of the groups, and how they were split, do not matter."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[str, _Tally] = {}
+
+    def add(self, scored: ScoredGroup) -> None:
+        """Count a group."""
+        columns: dict[str, list[Score]] = {"": []}
+        for score in scored.scores:
+            columns[""].append(score)
+            for name, part in score.named_parts():
+                columns.setdefault(name, []).append(part)
+        for name, scores in columns.items():
+            self._tallies.setdefault(name, _Tally()).add(scores)
+
+    def merge(self, other: Measures) -> None:
+        """Count all groups that `other` has counted."""
+        for name, tally in other._tallies.items():
+            self._tallies.setdefault(name, _Tally()).merge(tally)
+
+    def result(self) -> dict[str, Measured]:
+        """Return what has been counted so far, by component."""
+        return {name: tally.result(name) for name, tally in self._tallies.items()}
+
+
+class _Tally:
+    """Counts of one component, with the mean and the squared distances from it (Welford 1962, Chan et al. 1983)."""
+
+    def __init__(self) -> None:
+        self.scored = 0
+        self.mean = 0.0
+        self.squares = 0.0
+        self.failures: Counter[str] = Counter()
+        self.groups = 0
+        self.flat = 0
+
+    def add(self, scores: Sequence[Score]) -> None:
+        values = [score.value for score in scores if score.value is not None]
+        self.failures.update(score.failure.kind for score in scores if score.failure is not None)
+        if len(values) > 1:
+            self.groups += 1
+            self.flat += min(values) == max(values)
+        if values:
+            mean = math.fsum(values) / len(values)
+            self._pool(len(values), mean, math.fsum((value - mean) ** 2 for value in values))
+
+    def merge(self, other: _Tally) -> None:
+        self.failures.update(other.failures)
+        self.groups += other.groups
+        self.flat += other.flat
+        if other.scored:
+            self._pool(other.scored, other.mean, other.squares)
+
+    def _pool(self, count: int, mean: float, squares: float) -> None:
+        total = self.scored + count
+        apart = mean - self.mean
+        self.squares += squares + apart * apart * (self.scored * count / total)
+        # The form that is exact for equal means and safe for large ones.
+        self.mean = self.mean + apart * (count / total) if self.scored else mean
+        self.scored = total
+
+    def result(self, name: str) -> Measured:
+        every = self.scored + self.failures.total()
+        skipped, dropped = self.failures["skipped"], self.failures["dropped"]
+        asked = every - skipped - dropped
+        # By count, then by name: the order of the groups must not show.
+        own = sorted((-n, kind) for kind, n in self.failures.items() if n and kind not in NOT_ASKED)
+        return Measured(
+            name=name,
+            rollouts=asked,
+            scored=self.scored,
+            mean=self.mean if self.scored else None,
+            spread=math.sqrt(self.squares / self.scored) if self.scored else None,
+            failed={kind: -n / asked for n, kind in own},
+            skipped=skipped / every if every else 0.0,
+            dropped=dropped / every if every else 0.0,
+            flat=self.flat / self.groups if self.groups else None,
+        )

@@ -1,0 +1,99 @@
+"""Which reward `RECIPE[:path]` means: that of a stage, a part of one, or a file that is a reward table itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pydantic_core import PydanticCustomError
+
+from rewardsmith.components import Chosen, Settings, problems_in
+from rewardsmith.errors import RecipeError, UserError, listing, nearest
+from rewardsmith.recipe import Recipe, load_table, parse_recipe, places
+from rewardsmith.rewards import REWARD
+
+
+def find_reward(where: str, overrides: Sequence[str] = ()) -> Chosen:
+    """Return the reward that `where` names, with its settings checked.
+
+    Args:
+        where: a TOML file, and where it has several rewards `:` and a path: the name of a stage (`policy`), or a dotted
+            path to a reward (`policy.reward.parts.judge`, `stages.1.validation.reward`). A file with a `type` at its
+            top is a reward by itself, and a path leads to one of its parts (`parts.judge`).
+        overrides: changes of the file as `key.path=value`.
+
+    Raises:
+        UserError: when there is no such file or reward, or when it is not clear which one is meant.
+        RecipeError: with every problem that was found in the file.
+    """
+    file, path = _split(where)
+    table = load_table(file, overrides)
+    if "stages" in table or "type" not in table:
+        return _in_recipe(parse_recipe(table, source=file), file, path)
+    try:
+        chosen = REWARD.choose(table)
+    except PydanticCustomError as error:
+        raise RecipeError(file, problems_in(error, "reward")) from None
+    known = {name: reward for name, reward in _rewards(chosen) if name}
+    if path and path not in known:
+        raise _unknown(file, path, known, known)
+    return known[path] if path else chosen
+
+
+def _split(where: str) -> tuple[str, str]:
+    """Take the path off; a file whose own name has a colon is still found."""
+    file, colon, path = where.rpartition(":")
+    if not colon or Path(where).is_file():
+        return where, ""
+    if not file or not path:
+        raise UserError(f"cannot read --reward {where!r}: write RECIPE, or RECIPE:path such as recipe.toml:policy")
+    return file, path
+
+
+def _in_recipe(recipe: Recipe, file: str, path: str) -> Chosen:
+    names = [str(getattr(stage.settings, "name", i)) for i, stage in enumerate(recipe.stages)]
+    known: dict[str, Chosen] = {}
+    for place, reward in _rewards(recipe):
+        head, number, rest = [*place.split(".", 2), "", ""][:3]
+        known[f"{names[int(number)]}.{rest}" if head == "stages" else place] = reward
+    # Those that stand for themselves, not inside another reward: what a user most likely means.
+    outer = {n: r for n, r in known.items() if not any(n.startswith(f"{other}.") for other in known)}
+    if not path:
+        return _only(file, outer)
+    wanted = path.removeprefix("stages.")
+    first, _, rest = wanted.partition(".")
+    if first not in names and first.isdecimal() and len(first) < 9 and int(first) < len(names):
+        wanted = f"{names[int(first)]}.{rest}".rstrip(".")
+    wanted = f"{wanted}.reward" if wanted in names else wanted
+    if wanted not in known:
+        raise _unknown(file, path, known, outer)
+    return known[wanted]
+
+
+def _rewards(table: Settings | Chosen) -> Iterator[tuple[str, Chosen]]:
+    for place, inner in places(table):
+        if isinstance(inner, Chosen) and hasattr(inner.target, "score"):
+            yield place, inner
+
+
+def _only(file: str, rewards: dict[str, Chosen]) -> Chosen:
+    """Return the reward that all places share; stages that ask for the same one do not make it two."""
+    if not rewards:
+        raise UserError(f"{file} has no reward: none of its stages scores anything")
+    first, *others = rewards.values()
+    if any(other != first for other in others):
+        raise UserError(f"{file} has several rewards: say which, as in {file}:{_short(rewards)[0]}. {_list(rewards)}")
+    return first
+
+
+def _unknown(file: str, path: str, known: dict[str, Chosen], shown: dict[str, Chosen]) -> UserError:
+    return UserError(f"{file} has no reward {path!r}.{nearest(path, [*_short(known), *known])} {_list(shown)}")
+
+
+def _short(names: dict[str, Chosen]) -> list[str]:
+    """Return the names as one would write them: a stage's own reward goes by the name of the stage."""
+    return [name.removesuffix(".reward") if name.count(".") == 1 else name for name in names]
+
+
+def _list(names: dict[str, Chosen]) -> str:
+    return f"Known: {listing(_short(names))}"

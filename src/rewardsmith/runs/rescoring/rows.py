@@ -1,0 +1,98 @@
+"""Tables of prompts with responses, as other systems write them: a list in each row, or a row for each.
+
+A row is in the schema of `docs/data.md`, plus a column with the responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rewardsmith.data.rows import ANSWER, Layout, RowError
+from rewardsmith.errors import listing, nearest
+from rewardsmith.types import Prompt, Rollout, RolloutGroup
+
+COLUMNS = ("responses", "response")
+"""Where responses are looked for, unless a column is named."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt and the responses found so far.
+
+    Attributes:
+        prompt: what was asked.
+        place: of its first row, for messages.
+        responses: in the order of the rows.
+    """
+
+    prompt: Prompt
+    place: str
+    responses: list[str] = field(default_factory=list)
+
+    def group(self) -> RolloutGroup:
+        """Return the group; how the responses ended is not known, and counts as their own end."""
+        return RolloutGroup(self.prompt, [Rollout(text) for text in self.responses])
+
+
+class ResponseRows:
+    """Makes groups of rows.
+
+    Rows with a list of responses are groups by themselves. Rows with one response each are gathered by the id of their
+    prompt, or by the prompt where there is none; since they may lie anywhere, all of them are held until the end.
+
+    Args:
+        names: a short name for each file, for the ids of rows that have none.
+        column: with the responses; None finds it out.
+        answers: column with the right answer.
+    """
+
+    def __init__(self, names: Sequence[str], column: str | None = None, answers: str = ANSWER) -> None:
+        self._names = names
+        self._column = column
+        self._layout = Layout(answer=answers)
+        self._lists: bool | None = None
+        self._asked: dict[object, Asked] = {}
+
+    def add(self, row: Mapping[str, Any], file: int, number: int, place: str) -> Asked | None:
+        """Take in a row; return its group when that is complete. A `RowError` says what is wrong with the row."""
+        column = self._column or next((name for name in COLUMNS if row.get(name) is not None), "")
+        if row.get(column) is None:
+            raise self._no_responses(row, column)
+        responses = row[column]
+        texts = responses if isinstance(responses, list) else [responses]
+        for text in texts:
+            if not isinstance(text, str):
+                kind = "null" if text is None else type(text).__name__
+                raise RowError(f"{column} holds {kind}: it must be text, or a list of texts")
+        if not texts:
+            raise RowError(f"{column} is an empty list: a group needs at least one response")
+        if self._lists not in (None, isinstance(responses, list)):
+            raise RowError(f"{column} is a list in some rows and text in others: use one form in all")
+        self._lists = isinstance(responses, list)
+        prompt = self._layout.prompt_of({k: v for k, v in row.items() if k != column}, self._names[file], number)
+        if self._lists:
+            return Asked(prompt, place, texts)
+        self._gather(prompt, texts[0], place, numbered=prompt.id == f"{self._names[file]}-{number}")
+        return None
+
+    def rest(self) -> Iterator[Asked]:
+        """Yield the groups of rows with one response each, in the order of their first rows."""
+        yield from self._asked.values()
+
+    def _gather(self, prompt: Prompt, text: str, place: str, *, numbered: bool) -> None:
+        said = tuple((message.role, message.content) for message in prompt.messages)
+        key: object = (said, prompt.source, repr(prompt.answer)) if numbered else prompt.id
+        asked = self._asked.setdefault(key, Asked(prompt, place))
+        if asked.prompt.messages != prompt.messages or asked.prompt.answer != prompt.answer:
+            raise RowError(f'the id "{prompt.id[:100]}" is also that of {asked.place}, with another prompt or answer')
+        asked.responses.append(text)
+
+    def _no_responses(self, row: Mapping[str, Any], column: str) -> RowError:
+        wanted = column or " or ".join(COLUMNS)
+        names = [name for name, value in row.items() if value is not None]
+        return RowError(
+            f"there is no {wanted}: --responses NAME says which column has the responses."
+            f"{nearest(column or COLUMNS[0], names)} There is: {listing(names[:20])}"
+        )

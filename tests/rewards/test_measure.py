@@ -1,0 +1,163 @@
+"""Measures of components: against numpy, against counting by hand, and unmoved by order and by splits."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
+from rewardsmith.rewards.measure import Measured, Measures, measure, quantiles
+
+PROMPT = Prompt("p", [Message("user", "?")])
+
+
+def grouped(*scores: Score) -> ScoredGroup:
+    return ScoredGroup(RolloutGroup(PROMPT, [Rollout("")] * len(scores)), scores)
+
+
+def failed(kind: str) -> Score:
+    return Score(failure=Failure(kind))
+
+
+def whole(*values: float | str) -> ScoredGroup:
+    """A group whose scores are values, or failures of that kind."""
+    return grouped(*(failed(value) if isinstance(value, str) else Score(value) for value in values))
+
+
+def test_shares_are_of_the_rollouts_that_the_component_was_asked_about() -> None:
+    found = measure([whole(1.0, "timeout", "skipped", 0.0), whole("dropped", "dropped", "crashed", "timeout")])
+    assert found == {
+        "": Measured(
+            "",
+            rollouts=5,  # of 8: one skipped, two dropped
+            scored=2,
+            mean=0.5,
+            spread=0.5,
+            failed={"timeout": 2 / 5, "crashed": 1 / 5},
+            skipped=1 / 8,
+            dropped=2 / 8,
+            flat=0.0,
+        )
+    }
+    assert list(found[""].failed) == ["timeout", "crashed"]  # the most frequent first
+
+
+def test_a_failure_is_never_counted_as_a_value() -> None:
+    assert measure([whole(2.0, "timeout", 4.0)])[""].mean == 3.0
+    assert measure([whole(2.0, "timeout", 4.0)])[""].spread == 1.0
+
+
+def test_nothing_scored_is_none_and_not_zero() -> None:
+    found = measure([whole("timeout", "timeout")])[""]
+    assert (found.mean, found.spread, found.flat) == (None, None, None)
+    assert found.failed == {"timeout": 1.0}
+    skipped = measure([whole("skipped")])[""]
+    assert (skipped.rollouts, skipped.failed, skipped.skipped) == (0, {}, 1.0)
+    assert measure([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("groups", "flat"),
+    [
+        ([whole(1.0, 1.0), whole(1.0, 0.0)], 0.5),
+        ([whole(1.0, 1.0, "timeout"), whole(1.0, "timeout")], 1.0),  # the second has one value: it says nothing
+        ([whole(1.0)], None),
+        ([whole(0.1, 0.1, 0.1), whole(0.1, 0.1 + 1e-15)], 0.5),
+    ],
+)
+def test_flat_groups_are_those_of_two_values_or_more_that_are_all_equal(
+    groups: list[ScoredGroup], flat: float | None
+) -> None:
+    assert measure(groups)[""].flat == flat
+
+
+def test_parts_have_dotted_names_and_are_measured_each_on_its_own() -> None:
+    judge = Score(0.5, parts={"style": Score(1.0)})
+    down = Score(failure=Failure("timeout"), parts={"style": failed("timeout")})
+    found = measure(
+        [
+            grouped(
+                Score(1.5, parts={"rule": Score(1.0), "judge": judge}),
+                Score(failure=Failure("timeout"), parts={"rule": Score(0.0), "judge": down}),
+            ),
+            # Another source may be routed to other parts.
+            grouped(Score(3.0, parts={"other": Score(3.0)})),
+        ]
+    )
+    assert list(found) == ["", "rule", "judge", "judge.style", "other"]
+    assert [found[name].name for name in found] == list(found)
+    assert [found[name].mean for name in found] == [2.25, 0.5, 0.5, 1.0, 3.0]
+    assert [found[name].rollouts for name in found] == [3, 2, 2, 2, 1]
+    assert found["rule"].failed == {}
+    assert found["judge.style"].failed == {"timeout": 0.5}
+
+
+VALUE = st.floats(-1e30, 1e30) | st.sampled_from([0.0, 1.0, 0.5])
+ENTRY = VALUE | st.sampled_from(["timeout", "crashed", "skipped", "dropped"])
+GROUPS = st.lists(st.lists(ENTRY, min_size=1, max_size=6), max_size=8)
+
+
+def close(found: dict[str, Measured], expected: dict[str, Measured]) -> None:
+    assert found.keys() == expected.keys()
+    for name, one in found.items():
+        other = expected[name]
+        if one.mean is None or one.spread is None:
+            assert (one.mean, one.spread) == (other.mean, other.spread)
+        else:
+            size = max(abs(one.mean), one.spread)
+            assert one.mean == pytest.approx(other.mean, rel=1e-12, abs=1e-13 * size)
+            assert one.spread == pytest.approx(other.spread, rel=1e-9, abs=1e-13 * size)
+        for field in ("rollouts", "scored", "failed", "skipped", "dropped", "flat"):
+            assert getattr(one, field) == getattr(other, field), field
+
+
+@given(GROUPS)
+def test_mean_and_spread_agree_with_numpy(groups: list[list[float | str]]) -> None:
+    values = np.array([value for group in groups for value in group if not isinstance(value, str)])
+    found = measure(whole(*group) for group in groups)
+    if not groups:
+        return
+    assert found[""].scored == len(values)
+    if len(values):
+        size = float(np.abs(values).max())
+        assert found[""].mean == pytest.approx(values.mean(), rel=1e-12, abs=1e-13 * size)
+        assert found[""].spread == pytest.approx(values.std(), rel=1e-9, abs=1e-13 * size)
+
+
+@given(GROUPS, st.randoms(use_true_random=False))
+def test_the_order_does_not_matter(groups: list[list[float | str]], rng: random.Random) -> None:
+    shuffled = [rng.sample(group, len(group)) for group in rng.sample(groups, len(groups))]
+    close(measure(whole(*g) for g in groups), measure(whole(*g) for g in shuffled))
+
+
+@given(GROUPS, st.integers(0, 8))
+def test_splitting_and_merging_does_not_matter(groups: list[list[float | str]], at: int) -> None:
+    first, second = Measures(), Measures()
+    for group in groups[:at]:
+        first.add(whole(*group))
+    for group in groups[at:]:
+        second.add(whole(*group))
+    first.merge(second)
+    close(first.result(), measure(whole(*group) for group in groups))
+
+
+def test_a_small_spread_far_from_zero_survives() -> None:
+    values = [1e9 + offset for offset in (0.0, 0.25, 0.5)] * 1000
+    found = measure(whole(*values[i : i + 3]) for i in range(0, 3000, 3))[""]
+    assert found.spread == pytest.approx(np.std([0.0, 0.25, 0.5]), rel=1e-9)
+
+
+@given(st.lists(st.floats(0, 1e4), min_size=1, max_size=50))
+def test_quantiles_agree_with_numpy(seconds: list[float]) -> None:
+    found = quantiles(seconds)
+    assert list(found) == ["p50", "p90", "p99", "max"]
+    assert found["max"] == max(seconds)
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+        assert found[name] == pytest.approx(float(np.quantile(seconds, share)), rel=1e-12)
+    assert found == quantiles(sorted(seconds))
+
+
+def test_no_times_have_no_quantiles() -> None:
+    assert quantiles([]) == {}

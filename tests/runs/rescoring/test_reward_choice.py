@@ -1,0 +1,132 @@
+"""Which reward `RECIPE[:path]` means."""
+
+from pathlib import Path
+
+import pytest
+
+from rewardsmith import UserError
+from rewardsmith.components import Chosen
+from rewardsmith.runs.rescoring.choice import find_reward
+
+MODELS = """
+[models.policy]
+init = "tiny-llama"
+
+[data.train]
+type = "arithmetic"
+"""
+
+POLICY = """
+[[stages]]
+type = "policy"
+model = "policy"
+data = "train"
+steps = 1
+reward = { type = "sum", parts.answer = { type = "rule", rule = "arithmetic" }, parts.same = { type = "rule", rule = "exact" } }
+validation = { data = "train", reward = { type = "rule", rule = "exact" } }
+"""  # noqa: E501 one table
+
+GREEDY = """
+[[stages]]
+name = "greedy"
+type = "evaluate"
+model = "policy"
+data = "train"
+reward = { type = "rule", rule = "arithmetic" }
+"""
+
+TABLE = """
+type = "sum"
+parts.answer = { type = "rule", rule = "arithmetic" }
+parts.same = { type = "rule", rule = "exact", weight = 0.5 }
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {
+        "two.toml": MODELS + POLICY + GREEDY,
+        "one.toml": MODELS + GREEDY,
+        "same.toml": MODELS + GREEDY + GREEDY.replace('"greedy"', '"again"'),
+        "reward.toml": TABLE,
+        "a:b.toml": MODELS + GREEDY,
+        "bad.toml": 'type = "sum"\nparts.answer = { type = "rule", rule = "aritmetic", wieght = 1 }',
+        "none.toml": MODELS + '[[stages]]\ntype = "sft"\nmodel = "policy"\ndata = "train"\nsteps = 1',
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def kind(chosen: Chosen) -> str:
+    """Return the type of a reward, and the name of its rule if it has one."""
+    rule = getattr(chosen.settings, "rule", None)
+    return chosen.name if rule is None else f"{chosen.name} {rule.name}"
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("two.toml:policy", "sum"),
+        ("two.toml:policy.reward", "sum"),
+        ("two.toml:stages.policy", "sum"),
+        ("two.toml:stages.0", "sum"),
+        ("two.toml:stages.0.reward", "sum"),
+        ("two.toml:1", "rule arithmetic"),
+        ("two.toml:policy.reward.parts.same", "rule exact"),
+        ("two.toml:stages.0.reward.parts.answer", "rule arithmetic"),
+        ("two.toml:policy.validation.reward", "rule exact"),
+        ("two.toml:stages.0.validation.reward", "rule exact"),
+        ("two.toml:greedy", "rule arithmetic"),
+        ("one.toml", "rule arithmetic"),
+        ("same.toml", "rule arithmetic"),  # two stages, one reward
+        ("reward.toml", "sum"),
+        ("reward.toml:parts.same", "rule exact"),
+        ("a:b.toml", "rule arithmetic"),
+        ("a:b.toml:greedy", "rule arithmetic"),
+    ],
+)
+def test_a_reward_is_found(place: Path, where: str, found: str) -> None:
+    assert kind(find_reward(where)) == found
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("two.toml", "two.toml has several rewards: say which, as in two.toml:policy. Known: greedy, policy, policy."),
+        ("two.toml:polcy", 'two.toml has no reward \'polcy\'. Did you mean "policy"? Known: greedy, policy, '),
+        ("two.toml:policy.reward.parts.sme", 'Did you mean "policy.reward.parts.same"?'),
+        ("two.toml:policy.loss", "two.toml has no reward 'policy.loss'."),
+        ("two.toml:stages.7", "two.toml has no reward 'stages.7'."),
+        ("two.toml:99999999999999", "two.toml has no reward"),
+        ("none.toml", "none.toml has no reward: none of its stages scores anything"),
+        ("none.toml:sft", "none.toml has no reward 'sft'"),
+        ("reward.toml:parts.sane", 'reward.toml has no reward \'parts.sane\'. Did you mean "parts.same"?'),
+        ("one.tolm", 'there is no recipe \'one.tolm\'. Did you mean "one.toml"?'),
+        ("one.tolm:greedy", "there is no recipe 'one.tolm'."),
+        ("one.toml:", "cannot read --reward"),
+        (":greedy", "cannot read --reward"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_said_with_what_is(place: Path, where: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        find_reward(where)
+    assert message in str(caught.value)
+
+
+def test_all_problems_of_a_reward_table_are_named(place: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        find_reward("bad.toml")
+    message = str(caught.value)
+    assert message.startswith("bad.toml: 2 problems")
+    assert 'parts.answer.rule.type = "aritmetic"\n' in message
+    assert 'Did you mean "arithmetic"?' in message
+    assert "parts.answer.wieght = 1\n" in message
+    assert 'Did you mean "weight"?' in message
+
+
+def test_overrides_apply_to_the_file(place: Path) -> None:
+    assert kind(find_reward("two.toml:greedy", ["stages.greedy.reward.rule=exact"])) == "rule exact"
+    assert kind(find_reward("reward.toml:parts.same", ["parts.same.rule=arithmetic"])) == "rule arithmetic"
+    with pytest.raises(UserError, match="unknown setting"):
+        find_reward("two.toml:greedy", ["stages.policy.stesp=3"])
