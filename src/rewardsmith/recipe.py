@@ -30,6 +30,9 @@ class Recipe(Settings):
 
     title: str = Field(default="", description="one line for people: what this recipe shows")
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of everything that is random in the run")
+    workers: int | None = Field(
+        default=None, ge=1, description="processes that run rules; not set: one for each CPU core"
+    )
     models: dict[str, ModelSettings] = Field(default={}, description="the models that take part, by name")
     data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))]] = Field(
         default={}, description="where prompts and demonstrations come from, by name"

@@ -3,11 +3,13 @@
 from rewardsmith.data.arithmetic import Arithmetic
 from rewardsmith.data.files import Jsonl, Parquet
 from rewardsmith.data.protocol import DemonstrationSource, Source
+from rewardsmith.data.reasoning_gym import ReasoningGym
 
 SOURCES: dict[str, type[Source]] = {
     "arithmetic": Arithmetic,
     "jsonl": Jsonl,
     "parquet": Parquet,
+    "reasoning-gym": ReasoningGym,
 }
 
-__all__ = ["SOURCES", "Arithmetic", "DemonstrationSource", "Jsonl", "Parquet", "Source"]
+__all__ = ["SOURCES", "Arithmetic", "DemonstrationSource", "Jsonl", "Parquet", "ReasoningGym", "Source"]

@@ -15,6 +15,7 @@ from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.files import new_folder, writing
 from rewardsmith.recipe import Recipe, explain
 from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.protocol import Halt
 from rewardsmith.rewards.tree import check, check_source, load, routes
 from rewardsmith.runs.folder import RECIPE, RunFolder
@@ -57,6 +58,8 @@ class Run:
         self._begun = time.monotonic()
         self._resumed: str | None = None
         self.summary = Summary(recipe.title)
+        if recipe.workers is not None:
+            shared(recipe.workers)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
 
     # ---- what trainers ask for -------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Score stored rollouts: many groups at once, results in order, kept as they come.
 
-    rescored = rescore(StoredRollouts("runs/quickstart"), find_reward("recipe.toml:policy"), progress=Progress(console))
-    rescored.measured[""].mean
+rescored = rescore(StoredRollouts("runs/quickstart"), find_reward("recipe.toml:policy"), progress=Progress(console))
+rescored.measured[""].mean
 """
 
 from __future__ import annotations

@@ -1,0 +1,236 @@
+"""Prompts from reasoning-gym: about a hundred families of puzzles that make as many questions as one asks for.
+
+    source = ReasoningGym(task={"chain_sum": 2, "mini_sudoku": 1}, config={"chain_sum": {"min_terms": 3}})
+    for prompt in source.prompts(seed=0):
+        ...                              # without end; with `size`, a fixed set, every prompt once
+
+The rule `reasoning_gym` scores the answers. `docs/data.md` has the settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.text.gym import UNSOUND, BrokenEntryError, Entry, Task, config_fields, known_tasks
+from rewardsmith.types import Message, Prompt
+
+UNSEEDED: Mapping[str, str] = {
+    "codeio": "it runs programs to make its entries, and they do not follow from the seed",
+    "isomorphic_strings": "its questions do not follow from the seed",
+    "ransom_note": "its questions do not follow from the seed",
+}
+"""Tasks that are refused because a run with them could not be repeated or resumed."""
+
+INSTALL = 'pip install "rewardsmith[reasoning-gym]"'
+
+_CHUNK = 100  # entries of one data set: some tasks read files, or draw all their entries, when it is made
+_PATIENCE = 2_000  # entries without a prompt; with the smallest share of 0.01, bad luck that long has probability 2e-9
+_FIXED = 0  # the seed of a fixed set
+
+
+def _weights(task: object) -> dict[str, float]:
+    """Return the weight of each task that the setting names."""
+    if isinstance(task, str):
+        return {task: 1.0}
+    if isinstance(task, list | tuple) and task and all(isinstance(name, str) for name in task):
+        twice = sorted({name for name in task if task.count(name) > 1})
+        if twice:
+            raise ValueError(f"names {twice[0]} twice: for a larger share write weights, {{ {twice[0]} = 2, … }}")
+        return dict.fromkeys(task, 1.0)
+    if isinstance(task, Mapping) and task and all(_is_weight(weight) for weight in task.values()):
+        return {name: float(weight) for name, weight in task.items()}
+    raise ValueError("must be a task, a list of tasks, or a table of tasks with weights above 0")
+
+
+def _checked(task: object) -> object:
+    """Say it in one sentence: of a union, pydantic reports what is wrong with each of its members."""
+    _weights(task)
+    return task
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+class ReasoningGym:
+    """Puzzles of reasoning-gym, made from the seed."""
+
+    def __init__(
+        self,
+        *,
+        task: Annotated[
+            str | list[str] | dict[str, float],
+            BeforeValidator(_checked),
+            Field(description="a task, a list of tasks, or a table of tasks with weights"),
+        ],
+        config: Annotated[
+            dict[str, Any] | None,
+            Field(description="the task's own settings; with several tasks, a table of settings for each"),
+        ] = None,
+        size: Annotated[
+            int | None, Field(ge=1, description="a fixed set of so many prompts; not set: new ones without end")
+        ] = None,
+        split: Annotated[
+            Literal["train", "held-out"], Field(description="a question is in one of the two, by a hash of its text")
+        ] = "train",
+        held_out: Annotated[float, Field(ge=0, le=0.99, description="share of the questions that is held out")] = 0.1,
+        system: Annotated[str | None, Field(description="system message of every prompt")] = None,
+    ) -> None:
+        if split == "held-out" and held_out < 0.01:
+            raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least 0.01")
+        self.weights = _weights(task)
+        self.config = _configs(config or {}, self.weights)
+        self.size = size
+        self.split = split
+        self.held_out = held_out
+        self._system = [] if system is None else [Message("system", system)]
+        self._set: list[Prompt] = []
+        for name in self.weights:
+            self._task(name, seed=0, size=1)  # settings that a task refuses are found here
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        """Yield prompts of this split without end; where there is a size, each of the set once.
+
+        The same seed gives the same prompts in the same order. A fixed set is the same for every seed: the seed
+        decides its order alone.
+        """
+        if self.size is None:
+            return self._draw(seed)
+        if not self._set:
+            self._set = list(islice(self._draw(_FIXED, distinct=True), self.size))
+        return iter(random.Random(seed).sample(self._set, len(self._set)))
+
+    def check(self, *, demonstrations: bool = False) -> None:
+        """Make a fixed set, or one prompt of each task, and report what is wrong in a `UserError`."""
+        if self.size is not None:
+            self.prompts(_FIXED)
+            return
+        for name in self.weights:
+            next(self._task_prompts(name, _FIXED))
+
+    def _draw(self, seed: int, *, distinct: bool = False) -> Iterator[Prompt]:
+        rng = random.Random(seed)
+        streams = {name: self._task_prompts(name, seed, distinct=distinct) for name in self.weights}
+        names, weights = list(self.weights), list(self.weights.values())
+        while True:
+            yield next(streams[rng.choices(names, weights)[0]])
+
+    def _task_prompts(self, name: str, seed: int, *, distinct: bool = False) -> Iterator[Prompt]:
+        seen: set[str] = set()
+        misses = 0
+        for task, entry in self._entries(name, seed):
+            if entry.question not in seen and self._usable(task, entry):
+                misses = 0
+                if distinct:
+                    seen.add(entry.question)
+                yield self._prompt(name, entry)
+            else:
+                misses += 1
+                if misses == _PATIENCE:
+                    break
+        found = f"only {len(seen)} different questions of {name} are" if distinct else f"no question of {name} is"
+        raise UserError(
+            f"{found} in the split {self.split!r} with held_out = {self.held_out}: hold out more or less, set a smaller"
+            " size, or let config make the questions more varied"
+        )
+
+    def _entries(self, name: str, seed: int) -> Iterator[tuple[Task, Entry]]:
+        rng = random.Random(f"{name} {seed}")
+        while True:
+            task = self._task(name, seed=rng.getrandbits(31), size=_CHUNK)
+            for index in range(_CHUNK):
+                try:
+                    entry = task.entry(index)
+                except Exception as error:
+                    raise UserError(
+                        f"reasoning-gym could not make an entry of {name} with config {self.config[name]}:"
+                        f" {type(error).__name__}: {error}"
+                    ) from error
+                yield task, entry
+
+    def _usable(self, task: Task, entry: Entry) -> bool:
+        """Say whether an entry is of this split, can be answered, and is scored as it should be."""
+        if self._is_held_out(task.name, entry.question) != (self.split == "held-out") or entry.answer == "":
+            return False
+        try:
+            task.require_sound(entry)
+        except BrokenEntryError:
+            return False
+        return True
+
+    def _is_held_out(self, name: str, question: str) -> bool:
+        return int.from_bytes(_digest(name, question), "big") < self.held_out * 2**64
+
+    def _prompt(self, name: str, entry: Entry) -> Prompt:
+        return Prompt(
+            f"{name}-{_digest(name, entry.question).hex()}",
+            [*self._system, Message("user", entry.question)],
+            source=f"reasoning-gym/{name}",
+            answer=entry.answer,
+            info={"task": name, "config": self.config[name], "metadata": entry.metadata},
+        )
+
+    def _task(self, name: str, *, seed: int, size: int) -> Task:
+        try:
+            return Task(name, self.config[name], seed=seed, size=size)
+        except Exception as error:
+            raise UserError(
+                f"the task {name} of reasoning-gym refuses config {self.config[name]}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _digest(name: str, question: str) -> bytes:
+    return hashlib.blake2b(f"{name}\n{question}".encode("utf-8", "replace"), digest_size=8).digest()
+
+
+def _configs(config: Mapping[str, Any], weights: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Return the settings of each task, after checking the names of tasks and settings."""
+    for name in weights:
+        _require_task(name)
+    first = next(iter(weights))
+    if len(weights) == 1:
+        _require_settings(first, config, "config")
+        return {first: dict(config)}
+    for name, table in config.items():
+        if name not in weights:
+            raise UserError(
+                f"config.{name} is not for one of the tasks: with several tasks, config has a table for each,"
+                f" config.{first} = {{ … }}.{nearest(name, weights)}"
+            )
+        _require_settings(name, table, f"config.{name}")
+    return {name: dict(config.get(name, {})) for name in weights}
+
+
+def _require_settings(task: str, table: object, where: str) -> None:
+    if not isinstance(table, Mapping):
+        raise UserError(f"{where} must be a table of settings of {task}")
+    known = config_fields(task)
+    for key in table:
+        if key in ("seed", "size"):
+            raise UserError(f"{where}.{key} is not for the task: size is a setting of the data, seed of the run")
+        if key not in known:
+            raise UserError(
+                f"{where}.{key} is no setting of the task {task}.{nearest(key, known)} Known: {listing(known)}"
+            )
+
+
+def _require_task(name: str) -> None:
+    try:
+        known = known_tasks()
+    except ImportError as error:
+        raise UserError(
+            f"the data source reasoning-gym needs a package that is not there ({error}): {INSTALL}"
+        ) from None
+    if name not in known:
+        usable = [task for task in known if task not in UNSOUND and task not in UNSEEDED]
+        raise UserError(f"reasoning-gym has no task {name!r}.{nearest(name, usable)} Known: {listing(usable)}")
+    why = UNSOUND.get(name) or UNSEEDED.get(name)
+    if why:
+        raise UserError(f"the task {name} of reasoning-gym cannot be used: {why}")

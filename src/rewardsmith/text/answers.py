@@ -1,0 +1,170 @@
+r"""Finding the answer in what a model wrote: strings in, strings out.
+
+Each way of looking returns None when it finds nothing. All of them take linear time, so that a hostile text of many
+megabytes costs no more than reading it.
+
+    >>> extract("2 + 2 = 4, so the answer is \\boxed{4}.", ["boxed", "stated"])
+    '4'
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from rewardsmith.text.numbers import last_number
+
+TAIL = 200_000
+"""Characters at the end of a text in which "the answer is" is looked for."""
+
+REACH = 4_000
+"""Characters after "the answer is" that are looked at; a longer statement is cut."""
+
+LARGEST_BOX = 100_000
+"""Characters of a box in which its end is looked for."""
+
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_BARE = re.compile(r"[^\s$]{1,1000}")
+
+_CUE = re.compile(
+    r"\banswers?\b(?: (?:to|of|for) [^.:\n]{1,80}?)?[\s*_`]{0,4}"
+    r"(?::|=|\b(?:(?:should|must|would|will) be|is|are|was|equals?)\b)",
+    re.IGNORECASE,
+)
+_LINE = re.compile(r"^[ \t]*\**A\**:", re.MULTILINE)
+_LISTED = re.compile(r"^[ \t]*\**B\**:", re.MULTILINE)
+_FILLER = re.compile(
+    r"(?:[\s:*_`]|(?:therefore|thus|hence|simply|just|exactly|equal to|given by)\b,?)*+", re.IGNORECASE
+)
+_END = re.compile(
+    r"\$\$.*?\$\$|\\\[.*?\\\]|\\\(.*?\\\)|(?<!\\)\$[^$\n]*[^$\n\s\\]\$(?![0-9])"  # mathematics hides full stops
+    r"|(?P<end>\n|(?:[.?]|(?<![0-9)])!)(?=[\s*_\"')\]]|$))",
+    re.DOTALL,
+)
+_SHORT = re.compile(r"(?:\b(?:approx|dr|mr|mrs|ms|st|vs|no|inc|jr)|\b[a-z]\.[a-z])$", re.IGNORECASE)
+_AROUND = " \t\r\n*_`\"'"
+_WRAPPED = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"))
+
+
+def boxed(text: str) -> str | None:
+    r"""Return what the last `\boxed{…}` or `\fbox{…}` holds, or the word after a `\boxed` without braces.
+
+    A last box that is never closed is no answer, whatever earlier boxes hold. Escaped braces (`\{`) do not count.
+    """
+    last = _last(_BOX, text)
+    if last is None:
+        return None
+    if not text.startswith("{", last.end()):
+        word = _BARE.match(text, last.end())
+        return (word[0].rstrip(".,;:") or None) if word else None
+    depth = 0
+    for brace in _BRACE.finditer(text, last.end(), last.end() + LARGEST_BOX):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return text[last.end() + 1 : brace.start()].strip() or None
+    return None
+
+
+def stated(text: str) -> str | None:
+    """Return what follows the last "answer is", "answers are", "answer:" or, at the start of a line, "A:".
+
+    The statement ends with its line or sentence; a decimal point is no full stop, neither is one within `$…$`, and the
+    mark of 5! is kept.
+    Quotation marks, emphasis and a pair of `$` around all of it are removed. A line "A:" does not count where another
+    starts with "B:": that is a list of options. Only the last 200,000 characters are searched.
+    """
+    text = text[-TAIL:]
+    cues = [_last(_CUE, text), None if _LISTED.search(text) else _last(_LINE, text)]
+    end = max((cue.end() for cue in cues if cue), default=None)
+    if end is None:
+        return None
+    rest = text[end : end + REACH]
+    filler = _FILLER.match(rest)
+    rest = rest[filler.end() :] if filler else rest
+    for stop in _END.finditer(rest):
+        if stop["end"] and not (stop[0] == "." and _SHORT.search(rest, max(0, stop.start() - 8), stop.start())):
+            rest = rest[: stop.start()]
+            break
+    return unwrapped(rest) or None
+
+
+def hashed(text: str) -> str | None:
+    """Return the line after the last `####`, as in GSM8K, without commas and `$`; None when it has no digit."""
+    _, mark, after = text.rpartition("####")
+    line = after.lstrip(" \t")[:1_000].partition("\n")[0].replace(",", "").replace("$", "").strip()
+    return line if mark and any(character in "0123456789" for character in line) else None
+
+
+def final(text: str) -> str | None:
+    """Return what comes after the last `</think>`; all of a text without such tags; None while it is still thinking."""
+    _, closed, after = text.rpartition("</think>")
+    if closed:
+        return after.strip()
+    return None if "<think>" in after else text.strip()
+
+
+def tagged(text: str, tag: str = "answer") -> str | None:
+    """Return what the last `<tag>…</tag>` holds; None when the last one is not closed."""
+    _, opened, rest = text.rpartition(f"<{tag}>")
+    content, closed, _ = rest.partition(f"</{tag}>")
+    return (content.strip() or None) if opened and closed else None
+
+
+def whole(text: str) -> str | None:
+    """Return all of the text, without white space around it."""
+    return text.strip() or None
+
+
+def unwrapped(text: str) -> str:
+    r"""Return a phrase without the quotation marks, emphasis, end of sentence and `$…$` or `\(…\)` around it."""
+    text = text.strip(_AROUND).rstrip(".,;:?").rstrip(_AROUND)
+    for opening, closing in _WRAPPED:
+        inner = text[len(opening) : -len(closing)]
+        if text.startswith(opening) and text.endswith(closing) and opening not in inner and inner:
+            return inner.strip().rstrip(".,;:")
+    return text
+
+
+WAYS: dict[str, Callable[[str], str | None]] = {
+    "boxed": boxed,
+    "stated": stated,
+    "hash": hashed,
+    "tagged": tagged,
+    "number": last_number,
+    "final": final,
+    "text": whole,
+}
+
+
+def extract(text: str, ways: Sequence[str]) -> str | None:
+    """Return what the first of the named ways that finds something finds; None when none does.
+
+    Raises:
+        KeyError: for a name that is not in `WAYS`.
+    """
+    for way in ways:
+        found = WAYS[way](text)
+        if found is not None:
+            return found
+    return None
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Return the last match of a pattern."""
+    return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
+
+
+__all__ = [
+    "WAYS",
+    "boxed",
+    "extract",
+    "final",
+    "hashed",
+    "last_number",
+    "stated",
+    "tagged",
+    "unwrapped",
+    "whole",
+]

@@ -1,0 +1,256 @@
+"""reasoning-gym's scorers behind a rule: gold answers after a trip through JSON, and answers that mean harm."""
+
+import asyncio
+import dataclasses
+import itertools
+import json
+import time
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from rewardsmith import Prompt, Rollout, RolloutGroup
+from rewardsmith.data.reasoning_gym import UNSEEDED, ReasoningGym
+from rewardsmith.records import dumps, loads
+from rewardsmith.rewards import CannotScore, make_reward
+from rewardsmith.rewards.rules.reasoning_gym import reasoning_gym
+from rewardsmith.rewards.tree import check
+from rewardsmith.text import gym
+from rewardsmith.text.gym import FORMS, UNSOUND, known_tasks
+
+SLOW = {"futoshiki", "knight_swap", "sokoban", "zebra_puzzles"}  # tenths of a second for an entry
+PLANS = {"boxnet", "graph_color", "rubiks_cube", "rush_hour"}  # many answers are right, and none is given
+TASKS = sorted(set(known_tasks()) - set(UNSOUND) - set(UNSEEDED))
+
+
+@cache
+def prompts(task: str, count: int = 3) -> list[Prompt]:
+    """Prompts of a task, as another process reads them from a file."""
+    made = itertools.islice(ReasoningGym(task=task).prompts(seed=1), 1 if task in SLOW else count)
+    return [loads(Prompt, dumps(prompt)) for prompt in made]
+
+
+def said(answer: object) -> str:
+    return f"<think>I wonder.</think> It is <answer>{answer}</answer>"
+
+
+def changed(prompt: Prompt, **info: object) -> Prompt:
+    return dataclasses.replace(prompt, info={**prompt.info, **info})
+
+
+def test_the_tasks_are_many() -> None:
+    assert len(TASKS) >= 90
+    assert set(FORMS) <= set(TASKS)
+
+
+@pytest.mark.parametrize("task", sorted(set(TASKS) - PLANS))
+def test_the_gold_answer_earns_one_and_others_less(task: str) -> None:
+    found = prompts(task)
+    for prompt in found:
+        assert reasoning_gym(prompt, said(prompt.answer)) == 1.0
+        others = {p.answer for p in found} - {prompt.answer}
+        for wrong in ("banana", "nan", "[]", *others):
+            assert reasoning_gym(prompt, said(wrong)) < 1.0
+            assert reasoning_gym(prompt, said(wrong), partial=False) == 0.0
+        unfinished = f"<think>or <answer>{prompt.answer}</answer>"
+        for absent in ("", str(prompt.answer), "<answer></answer>", unfinished, f"<answer>{prompt.answer}"):
+            assert reasoning_gym(prompt, absent) == 0.0
+
+
+def test_plans() -> None:
+    for prompt in prompts("graph_color"):
+        colours = prompt.info["metadata"]["possible_answer"]
+        assert reasoning_gym(prompt, said(json.dumps(colours))) == 1.0
+        assert reasoning_gym(prompt, said(json.dumps(dict.fromkeys(colours, 9)))) < 0.1
+    for prompt in prompts("rubiks_cube"):
+        moves = prompt.info["metadata"]["example_correct_answer"]
+        assert reasoning_gym(prompt, said(moves)) == 1.0
+        assert reasoning_gym(prompt, said(f"{moves} R")) < 1.0
+    board = changed(prompts("rush_hour")[0], metadata={"board_config": "o" * 12 + "AAoooo" + "o" * 18})
+    assert reasoning_gym(board, said("A+4")) == 1.0
+    assert reasoning_gym(board, said("A+3")) < 0.1
+    assert reasoning_gym(board, said("A+2 A+2")) == 1.0
+    boxes = changed(
+        prompts("boxnet")[0], metadata={"initial_state": {"0.5_0.5": ["box_red"], "0.5_1.5": ["target_red"]}}
+    )
+    carry = {"Agent[0.5, 0.5]": "move(box_red, square[0.5, 1.5])"}
+    match = {"Agent[0.5, 1.5]": "move(box_red, target_red)"}
+    assert reasoning_gym(boxes, said(json.dumps([carry, match]))) == 1.0
+    assert reasoning_gym(boxes, said(json.dumps([carry]))) < 0.1
+    assert reasoning_gym(boxes, said("17")) == 0.0  # the scorer raises
+
+
+@pytest.mark.parametrize(
+    ("task", "wrong", "marks"),
+    [
+        ("binary_matrix", "as a list", 0.1),
+        ("spiral_matrix", "as a list", 0.1),
+        ("string_insertion", "as a list", 0.1),
+        ("n_queens", "as a list", 0.5),
+        ("countdown", "1 + 1", 0.05),
+    ],
+)
+def test_partial_marks_are_kept(task: str, wrong: str, marks: float) -> None:
+    prompt = prompts(task)[0]
+    if wrong == "as a list":
+        rows = [row.split() if task != "string_insertion" else list(row) for row in prompt.answer.split("\n")]
+        wrong = repr(rows if len(rows) > 1 else rows[0])
+    assert reasoning_gym(prompt, said(wrong)) == pytest.approx(marks)
+    assert reasoning_gym(prompt, said(wrong), partial=False) == 0.0
+
+
+def test_ways_to_find_the_answer() -> None:
+    prompt = prompts("chain_sum")[0]
+    text = rf"So it is \boxed{{{prompt.answer}}}."
+    assert reasoning_gym(prompt, text) == 0.0
+    assert reasoning_gym(prompt, text, extract=("tagged", "boxed")) == 1.0
+    assert reasoning_gym(prompt, f"<think>17</think>\n{prompt.answer}\n", extract=("text",)) == 1.0
+    assert reasoning_gym(prompt, f"<think>17</think>\n{prompt.answer}\n", extract=("text",), final="never") < 1.0
+
+
+# ---- what cannot be scored -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", sorted(UNSOUND))
+def test_a_scorer_that_cannot_be_trusted_is_refused(task: str) -> None:
+    prompt = changed(prompts("chain_sum")[0], task=task)
+    with pytest.raises(CannotScore, match=task) as caught:
+        reasoning_gym(prompt, said("1"))
+    assert caught.value.kind == "refused"
+
+
+SUM = {"task": "chain_sum", "config": {}, "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "info", "message"),
+    [
+        ("9", {}, "not from reasoning-gym"),
+        ("9", {**SUM, "task": 5}, "not from reasoning-gym"),
+        ("9", {**SUM, "metadata": "x"}, "not from reasoning-gym"),
+        ("9", {**SUM, "config": "x"}, "not from reasoning-gym"),
+        ("9", {**SUM, "task": "chain_sums"}, 'no task .* Did you mean "chain_sum"'),
+        ("9", {**SUM, "config": {"min_terms": 99}}, "chain_sum of reasoning-gym refuses"),
+        ("9", {**SUM, "config": {"terms": 2}}, "chain_sum of reasoning-gym refuses"),
+        (9, SUM, "is no text"),
+        ("9", {**SUM, "task": "word_sorting"}, "the scorer of word_sorting fails: KeyError"),
+        (None, {**SUM, "task": "boxnet"}, "the scorer of boxnet fails: KeyError"),
+        # These scorers swallow their own errors, and would call every answer wrong.
+        ("9", {**SUM, "task": "number_sorting"}, "gives 0 to the entry's own answer"),
+        ("1 1\n1 1", {**SUM, "task": "arc_agi"}, "the scorer of arc_agi fails: KeyError"),
+        ("x", {**SUM, "task": "jugs"}, "gives 0 to the entry's own answer"),
+        ("x", {**SUM, "task": "countdown"}, "gives 0 to the entry's own answer"),
+    ],
+)
+def test_a_broken_prompt_is_invalid_whatever_the_answer(answer: object, info: dict, message: str) -> None:
+    prompt = dataclasses.replace(prompts("chain_sum")[0], answer=answer, info=info)
+    for text in (said("[1]"), said("banana"), ""):
+        with pytest.raises(CannotScore, match=message) as caught:
+            reasoning_gym(prompt, text)
+        assert caught.value.kind == "invalid"
+
+
+def test_marks_outside_of_0_to_1_are_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = prompts("chain_sum")[0]
+    for marks in (float("nan"), -0.5, 1.5, float("inf")):
+        with monkeypatch.context() as patch:
+            patch.setattr(gym.Task, "_ask", lambda *_, marks=marks: marks)
+            patch.setattr(gym.Task, "require_sound", lambda *_: None)
+            with pytest.raises(CannotScore, match="not from 0 to 1") as caught:
+                reasoning_gym(prompt, said("1"))
+            assert caught.value.kind == "invalid"
+
+
+# ---- answers that mean harm ----------------------------------------------------------------------------------------
+
+
+def payloads(path: Path) -> list[str]:
+    """Programs that leave a file behind when somebody evaluates them."""
+    return [
+        f"open({str(path)!r}, 'w')",
+        f"[open({str(path)!r}, 'w').name]",
+        f"__import__('pathlib').Path({str(path)!r}).touch()",
+        f"[[x for x in [open({str(path)!r}, 'w')]]]",
+    ]
+
+
+@pytest.mark.parametrize("task", sorted(set(TASKS) - SLOW))
+def test_no_answer_is_run_as_a_program(task: str, tmp_path: Path) -> None:
+    prompt = prompts(task)[0]
+    for answer in payloads(tmp_path / "harm"):
+        assert reasoning_gym(prompt, said(answer)) < 1.0
+        assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("task", ["binary_matrix", "countdown", "n_queens", "spiral_matrix", "string_insertion"])
+def test_the_forms_are_what_keeps_programs_out(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = prompts(task)[0]
+    monkeypatch.setattr(gym, "FORMS", {})
+    for answer in payloads(tmp_path / "harm"):
+        reasoning_gym(prompt, said(answer))
+    assert (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "info"),
+    [("bitwise_arithmetic", "0x1", {"problem": "PAYLOAD"}), ("number_sorting", "PAYLOAD", {"direction": "ascending"})],
+)
+def test_no_entry_is_run_as_a_program(task: str, answer: str, info: dict, tmp_path: Path) -> None:
+    for payload in payloads(tmp_path / "harm"):
+        metadata = {key: value.replace("PAYLOAD", payload) for key, value in info.items()}
+        prompt = dataclasses.replace(
+            prompts(task)[0],
+            answer=answer.replace("PAYLOAD", payload),
+            info={**SUM, "task": task, "metadata": metadata},
+        )
+        with pytest.raises(CannotScore, match="more than numbers"):
+            reasoning_gym(prompt, said("[1]"))
+        assert not (tmp_path / "harm").exists()
+
+
+HOSTILE = [
+    "9**9**9**9",
+    "9 ** 9 ** 9",
+    "R999999999",
+    "A-999999999 B+999999999",
+    "1e999999999",
+    "0x" + "f" * 9_000,
+    "9" * 9_999,
+    "-" * 9_000 + "1",
+    "(" * 5_000 + "1" + ")" * 5_000,
+    "[" * 9_000,
+    '{"a":' * 1_500,
+    "R99 " * 250,
+    "1/" * 400 + "1",
+    "a∧" * 4_000,
+    "1×" * 4_000,
+    "\x00",
+    "٣",
+    "None",
+    "1e400",
+    "inf",
+    "nan",
+    "=" * 5_000,
+    "Move disk 1 from Peg 9 to Peg 1",
+    "1" * 5_000_000,
+]
+
+
+@pytest.mark.parametrize("task", sorted(set(TASKS) - SLOW))
+def test_hostile_answers_are_wrong_and_nothing_hangs(task: str, capfd: pytest.CaptureFixture[str]) -> None:
+    prompt = prompts(task)[0]
+    started = time.monotonic()
+    for answer in HOSTILE:
+        assert 0.0 <= reasoning_gym(prompt, said(answer)) < 1.0
+    assert time.monotonic() - started < 20  # a tenth of it, usually; one of them alone took two minutes unguarded
+    assert capfd.readouterr().out == ""  # some scorers print
+
+
+def test_it_works_in_worker_processes() -> None:
+    reward = make_reward({"type": "rule", "rule": "reasoning_gym", "deadline": 60})
+    asyncio.run(check(reward))  # loads reasoning-gym, which takes longer than an answer
+    prompt = prompts("countdown")[0]
+    texts = [said(prompt.answer), said("9**9**9**9"), said("1 + 1"), "", said(prompt.answer)]
+    scores = asyncio.run(reward.score(RolloutGroup(prompt, [Rollout(text) for text in texts])))
+    assert [score.value for score in scores] == [1.0, 0.0, pytest.approx(0.05), 0.0, 1.0]
