@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rewardsmith.rewards.rules.truth import truth
+from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.types import Prompt
 
 
 def exact(prompt: Prompt, text: str) -> float:
-    """1 when the text, without surrounding white space, is the answer, else 0."""
-    return float(text.strip() == truth(prompt))
+    """1 when the text, without surrounding white space, is the answer or one of the answers, else 0."""
+    return float(text.strip() in truths(prompt))

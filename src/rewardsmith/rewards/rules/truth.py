@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.types import Prompt
 
 
 def truth(prompt: Prompt) -> str:
-    """Return the prompt's answer as text; a prompt without one cannot be scored by comparison."""
-    if prompt.answer is None:
+    """Return the prompt's answer as text; a prompt without exactly one cannot be scored by comparison."""
+    answers = truths(prompt)
+    if len(answers) != 1:
+        raise CannotScore(
+            "invalid", f"the prompt {prompt.id!r} has {len(answers)} answers; this rule compares with one"
+        )
+    return answers[0]
+
+
+def truths(prompt: Prompt) -> tuple[str, ...]:
+    """Return the prompt's accepted answers as text: one, or each of a list; a prompt without any cannot be scored."""
+    given = prompt.answer if isinstance(prompt.answer, list | tuple) else (prompt.answer,)
+    if any(isinstance(answer, Mapping | list | tuple) for answer in given):
+        raise CannotScore("invalid", f"the answer of the prompt {prompt.id!r} is a table: it must be text or a number")
+    answers = tuple(str(answer).strip() for answer in given if answer is not None)
+    if not answers:
         raise CannotScore("invalid", f"the prompt {prompt.id!r} has no answer to compare with")
-    return str(prompt.answer).strip()
+    return answers

@@ -1,0 +1,273 @@
+"""Tests of a program, read from the shapes in which data sets keep them."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from rewardsmith.rewards.sandbox.compare import Comparison
+from rewardsmith.rewards.sandbox.run import BrokenTestsError, Limits, Sandbox
+
+SHAPES = (
+    '{"inputs": […], "outputs": […]} with "fn_name" where a function is called, a list of {"input": …, "output": …},'
+    ' a list of assert statements, or {"test": "def check(candidate): …", "entry_point": "…"}'
+)
+
+
+class Tests(Protocol):
+    """Numbered tests that a program passes or not."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+    def open(self, program: str, limits: Limits) -> Sandbox:
+        """Return a sandbox for one program under these tests."""
+        ...
+
+    def passes(self, sandbox: Sandbox, index: int, comparison: Comparison) -> bool:
+        """Return whether the program passes a test; BrokenTestsError when no program could."""
+        ...
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The program is run as a script: what it reads, and what it shall write."""
+
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def open(self, program: str, limits: Limits) -> Sandbox:
+        """Return a sandbox with the program."""
+        return Sandbox([program], limits)
+
+    def passes(self, sandbox: Sandbox, index: int, comparison: Comparison) -> bool:
+        """Compare what it writes; a program that ends with an error has failed, whatever it wrote."""
+        outcome = sandbox.run(self.inputs[index])
+        return not outcome.failed and comparison.same_output(outcome.result, self.outputs[index])
+
+
+@dataclass(frozen=True)
+class Calls:
+    """A function of the program is called: its arguments, and the values that are right."""
+
+    name: str
+    inputs: Sequence[Sequence[Any]]
+    outputs: Sequence[Sequence[Any]]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def open(self, program: str, limits: Limits) -> Sandbox:
+        """Return a sandbox with the program."""
+        return Sandbox([program], limits)
+
+    def passes(self, sandbox: Sandbox, index: int, comparison: Comparison) -> bool:
+        """Compare what it returns."""
+        outcome = sandbox.call(self.name, self.inputs[index])
+        return not outcome.failed and any(comparison.same_reply(outcome.result, o) for o in self.outputs[index])
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Test sources that call functions of the program: assert statements, or a function `check`.
+
+    Attributes:
+        sources: one per test.
+        setup: source that is run before each test.
+        before: source that is run before the program, in its namespace.
+        entry: name of the function that is handed to `check`; "" for assert statements.
+    """
+
+    sources: Sequence[str]
+    setup: str = ""
+    before: str = ""
+    entry: str = ""
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def open(self, program: str, limits: Limits) -> Sandbox:
+        """Return a sandbox with the program, and the tests out of its reach."""
+        names = {*names_used(tuple(self.sources), self.setup), *([self.entry] if self.entry else [])}
+        tests = {"sources": self.sources, "setup": self.setup, "names": sorted(names), "entry": self.entry}
+        return Sandbox([self.before, program], limits, tests)
+
+    def passes(self, sandbox: Sandbox, index: int, comparison: Comparison) -> bool:
+        """Return whether the source runs to its end."""
+        return sandbox.test(index).result == b"pass"
+
+
+def read_tests(given: object) -> Tests:
+    """Return the tests that a value holds, which may be JSON text; BrokenTestsError says what is wrong with it."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError) as error:
+            raise BrokenTestsError(f"the tests are text, but no JSON ({error})") from None
+    if isinstance(given, Mapping):
+        return _read_table(given)
+    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+        raise BrokenTestsError(f"there are no tests: give {SHAPES}")
+    if all(isinstance(entry, str) for entry in given):
+        return _read_sources({"test_list": given})
+    if all(isinstance(entry, Mapping) and "input" in entry and "output" in entry for entry in given):
+        pairs = {"inputs": [entry["input"] for entry in given], "outputs": [entry["output"] for entry in given]}
+        return _read_table({**pairs, "fn_name": given[0].get("fn_name")})
+    raise BrokenTestsError(f"these tests have no known shape: give {SHAPES}")
+
+
+def _read_table(table: Mapping[str, Any]) -> Tests:
+    if "test" in table or "test_list" in table:
+        return _read_sources(table)
+    inputs, outputs = (table.get(plural, table.get(plural[:-1])) for plural in ("inputs", "outputs"))
+    if not _is_list(inputs) or not _is_list(outputs):
+        raise BrokenTestsError(f"these tests have no known shape: give {SHAPES}")
+    if not inputs or len(inputs) != len(outputs):
+        raise BrokenTestsError(f"there are {len(inputs)} inputs and {len(outputs)} outputs")
+    name = table.get("fn_name")
+    if not name:
+        return Runs([_lines(text) for text in inputs], [_lines(text) for text in outputs])
+    if not isinstance(name, str):
+        raise BrokenTestsError(f"fn_name is of type {type(name).__name__}: it must be text")
+    return Calls(name, [_arguments(entry) for entry in inputs], _right_values(inputs, outputs))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _lines(value: Any) -> str:
+    """Return text that some data sets keep as a list of lines."""
+    if _is_list(value) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    if not isinstance(value, str):
+        raise BrokenTestsError(f"an input or output is of type {type(value).__name__}: it must be text")
+    return value
+
+
+def _arguments(value: Any) -> Sequence[Any]:
+    """Return the arguments of a call: a list of them, or text with one JSON value in each line."""
+    if isinstance(value, str):
+        return [_json(line) for line in value.split("\n") if line.strip()]
+    if not _is_list(value):
+        raise BrokenTestsError(f"arguments are of type {type(value).__name__}: they must be a list")
+    return [_plain(argument) for argument in value]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a frozen noun as JSON would be read: with lists, which a program may change."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _right_values(inputs: Sequence[Any], outputs: Sequence[Any]) -> list[list[Any]]:
+    """Return for each call the values that count as right; more than one where the shape leaves it open."""
+    read = [_json(o) if isinstance(i, str) and isinstance(o, str) else o for i, o in zip(inputs, outputs, strict=True)]
+    # APPS keeps the value in a list of its own. Only where all outputs look like that can it be meant.
+    if all(_is_list(value) and len(value) == 1 for value in read):
+        return [[value, value[0]] for value in read]
+    return [[value] for value in read]
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BrokenTestsError(f"an argument or output is no JSON ({error}): {text[:100]!r}") from None
+
+
+def _read_sources(table: Mapping[str, Any]) -> Sources:
+    setup = "\n".join(_source(table.get(key) or "", key) for key in ("test_imports", "test_setup_code"))
+    if "test" not in table:
+        sources = table["test_list"]
+        if not _is_list(sources) or not sources:
+            raise BrokenTestsError("test_list has no entries: give a list of assert statements")
+        found = Sources([_source(source, "a test") for source in sources], setup)
+    else:
+        entry = table.get("entry_point")
+        source = _source(table["test"], "test")
+        if not isinstance(entry, str) or not entry.isidentifier():
+            raise BrokenTestsError(f"entry_point is {entry!r}: give the name of the function that is tested")
+        if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in _parse(source).body):
+            raise BrokenTestsError("test defines no function check(candidate)")
+        found = Sources([source], setup, _source(table.get("prompt") or "", "prompt"), entry)
+    names_used(tuple(found.sources), setup)  # says now what cannot be parsed
+    _parse(found.before)
+    return found
+
+
+def _source(value: Any, what: str) -> str:
+    if _is_list(value) and what == "test_imports":
+        value = "\n".join(map(str, value))
+    if not isinstance(value, str):
+        raise BrokenTestsError(f"{what} is of type {type(value).__name__}: it must be Python source")
+    return value
+
+
+@lru_cache(maxsize=16)
+def names_used(sources: tuple[str, ...], setup: str) -> frozenset[str]:
+    """Return the names that test sources take from the program: those that they use and nobody else defines.
+
+    A program may bear the name of a built-in function (`sum`). Such a name is the program's only where the tests use no
+    other unknown name and every test calls it; otherwise a program could redefine the `abs` or `all` of its own tests.
+    """
+    trees = [_parse(source) for source in sources]
+    everything = [*trees, _parse(setup)]
+    _require_library(*everything)
+    bound = {name for tree in everything for name in _bound(tree)}
+    known = bound | set(dir(builtins))
+    used = {node.id for tree in everything for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    if used - known:
+        return frozenset(used - known)
+    called = [
+        {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+        for tree in trees
+    ]
+    return frozenset(set.intersection(*called) - bound)
+
+
+def _require_library(*trees: ast.Module) -> None:
+    """Raise BrokenTestsError where tests import what the sandbox does not have: every program would fail them."""
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for module in modules:
+            if module.split(".")[0] not in sys.stdlib_module_names:
+                raise BrokenTestsError(f"they import {module!r}, and the sandbox has the standard library alone")
+
+
+def _bound(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            names.add(node.name)
+    return names
+
+
+def _parse(source: str) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on doubtful escapes; the source is not ours
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise BrokenTestsError(f"a test is no Python ({error}): {source[:100]!r}") from None

@@ -1,0 +1,207 @@
+"""The process in which test sources run. The program is in another one, so it cannot touch the tests or their verdict.
+
+What tests know of the program is a `Remote`: calling it asks the other process. Plain values come back as themselves.
+Anything else stays there and comes back as a `Remote`, which is equal to nothing but itself, whatever the program says
+about equality. Loaded in the child.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from contextlib import suppress
+
+from .values import DEPTH, Malformed, decode, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+
+class Broken(BaseException):
+    """The tests cannot be run, whatever the program is."""
+
+
+class ProgramError(Exception):
+    """The program raised something that has no name of its own here."""
+
+
+class Asking:
+    """The border: turns what tests do with a `Remote` into requests.
+
+    Attributes:
+        asked: how many requests there were.
+    """
+
+    def __init__(self, exchange: Callable[[bytes], bytes]) -> None:
+        self._exchange = exchange
+        self._known: dict[int, Remote] = {}
+        self.asked = 0
+
+    def __call__(self, op: str, on: Any, *arguments: Any, **named: Any) -> Any:
+        """Return what an operation gives in the program's process, or raise what it raised there."""
+        self.asked += 1
+        request = {
+            "op": op,
+            "on": _encode(on),
+            "args": [_encode(a) for a in arguments],
+            "named": {name: _encode(a) for name, a in named.items()},
+        }
+        try:
+            reply = json.loads(self._exchange(json.dumps(request).encode()))
+            if "raise" in reply:
+                raise _raised(*reply["raise"])
+            for argument, changed in zip(arguments, reply["args"], strict=False):
+                _update(argument, changed and decode(changed, self._remote, 4 * DEPTH))
+            return decode(reply["value"], self._remote)
+        except (TypeError, KeyError, RecursionError, json.JSONDecodeError) as error:
+            if getattr(error, "of_program", False):
+                raise
+            raise Malformed("the program's process answered something else") from None
+
+    def _remote(self, number: int) -> Remote:
+        if number not in self._known:
+            self._known[number] = Remote(self, number)
+        return self._known[number]
+
+
+class Remote:
+    """An object of the program, seen from the tests."""
+
+    __slots__ = ("_ask", "_at")
+
+    def __init__(self, ask: Asking, at: int) -> None:
+        object.__setattr__(self, "_ask", ask)
+        object.__setattr__(self, "_at", at)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call it."""
+        return self._ask("call", self, *arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in ("__name__", "__doc__"):
+            raise AttributeError(name)
+        return self._ask("get", self, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._ask("set", self, name, value)
+
+    def __getitem__(self, key: object) -> Any:
+        return self._ask("item", self, key)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        self._ask("store", self, key, value)
+
+    def __contains__(self, value: object) -> bool:
+        return self._ask("contains", self, value) is True
+
+    def __bool__(self) -> bool:
+        return self._ask("bool", self) is True
+
+    def __len__(self) -> int:
+        return int(self._ask("len", self))
+
+    def __str__(self) -> str:
+        return str(self._ask("str", self))
+
+    def __repr__(self) -> str:
+        return str(self._ask("repr", self))
+
+    def __next__(self) -> Any:
+        return self._ask("next", self)
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator, most = self._ask("iter", self), 1
+        while items := self._ask("take", iterator, most):  # a few first: the program's iterator may have no end
+            yield from items
+            most = min(2 * most, 1024)
+
+
+def _encode(value: object) -> Any:
+    return encode(value, _number, 4 * DEPTH)
+
+
+def _number(value: object) -> list[object]:
+    if isinstance(value, Remote):
+        return ["o", value._at]
+    raise Broken(f"the tests hand the program a {type(value).__name__}, which cannot be sent to its process")
+
+
+def _raised(name: str, message: str) -> Exception:
+    kind = getattr(builtins, str(name), None)
+    error: Exception = ProgramError(f"{name}: {message}")
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        with suppress(TypeError):  # UnicodeDecodeError and others want more than a message
+            error = kind(message)
+    error.of_program = True  # type: ignore[attr-defined]
+    return error
+
+
+def _update(argument: Any, changed: Any) -> None:
+    """Do to the tests' own list, dictionary or set what the call has done to its copy."""
+    if isinstance(argument, list) and isinstance(changed, list):
+        argument[:] = changed
+    elif isinstance(argument, dict | set) and type(changed) is type(argument):
+        argument.clear()
+        argument.update(changed)
+
+
+class Judge:
+    """Test sources, each run on its own against one loaded program.
+
+    Args:
+        tests: `sources`, one per test; `setup`, run before each; `names` of the program that the tests use;
+            `entry`, the name that is handed to a function `check` which the source defines, or "".
+        exchange: sends a request to the program's process and returns its answer.
+    """
+
+    def __init__(self, tests: dict[str, Any], exchange: Callable[[bytes], bytes]) -> None:
+        self._tests = tests
+        self._names: dict[str, Any] = {}
+        self._ask = ask = Asking(exchange)
+        for name in tests["names"]:
+            try:
+                self._names[name] = ask("name", name)
+            except Exception:  # noqa: BLE001 a name that the program lacks is missing in the tests
+                continue
+
+    def verdict(self, index: int) -> bytes:
+        """Return `pass`, `fail` or `broken` with the reason."""
+        asked = self._ask.asked
+        try:
+            self._run(self._tests["sources"][index])
+        except Broken as error:
+            return f"broken{error}".encode(errors="replace")
+        except BaseException as error:  # noqa: BLE001 whatever a test raises, it has not passed
+            if isinstance(error, ImportError) and self._ask.asked == asked:  # before the program had a part in it
+                return f"broken{type(error).__name__}: {error}".encode(errors="replace")
+            return b"fail"
+        return b"pass"
+
+    def _run(self, source: str) -> None:
+        namespace: dict[str, Any] = {"__name__": "tests", **self._names}
+        asked = self._ask.asked
+        try:
+            compiled = compile(source, "test.py", "exec", dont_inherit=True)
+            exec(compile(self._tests["setup"], "setup.py", "exec", dont_inherit=True), namespace)
+        except Exception as error:
+            if isinstance(error, NameError) or self._ask.asked > asked:  # the set-up uses the program, too
+                raise
+            raise Broken(f"before the program is called: {type(error).__name__}: {error}") from None
+        exec(compiled, namespace)
+        if self._tests["entry"]:
+            namespace["check"](self._names[self._tests["entry"]])
+
+
+def preside(tests: dict[str, Any], receive: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
+    """Run the tests whose numbers arrive; requests to the program's process leave with a `?`, verdicts with a `=`."""
+
+    def exchange(request: bytes) -> bytes:
+        send(b"?" + request)
+        return receive()
+
+    judge = Judge(tests, exchange)
+    send(b"=ready")
+    while index := receive():
+        send(b"=" + judge.verdict(int(index)))

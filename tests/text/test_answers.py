@@ -1,0 +1,186 @@
+"""Finding answers: what counts, what does not, and texts that are made to be slow."""
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardsmith.rewards.rules.settings import Way
+from rewardsmith.text.answers import WAYS, boxed, extract, final, hashed, stated, tagged, unwrapped
+from tests.rewards.hostile import hostile, megabytes
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("so \\boxed{5}.", "5"),
+        ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
+        ("\\fbox{a b}", "a b"),
+        ("\\boxed{1} and then \\boxed{2}", "2"),
+        ("\\boxed{\\boxed{3}}", "3"),
+        ("\\boxed {4}", "4"),
+        ("\\boxed 7", "7"),
+        ("\\boxed7.", "7"),
+        ("$\\boxed 12$", "12"),
+        ("\\boxed{\\{1,2\\}}", "\\{1,2\\}"),
+        ("\\boxed{a\\\\}", "a\\\\"),
+        ("\\boxed{\n5\n}", "5"),
+        ("\\boxed{5", None),
+        ("\\boxed{1} \\boxed{2", None),  # the last one counts, also when it is cut off
+        ("\\boxed{\\}", None),
+        ("\\boxed{}", None),
+        ("\\boxed", None),
+        ("\\boxedx{5}", None),
+        ("boxed{5}", None),
+        ("", None),
+    ],
+)
+def test_boxed(text: str, found: str | None) -> None:
+    assert boxed(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The answer is 5.", "5"),
+        ("The answer is 3.5.", "3.5"),
+        ("The answer is 3.5. And 7 is not.", "3.5"),
+        ("The answer is: 5", "5"),
+        ("the ANSWER: 5", "5"),
+        ("The answers are 3 and 4.", "3 and 4"),
+        ("The answer should be 12!", "12!"),
+        ("The answer is 5! ways", "5! ways"),
+        ("Answer = 5", "5"),
+        ("A: 26", "26"),
+        ("Q: why?\n A: 26 eggs", "26 eggs"),
+        ("**Answer:** **B**", "B"),
+        ("Answer:\n\n5", "5"),
+        ("Answer:\n$$\n5\n$$", "5"),
+        ("final answer is \\[ x^2 \\].", "x^2"),
+        ("The answer is \\(x\\).", "x"),
+        ("The answer is $x = 1. y$ for sure. Yes.", "$x = 1. y$ for sure"),
+        ("The answer is $18.", "$18"),
+        ("The answer is $18 and not $20. Really.", "$18 and not $20"),
+        ("The answer is $x=1$ and $x=2$.", "$x=1$ and $x=2$"),
+        ("The answer to the question about 3 ducks is 5 eggs.", "5 eggs"),
+        ("The answer is therefore 12", "12"),
+        ('The answer is "Paris".', "Paris"),
+        ("The answer is St. Louis. It is.", "St. Louis"),
+        ("The answer is 10 a.m. on Monday. Yes.", "10 a.m. on Monday"),
+        ("The answer is 4.\nWait. The answer is 5.", "5"),
+        ("The answer is 5\nbecause 2+3 = 5", "5"),
+        ("A: 1\nB: 2\nC: 3", None),  # options
+        ("A: 1\nB: 2\nThe answer is 2", "2"),
+        ("The answer is", None),
+        ("The answer is .", None),
+        ("answers", None),
+        ("the answering is 5", None),
+        ("a: 5", None),
+        ("x A: 5", None),
+        ("", None),
+    ],
+)
+def test_stated(text: str, found: str | None) -> None:
+    assert stated(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2+3=5\n#### 5", "5"),
+        ("#### 1,234", "1234"),
+        ("#### $5.50 \nbye", "5.50"),
+        ("####-3", "-3"),
+        ("##### 7", "7"),
+        ("#### 1\n#### 2", "2"),
+        ("#### Step", None),
+        ("####", None),
+        ("5", None),
+    ],
+)
+def test_hashed(text: str, found: str | None) -> None:
+    assert hashed(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<think>a</think> b", "b"),
+        ("a</think>b</think>c", "c"),  # the template opened the tag
+        ("no tags", "no tags"),
+        ("<think>never closed", None),
+        ("a</think>", ""),
+        ("a</think> <think> b", "<think> b"),
+    ],
+)
+def test_final(text: str, found: str | None) -> None:
+    assert final(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<answer> 5 </answer>", "5"),
+        ("<answer>1</answer><answer>2</answer>", "2"),
+        ("<answer><answer>3</answer></answer>", "3"),
+        ("<answer>1</answer><answer>2", None),
+        ("<answer></answer>", None),
+        ("</answer>5<answer>", None),
+        ("5", None),
+    ],
+)
+def test_tagged(text: str, found: str | None) -> None:
+    assert tagged(text) == found
+
+
+def test_another_tag() -> None:
+    assert tagged("<solution>x</solution>", "solution") == "x"
+
+
+def test_the_first_way_that_finds_something_decides() -> None:
+    text = "Some say \\boxed{1}. The answer is 2.\n#### 3\n4"
+    assert [extract(text, [way]) for way in ("boxed", "stated", "hash", "number")] == ["1", "2", "3", "4"]
+    assert extract(text, ["tagged", "hash", "boxed"]) == "3"
+    assert extract(text, ["tagged"]) is None
+    assert extract(text, []) is None
+    assert extract(" x ", ["text"]) == "x"
+    with pytest.raises(KeyError):
+        extract(text, ["guess"])
+
+
+def test_the_setting_names_every_way() -> None:
+    assert set(get_args(Way)) == set(WAYS)
+
+
+@pytest.mark.parametrize("text", ["$5$", "$$5$$", "\\(5\\)", "\\[5\\]", "**5**", "'5'.", " 5 ", "`5`"])
+def test_unwrapped(text: str) -> None:
+    assert unwrapped(text) == "5"
+
+
+@pytest.mark.parametrize("text", megabytes().values(), ids=megabytes().keys())
+def test_megabytes_are_read_in_linear_time(text: str) -> None:
+    """Anything but linear time would take hours here."""
+    for way in WAYS.values():
+        way(text)
+
+
+def test_hostile_texts_are_read() -> None:
+    for text in hostile():
+        for way in WAYS.values():
+            found = way(text)
+            assert found is None or isinstance(found, str)
+
+
+@given(st.text(), st.text(), st.text(alphabet="abcxyz0123456789+-*/^ ", min_size=1).filter(str.strip))
+def test_what_is_put_in_a_box_comes_out_again(before: str, after: str, content: str) -> None:
+    text = f"{before}\n\\boxed{{{content}}} {after}"
+    if "\\boxed" not in after and "\\fbox" not in after:
+        assert boxed(text) == content.strip()
+
+
+@given(st.text())
+def test_any_text_is_read(text: str) -> None:
+    for name, way in WAYS.items():
+        found = way(text)
+        assert found is None or (isinstance(found, str) and (found or name == "final"))
