@@ -358,7 +358,7 @@ def test_pyarrow_is_loaded_only_for_parquet() -> None:
 
 def test_the_document_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
-    (recipe,) = re.findall(r"^```toml\n(.*?)^```", page, flags=re.S | re.M)
+    recipe, *_ = re.findall(r"^```toml\n(.*?)^```", page, flags=re.S | re.M)
     parse_recipe(tomllib.loads(recipe))
     for setting in settings_of(Jsonl).model_fields:
         assert f"| `{setting}` |" in page

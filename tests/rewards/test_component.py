@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rewardsmith import ScoredGroup, UserError
-from rewardsmith.rewards import Component, Halt, component, make_reward
+from rewardsmith.rewards import Component, Halt, make_reward, patience
 from rewardsmith.rewards.tree import check, latencies, learn, load, save, walk
 from tests.rewards.stubs import Flaky, given, group, said, values
 
@@ -87,8 +87,8 @@ def test_a_reward_that_never_answers_has_failed() -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(component, "FIRST_WAIT", 0.01)
-    monkeypatch.setattr(component, "LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(patience, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(patience, "LONGEST_WAIT", 0.05)
 
 
 @pytest.mark.usefixtures("quick")
@@ -182,9 +182,9 @@ def test_a_running_window_changes_between_steps_only_and_is_saved(tmp_path: Path
     reward = windowed()
     first = scored(reward, {"x": 1, "b": 0}, {"x": 3, "b": 0}, {"x": "timeout", "b": 0})
     assert [s.value for s in first.scores] == [-1, 1, None]  # nothing is known yet: the group's own
-    assert values(reward, {"x": 9, "b": 0}) == [0]  # still so: a step has not ended
+    assert values(reward, {"x": 9, "b": 0}, {"x": 9, "b": 0}) == [0, 0]  # still so: a step has not ended
     metrics = asyncio.run(learn(reward, [first]))
-    assert metrics == {"a/window_mean": 2.0, "a/window_spread": 1.0}
+    assert metrics == {"learned/a/window_mean": 2.0, "learned/a/window_spread": 1.0}
     assert values(reward, {"x": 9, "b": 0}, {"x": 2, "b": 0}) == [7, 0]
     save(reward, tmp_path / "saved")
     again = windowed()
@@ -196,3 +196,121 @@ def test_a_running_window_changes_between_steps_only_and_is_saved(tmp_path: Path
     (tmp_path / "saved" / "a" / "window.json").write_text('["x"]')
     with pytest.raises(UserError, match="does not hold a list of numbers"):
         load(windowed(), tmp_path / "saved")
+
+
+# ---- odd rewards ---------------------------------------------------------------------------------------------------
+
+
+def odd(name: str, **beside: object) -> dict:
+    return {"type": f"tests.rewards.odd:{name}", **beside}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("UnknownKind", "crashed", "'http 500' is no kind of failure: the judge"),
+        ("SilentCannotScore", "timeout", "SilentCannotScore"),
+        ("SaysSkipped", "invalid", "the reward itself says skipped"),
+        ("NotAsync", "crashed", "write `async def score(self, group)`"),
+        ("Floats", "crashed", "one of them a float: it must return one Score per rollout"),
+        ("TooFew", "crashed", "returned 0 values, for 2 rollouts"),
+        ("CancelsItself", "crashed", "CancelledError"),
+        ("InAGroup", "unreachable", "ConnectionRefusedError: port 9"),
+        ("WithReason", "unreachable", "URLError"),
+        ("NoRoute", "unreachable", "no route"),
+        ("WithCause", "unreachable", "RuntimeError: my client"),
+        ("TooLate", "timeout", "APITimeoutError"),
+        ("Exits", "crashed", "SystemExit"),
+        ("Huge", "invalid", "beyond 1e+30"),
+        ("Nothing", "crashed", "TypeError"),
+    ],
+)
+def test_whatever_a_reward_does_is_a_failure_with_its_cause(name: str, kind: str, words: str) -> None:
+    scores = said(odd(name, failure={"wait": 0.0}), {}, {})
+    assert [score.failure.kind for score in scores] == [kind, kind]
+    assert words in scores[0].failure.detail
+
+
+def test_a_wish_to_stop_is_heard_inside_a_group_of_tasks() -> None:
+    with pytest.raises(Halt, match="enough"):
+        said(odd("HaltsInAGroup"), {}, {})
+
+
+def test_a_mistyped_kind_is_counted_like_any_failure() -> None:
+    reward = make_reward(odd("UnknownKind", failure={"least": 2, "window": 4}))
+    with pytest.raises(Halt, match="2 crashed"):
+        said(reward, {}, {})
+
+
+def test_attributes_of_a_users_own_mean_nothing_to_us() -> None:
+    reward = make_reward(odd("Furnished"))
+    asyncio.run(check(reward))
+    assert values(reward, {}) == [1.0]
+    assert dict(reward.streams) == {}
+
+
+def test_parts_that_nobody_declared_cost_no_rollout() -> None:
+    table = {"type": "gate", "rule": given("p"), "judge": {"type": "tests.rewards.stubs:WithParts"}}
+    scores = said(table, {"p": 1}, {"p": 0})
+    assert [score.value for score in scores] == [1.0, 0.0]
+    assert set(scores[1].parts["judge"].parts) == {"style", "truth"}
+    mixed = said(odd("FailsWithoutParts"), {}, {})
+    assert [score.ok for score in mixed] == [True, False]
+    assert set(mixed[1].parts) == {"style"}
+
+
+def test_settings_that_a_composition_would_ignore_are_refused() -> None:
+    table = {"type": "sum", "parts": {"x": given("x")}, "failure": {"share": 0.1}}
+    with pytest.raises(UserError, match=r"failure\.share of reward is that of a reward made of others"):
+        make_reward(table)
+
+
+def test_what_is_only_watched_never_stops_the_run() -> None:
+    watched = given("w", weight=0.0, watch=True, failure={"least": 1, "window": 1, "share": 0.1})
+    reward = make_reward({"type": "sum", "parts": {"x": given("x"), "w": watched}})
+    for _ in range(5):
+        assert values(reward, {"x": 1, "w": "timeout"}) == [1]
+
+
+# ---- a service that comes and goes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_service_that_dies_within_a_group_costs_nobody_a_rollout() -> None:
+    reward = make_reward(odd("DiesWithin", failure={"wait": 30.0}))
+
+    async def several() -> list[tuple]:
+        return await asyncio.gather(*(reward.score(group({}, {}, {})) for _ in range(6)))
+
+    assert all(score.ok for scores in asyncio.run(several()) for score in scores)
+
+
+@pytest.mark.usefixtures("quick")
+def test_after_an_outage_all_groups_go_on_at_once() -> None:
+    reward = make_reward(odd("SlowAfterOutage", failure={"wait": 1.0}))
+
+    async def several() -> list[tuple]:
+        return await asyncio.gather(*(reward.score(group({})) for _ in range(12)))
+
+    assert all(score.ok for scores in asyncio.run(several()) for score in scores)  # one by one they would be too late
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_poisonous_rollout_fails_alone_while_the_service_is_well() -> None:
+    (score,) = said(odd("Poisoned", failure={"wait": 30.0}), {})
+    assert score.failure.kind == "unreachable"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_check_that_hangs_does_not_hang_us() -> None:
+    with pytest.raises(Halt, match="was unreachable"):
+        said(odd("HangsWhenChecked", failure={"wait": 0.3}), {})
+    with pytest.raises(UserError, match=r"not known within 0\.1 s"):
+        asyncio.run(check(make_reward(odd("HangsWhenChecked", failure={"deadline": 0.1}))))
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_other_reward_steps_in_for_a_service_that_stays_away() -> None:
+    table = {"type": FLAKY, "after": 10**6, "failure": {"wait": 0.1, "do": "use", "instead": given("y")}}
+    assert values(table, {"y": 3}) == [3]
+    assert feed(make_reward(given("v", failure={"do": "use", "instead": given("p")})), ["timeout"] * 99) == 32

@@ -78,6 +78,6 @@ def test_the_merge_of_rule_similarity_and_two_models(title: str, combines: tuple
 def test_the_three_setups_of_a_model_verifier(title: str, joined: Any) -> None:
     table = fragment(title)
     for w in (0.25, 1.0):
-        made = table if "weight" not in table else table | {"weight": w}
+        made = table | {name: w for name in ("factor", "share") if name in table}
         for p, v in itertools.product([0.0, 1.0], [0.0, 0.3, 1.0]):
             assert values(make_reward(made), {"Rule": p, "Judge": v}) == pytest.approx([joined(p, v, w)])

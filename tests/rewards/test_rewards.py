@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-import types
+from pathlib import Path
 
 import pytest
 
@@ -42,43 +42,43 @@ def test_rules(rule: str, text: str, value: float) -> None:
     assert [s.value for s in score({"type": "rule", "rule": rule}, text)] == [value]
 
 
+FAULTS = """
+def crash(prompt, text):
+    if "crash" in text:
+        raise RuntimeError("the verifier broke")
+    return 1.0
+
+def not_a_number(prompt, text):
+    return float("nan") if "nan" in text else 1.0
+
+def nothing(prompt, text):
+    return None
+
+def true(prompt, text):
+    return text == "fine"
+
+def hostile(prompt, text):
+    raise ValueError("\\ud800") if "bad" in text else SystemExit(3)
+
+class SilentError(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+def silent(prompt, text):
+    raise SilentError
+
+async def later(prompt, text):
+    return 1.0
+"""
+
+
 @pytest.fixture
-def faults() -> types.ModuleType:
-    """A user's module whose rules misbehave."""
-    module = types.ModuleType("faulty_rules_71b")
-
-    def crash(prompt: Prompt, text: str) -> float:
-        if "crash" in text:
-            raise RuntimeError("the verifier broke")
-        return 1.0
-
-    def not_a_number(prompt: Prompt, text: str) -> float:
-        return float("nan") if "nan" in text else 1.0
-
-    def nothing(prompt: Prompt, text: str) -> float:
-        return None  # type: ignore[return-value]
-
-    def true(prompt: Prompt, text: str) -> float:
-        return text == "fine"
-
-    def hostile(prompt: Prompt, text: str) -> float:
-        raise ValueError("\ud800") if "bad" in text else SystemExit(3)
-
-    class SilentError(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    def silent(prompt: Prompt, text: str) -> float:
-        raise SilentError
-
-    async def later(prompt: Prompt, text: str) -> float:
-        return 1.0
-
-    for rule in (crash, not_a_number, nothing, true, hostile, silent, later):
-        setattr(module, rule.__name__, rule)
-    sys.modules[module.__name__] = module
-    yield module
-    del sys.modules[module.__name__]
+def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a user's module whose rules misbehave."""
+    (tmp_path / "faulty_rules_71b.py").write_text(FAULTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "faulty_rules_71b", raising=False)
+    return "faulty_rules_71b"
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def faults() -> types.ModuleType:
     ],
 )
 def test_a_rule_that_misbehaves_is_a_failure_of_its_rollout_alone(
-    faults: types.ModuleType, rule: str, text: str, kind: str, detail: str
+    faults: str, rule: str, text: str, kind: str, detail: str
 ) -> None:
-    table = {"type": "rule", "rule": f"{faults.__name__}:{rule}"}
+    table = {"type": "rule", "rule": f"{faults}:{rule}"}
     bad, good = score(table, text, "fine")
     assert bad.value is None
     assert bad.failure.kind == kind
@@ -114,27 +114,27 @@ def test_a_sum_weighs_its_parts_and_keeps_their_names() -> None:
     assert {name: part.value for name, part in first.named_parts()} == {"answer": 1.0, "text": 0.0}
 
 
-def test_a_sum_with_a_failed_part_fails_and_keeps_its_parts(faults: types.ModuleType) -> None:
+def test_a_sum_with_a_failed_part_fails_and_keeps_its_parts(faults: str) -> None:
     parts = {
         "answer": {"type": "rule", "rule": "arithmetic"},
-        "other": {"type": "sum", "parts": {"inner": {"type": "rule", "rule": f"{faults.__name__}:crash"}}},
+        "other": {"type": "sum", "parts": {"inner": {"type": "rule", "rule": f"{faults}:crash"}}},
     }
     bad, good = score({"type": "sum", "parts": parts}, "crash #9", "#9")
     assert bad.value is None
-    assert "part 'other': part 'inner': RuntimeError" in bad.failure.detail
+    assert 'part "other": part "inner": RuntimeError' in bad.failure.detail
     assert [name for name, _ in bad.named_parts()] == ["answer", "other", "other.inner"]
     assert bad.parts["answer"].ok
     assert good.value == 2.0
 
 
-def test_a_rule_may_return_a_bool(faults: types.ModuleType) -> None:
-    scores = score({"type": "rule", "rule": f"{faults.__name__}:true"}, "fine", "wrong")
+def test_a_rule_may_return_a_bool(faults: str) -> None:
+    scores = score({"type": "rule", "rule": f"{faults}:true"}, "fine", "wrong")
     assert [s.value for s in scores] == [1.0, 0.0]
 
 
-def test_an_async_rule_is_refused(faults: types.ModuleType) -> None:
+def test_an_async_rule_is_refused(faults: str) -> None:
     with pytest.raises(UserError, match="async"):
-        make_reward({"type": "rule", "rule": f"{faults.__name__}:later"})
+        make_reward({"type": "rule", "rule": f"{faults}:later"})
 
 
 @pytest.mark.parametrize(("rule", "text"), [("exact", "None"), ("arithmetic", "#None")])

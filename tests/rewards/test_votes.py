@@ -21,16 +21,22 @@ from tests.trainers.world import wait
 ESTIMATORS = {name: target for name, target in ADVANTAGES.items() if not values_from(target)}
 
 
-def advantages(rows: list[dict], estimator: Callable = ADVANTAGES["grpo"], **settings: object) -> list[float | None]:
+def advantages(
+    rows: list[dict],
+    estimator: Callable = ADVANTAGES["grpo"],
+    reward: dict | None = None,
+    combine: str = "before",
+    **settings: object,
+) -> list[float | None]:
     """Score, collate and give credit as a step does; None for a rollout that takes no part."""
-    reward = make_reward({"type": "sum", "parts": {"x": given("x")}})
+    whole = make_reward(reward or {"type": "sum", "parts": {"x": given("x")}})
     prompt = group(*rows).prompt
     rollouts = [Rollout(json.dumps(row), [1, 2], [-1.0, -1.0]) for row in rows]
     made = RolloutGroup(prompt, rollouts)
-    scored = ScoredGroup(made, wait(reward.score(made)))
-    batch = collate([scored], lambda _: np.array([1], np.int32), parts_of(reward), "before", torch.device("cpu"))
+    scored = ScoredGroup(made, wait(whole.score(made)))
+    batch = collate([scored], lambda _: np.array([1], np.int32), parts_of(whole), combine, torch.device("cpu"))
     made_BT = credit(
-        batch.streams, batch.mask_BT, batch.groups_B, None, estimator=partial(estimator, **settings), combine="before"
+        batch.streams, batch.mask_BT, batch.groups_B, None, estimator=partial(estimator, **settings), combine=combine
     )
     last = batch.mask_BT[:, 1].tolist()
     return [value if ok else None for value, ok in zip(made_BT[:, 1].tolist(), last, strict=True)]
@@ -51,3 +57,23 @@ def test_a_failed_rollout_changes_no_siblings_advantage(name: str, said: list[ob
     voters = advantages([{"x": x} for x in said if not isinstance(x, str)], ESTIMATORS[name])
     assert [a is None for a in everybody] == [isinstance(x, str) for x in said]
     assert [a for a in everybody if a is not None] == pytest.approx(voters, abs=1e-6)
+
+
+DROPPED = {"type": "sum", "parts": {"a": given("a"), "b": given("b", failure={"do": "drop-component"})}}
+
+
+@pytest.mark.parametrize("combine", ["before", "after"])
+@for_all(
+    st.lists(st.tuples(st.integers(0, 3), SAID), min_size=2, max_size=6).filter(lambda r: len({a for a, _ in r}) > 1)
+)
+def test_a_component_that_is_dropped_changes_nothing_but_its_own_share(
+    combine: str, said: list[tuple[int, object]]
+) -> None:
+    rows = [{"a": a, "b": b} for a, b in said]
+    both = advantages(rows, reward=DROPPED, combine=combine, scale="none")
+    alone = advantages([{"x": a} for a, _ in said], scale="none")
+    if any(isinstance(b, str) for _, b in said):
+        assert both == pytest.approx(alone, abs=1e-6)
+    elif len({b for _, b in said}) > 1:
+        b_alone = advantages([{"x": b} for _, b in said], scale="none")
+        assert both == pytest.approx([a + b for a, b in zip(alone, b_alone, strict=True)], abs=1e-6)

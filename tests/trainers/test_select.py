@@ -55,7 +55,9 @@ def test_the_mean_of_one_part_can_be_measured() -> None:
     assert why([*scores], part="jugde") == "failed"
     lost = [Score(failure=Failure("timeout"), parts={"judge": Score(1.0)}) for _ in range(2)]
     assert why([*lost], part="judge", lowest=1.0) == "failed"  # without a sum there is nothing to learn from
-    assert rejection(scored([*lost]), SelectSettings(part="judge", lowest=1.0), by_parts=True) is None
+    settings = SelectSettings(part="judge", lowest=1.0)
+    assert rejection(scored([*lost]), settings, streams=["judge"], by_parts=True) is None
+    assert rejection(scored([*lost]), settings, streams=["other"], by_parts=True) == "failed"
 
 
 def test_equal_rewards_are_constant_only_where_that_is_asked() -> None:
@@ -74,12 +76,24 @@ def part(value: float, **more: object) -> Score:
     return Score(1.0, parts={"a": Score(value, **more), "b": Score(-value)})  # type: ignore[arg-type]
 
 
-def test_parts_that_differ_are_a_contrast_although_their_sum_does_not() -> None:
-    assert why([part(1.0), part(2.0)], constant="drop") is None
-    assert why([part(1.0), part(1.0)], constant="drop") == "constant"
+def by_parts(scores: list[Score], *streams: str, after: bool = True) -> str | None:
+    return rejection(scored([*scores]), SelectSettings(constant="drop"), streams=streams, by_parts=after)
+
+
+def test_parts_that_differ_are_a_contrast_where_each_is_a_stream_of_its_own() -> None:
+    assert by_parts([part(1.0), part(2.0)], "a", "b") is None
+    assert by_parts([part(1.0), part(2.0)], "a", "b", after=False) == "constant"  # their sum is all that counts
+    assert by_parts([part(1.0), part(1.0)], "a", "b") == "constant"
     failed = Score(1.0, parts={"a": FAILED, "b": Score(-1.0)})
-    assert why([failed, part(1.0)], constant="drop") is None
-    assert why([failed, failed], constant="drop") == "constant"
+    assert by_parts([failed, part(1.0)], "a", "b") is None
+    assert by_parts([failed, failed], "a", "b") == "constant"
+
+
+def test_what_is_only_watched_is_no_contrast() -> None:
+    assert by_parts([part(1.0), part(2.0)], "c") == "constant"
+    assert why([part(1.0), part(2.0)], constant="drop") == "constant"
+    lost = Score(failure=Failure("timeout"), parts={"watched": Score(1.0), "judge": FAILED})
+    assert by_parts([lost, lost], "judge") == "failed"
 
 
 def test_rewards_per_token_that_differ_are_a_contrast() -> None:
@@ -88,7 +102,9 @@ def test_rewards_per_token_that_differ_are_a_contrast() -> None:
 
     assert why([dense(1.0, 0.0), dense(0.0, 1.0)], constant="drop") is None
     assert why([dense(1.0, 0.0), dense(1.0, 0.0)], constant="drop") == "constant"
-    assert why([part(1.0, token_values=[0.5, 0.5]), part(1.0, token_values=[1.0, 0.0])], constant="drop") is None
+    two = [part(1.0, token_values=[0.5, 0.5]), part(1.0, token_values=[1.0, 0.0])]
+    assert by_parts(two, "a", after=False) is None
+    assert by_parts(two, "b", after=False) == "constant"
 
 
 def test_a_text_of_a_judge_is_no_contrast_beside_rewards_per_token_either() -> None:

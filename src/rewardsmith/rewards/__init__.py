@@ -6,8 +6,9 @@ from pydantic_core import PydanticCustomError
 
 from rewardsmith.components import problems_in
 from rewardsmith.errors import RecipeError
-from rewardsmith.rewards.component import Component, in_place
+from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Cascade, Product, Sum
+from rewardsmith.rewards.failures import in_place
 from rewardsmith.rewards.pair import Fallback, Gate, Mixed
 from rewardsmith.rewards.protocol import CannotScore, Halt, Online, Reward
 from rewardsmith.rewards.route import Route

@@ -15,12 +15,12 @@ from pydantic import Field
 
 from rewardsmith.components import Chosen
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.rewards.component import Column, Component, ComponentSettings, because, in_place
-from rewardsmith.rewards.protocol import CannotScore, Part
-from rewardsmith.rewards.tree import blank
+from rewardsmith.rewards.component import Column, Component
+from rewardsmith.rewards.failures import ComponentSettings, because, in_place
+from rewardsmith.rewards.protocol import Composed, Part
 from rewardsmith.types import NOT_ASKED, Failure, RolloutGroup, Score
 
-RESERVED = frozenset({"mean", "spread", "accuracy", "failed", "flat"})
+RESERVED = frozenset({"mean", "spread", "accuracy", "failed", "flat", "reward"})
 """What a part may not be called: `reward/mean` is the metric of the whole."""
 
 
@@ -56,7 +56,7 @@ TermChoice = Annotated[Chosen, in_place(TermSettings)]
 StepChoice = Annotated[Chosen, in_place(StepSettings)]
 
 
-class Sum:
+class Sum(Composed):
     """Add up weighted rewards; those that do not depend on each other are computed at once."""
 
     def __init__(
@@ -67,6 +67,10 @@ class Sum:
         self.streams = {name: Part(term.weight, term.discount) for name, term in self._terms.items() if term.weight}
         if not self.streams:
             raise UserError("every part of the sum has weight 0: there is nothing to add up")
+        conditions = {_first(term.when) for term in self._terms.values()}
+        self._asked = {name for name, term in self._terms.items() if term.weight or term.watch or name in conditions}
+        for name in set(parts) - set(self.streams):
+            self.components[name].forgiven = True
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return Σ weight · part. A rollout that one part could not score has no sum: it fails, and keeps its parts."""
@@ -82,22 +86,20 @@ class Sum:
 
     async def _ask(self, name: str, group: RolloutGroup, tasks: Mapping[str, asyncio.Task[Column]]) -> Column:
         term, component = self._terms[name], self.components[name]
-        if not term.weight and not term.watch:
-            return await component.ask(group, [False] * len(group.rollouts))
+        wanted = [name in self._asked] * len(group.rollouts)
         if not term.when:
-            return await component.ask(group)
-        before = term.when.partition(".")[0]
-        return await _ask_where(component, group, term, await tasks[before])
+            return await component.ask(group, wanted)
+        return await _ask_where(component, group, term, await tasks[_first(term.when)], wanted)
 
     def _add(self, columns: Mapping[str, Column], parts: Mapping[str, Score]) -> Score:
         counted = {name: part for name, part in parts.items() if self._terms[name].weight}
         left = remaining(columns, counted)
         if isinstance(left, Failure):
             return Score(failure=left, parts=parts)
-        return finite(math.fsum(self._terms[name].weight * value for name, value in left.items()), parts)
+        return finite(sum(self._terms[name].weight * value for name, value in left.items()), parts)
 
 
-class Product:
+class Product(Composed):
     """Multiply rewards in their order; what is 0 already is not asked about any more."""
 
     def __init__(
@@ -116,7 +118,7 @@ class Product:
         for name, component in self.components.items():
             term = self._terms[name]
             if term.when:
-                column = await _ask_where(component, group, term, columns[term.when.partition(".")[0]], open_)
+                column = await _ask_where(component, group, term, columns[_first(term.when)], open_)
             else:
                 column = await component.ask(group, open_)
             columns[name] = column
@@ -131,7 +133,7 @@ class Product:
         return finite(math.prod(self._terms[name].weight * value for name, value in left.items()), parts)
 
 
-class Cascade:
+class Cascade(Composed):
     """Ask cheap rewards first; the next one is asked only about rollouts that are still open.
 
     The value is that of the part that decided. The last part always decides.
@@ -224,24 +226,42 @@ def finite(value: float, parts: Mapping[str, Score]) -> Score:
     return Score(failure=Failure("invalid", "the composed value is too large for a float"), parts=parts)
 
 
+def _first(when: str) -> str:
+    return when.partition(".")[0]
+
+
 async def _ask_where(
-    component: Component, group: RolloutGroup, term: TermSettings, before: Column, wanted: Sequence[bool] | None = None
+    component: Component, group: RolloutGroup, term: TermSettings, before: Column, wanted: Sequence[bool]
 ) -> Column:
-    """Ask about the rollouts for which the condition holds; without the condition's part the term is dropped too."""
-    if before.dropped is not None:
+    """Ask about the rollouts for which the condition holds.
+
+    A condition that is not known says neither yes nor no: where it failed, so does the part; where it was dropped for
+    the group, so is the part.
+    """
+    conditions = [_condition(score, term) for score in before.scores]
+    unknown = [why for why in conditions if isinstance(why, Failure)]
+    if before.dropped is not None or any(why.kind == "dropped" for why in unknown):
+        cause = before.dropped or next((why for why in unknown if why.kind != "dropped"), unknown[0])
         blank = component.blank("dropped", f'left out for the group, as "{term.when}" is')
-        return Column((blank,) * len(group.rollouts), before.dropped)
-    holds = [_holds(score, term) for score in before.scores]
-    return await component.ask(group, [a and b for a, b in zip(holds, wanted or holds, strict=True)])
+        return Column((blank,) * len(group.rollouts), cause)
+    column = await component.ask(group, [want and held is True for want, held in zip(wanted, conditions, strict=True)])
+    scores = [
+        component.lacking(because(term.when, why)) if want and isinstance(why, Failure) else score
+        for score, want, why in zip(column.scores, wanted, conditions, strict=True)
+    ]
+    return Column(tuple(scores), column.dropped)
 
 
-def _holds(score: Score, term: TermSettings) -> bool:
+def _condition(score: Score, term: TermSettings) -> bool | Failure:
+    """Return whether a rollout meets the condition of a part, or why that is not known."""
     path = term.when.partition(".")[2]
     if path:
         known = dict(score.named_parts())
         if path not in known:
-            raise CannotScore("invalid", f'when = "{term.when}" names no part of that reward: it has {listing(known)}')
+            return Failure("invalid", f"there is no such part: it has {listing(known)}")
         score = known[path]
+    if score.failure is not None:
+        return False if score.failure.kind == "skipped" else score.failure
     return score.value is not None and score.value >= term.at_least
 
 
@@ -258,7 +278,7 @@ def _terms(parts: Mapping[str, Chosen], components: Mapping[str, Component], kin
                 f"{nearest(term.when, known)} Parts before it: {listing(known)}"
             )
         terms[name] = term
-        known += _names(name, blank(components[name].reward, Failure("skipped")))
+        known += _names(name, components[name].lacking(Failure("skipped")))
     return terms
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import errno
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Protocol, get_args
 
 from rewardsmith.errors import UserError
 from rewardsmith.types import Failure, FailureKind, RolloutGroup, Score, ScoredGroup
+
+if TYPE_CHECKING:
+    from rewardsmith.rewards.component import Component
 
 LARGEST = 1e30
 """No reward is larger, in either direction."""
@@ -64,10 +71,28 @@ class Part:
     discount: float | None = None
 
 
+class Composed:
+    """A reward that is made of others; only these have components.
+
+    Attributes:
+        components: the parts, by name.
+        streams: the parts that may be reward streams of their own: those of a sum.
+        routes: whether the source of a prompt decides who is asked.
+    """
+
+    components: Mapping[str, Component]
+    streams: Mapping[str, Part] = MappingProxyType({})
+    routes: ClassVar[bool] = False
+
+    def asked_about(self, source: str) -> Iterable[Component]:
+        """Return the components that prompts of this source come to."""
+        return self.components.values()
+
+
 def parts_of(reward: Reward) -> Mapping[str, Part]:
     """Return the parts that may be reward streams of their own; a reward that is not a sum has none."""
-    streams: Mapping[str, Part] = getattr(reward, "streams", {})
-    return streams
+    inner: object = getattr(reward, "reward", reward)
+    return inner.streams if isinstance(inner, Composed) else {}
 
 
 class CannotScore(Exception):  # noqa: N818 it is no error of the rule
@@ -83,16 +108,41 @@ class Halt(UserError):  # noqa: N818 the reward is at fault, not the program
 
 
 async def score(reward: Reward, group: RolloutGroup) -> ScoredGroup:
-    """Return the scored group; whatever the reward raises is a failure of each of its rollouts.
+    """Return the scored group; whatever the reward raises is a failure of each of its rollouts."""
+    scores = await scores_of(reward, group)
+    try:
+        return ScoredGroup(group, scores)
+    except (TypeError, ValueError) as error:
+        return ScoredGroup(group, [Score(failure=failure_of(error))] * len(scores))
+
+
+async def scores_of(reward: Reward, group: RolloutGroup) -> list[Score]:
+    """Return one score per rollout. This is where exceptions of rewards end: each becomes a failure with its cause.
 
     A value beyond 1e30 is a failure too: sums and squares of such values are no longer numbers.
+
+    Raises:
+        Halt: the reward wants the run to stop.
     """
     try:
-        return ScoredGroup(group, [_bounded(score) for score in await reward.score(group)])
-    except Halt:
+        answer: object = reward.score(group)
+        if not inspect.isawaitable(answer):
+            raise TypeError("score() must be a coroutine: write `async def score(self, group)`")
+        scores = list(await answer)
+        wrong = next((type(one).__name__ for one in scores if not isinstance(one, Score)), "")
+        if wrong or len(scores) != len(group.rollouts):
+            found = f"one of them a {wrong}" if wrong else f"for {len(group.rollouts)} rollouts"
+            raise TypeError(f"score() returned {len(scores)} values, {found}: it must return one Score per rollout")
+        return [_bounded(score) for score in scores]
+    except (Halt, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 a reward may be a user's own code
-        return ScoredGroup(group, [Score(failure=failure_of(error)) for _ in group.rollouts])
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return [Score(failure=failure_of(error))] * len(group.rollouts)  # a task of the reward's own was cancelled
+    except BaseException as error:  # noqa: BLE001 a reward may be a user's own code
+        return [Score(failure=failure_of(error))] * len(group.rollouts)
 
 
 def _bounded(score: Score) -> Score:
@@ -102,22 +152,45 @@ def _bounded(score: Score) -> Score:
     return Score(failure=why, parts=score.parts, feedback=score.feedback)
 
 
-# How the common clients call it when no connection comes about; their packages need not be installed.
-_NO_CONNECTION = frozenset({"ConnectionError", "ClientConnectionError", "ConnectError", "ConnectTimeout", "gaierror"})
-_TOO_LATE = frozenset({"TimeoutError", "Timeout", "TimeoutException", "ServerTimeoutError"})
+# What the common clients call it; their packages need not be installed.
+_NO_CONNECTION = frozenset(
+    {"ConnectionError", "ClientConnectionError", "ConnectError", "APIConnectionError", "gaierror"}
+)
+_NO_CONNECTION_IN_TIME = frozenset({"ConnectTimeout", "ConnectionTimeoutError"})
+_TOO_LATE = frozenset({"TimeoutError", "Timeout", "TimeoutException", "ServerTimeoutError", "APITimeoutError"})
+_GONE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ECONNREFUSED})
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return an exception as a failure with its cause; this cannot raise, whatever the exception does."""
-    if isinstance(error, CannotScore):
-        return Failure(error.kind, str(error))
-    names = {kind.__name__ for kind in type(error).__mro__}
-    kind: FailureKind = "crashed"
-    if names & _NO_CONNECTION:
-        kind = "unreachable"
-    elif names & _TOO_LATE:
-        kind = "timeout"
+    """Return an exception as a failure with its cause; this raises nothing but a `Halt` that it finds inside."""
+    while isinstance(error, BaseExceptionGroup):  # of a task group: the cause is what counts
+        halt = error.subgroup(Halt)
+        error = (halt or error).exceptions[0]
+    if isinstance(error, Halt):
+        raise error
+    kind = error.kind if isinstance(error, CannotScore) else _kind(error)
     try:
-        return Failure(kind, f"{type(error).__name__}: {error}")
+        detail = str(error) if isinstance(error, CannotScore) else f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 an exception's own __str__ may raise
-        return Failure(kind, type(error).__name__)
+        detail = type(error).__name__
+    if kind not in get_args(FailureKind):
+        return Failure("crashed", f"{kind!r} is no kind of failure: {detail}")
+    return Failure(kind, detail)
+
+
+def _kind(error: BaseException) -> FailureKind:
+    """Return the kind of an exception, or of what it says its cause is."""
+    seen: BaseException | None = error
+    for _ in range(3):
+        if seen is None:
+            break
+        names = {kind.__name__ for kind in type(seen).__mro__}
+        if names & _NO_CONNECTION_IN_TIME or getattr(seen, "errno", None) in _GONE:
+            return "unreachable"
+        if names & _TOO_LATE:
+            return "timeout"
+        if names & _NO_CONNECTION:
+            return "unreachable"
+        reason = getattr(seen, "reason", None)
+        seen = seen.__cause__ or (reason if isinstance(reason, BaseException) else None)
+    return "crashed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated
@@ -10,9 +11,10 @@ from pydantic import Field
 
 from rewardsmith.components import Chosen
 from rewardsmith.errors import nearest
-from rewardsmith.rewards.component import Column, ComponentSettings, in_place, whole_of
+from rewardsmith.rewards.component import Column, Component, whole_of
 from rewardsmith.rewards.compose import named
-from rewardsmith.rewards.protocol import Halt
+from rewardsmith.rewards.failures import ComponentSettings, in_place
+from rewardsmith.rewards.protocol import Composed, Halt
 from rewardsmith.types import RolloutGroup, Score
 
 
@@ -27,11 +29,13 @@ class RouteSettings(ComponentSettings):
 RouteChoice = Annotated[Chosen, in_place(RouteSettings)]
 
 
-class Route:
+class Route(Composed):
     """Choose the reward by the source of the prompt; the first that knows the source is taken.
 
     Every score has a part for each route; those that were not taken are skipped.
     """
+
+    routes = True
 
     def __init__(
         self,
@@ -59,6 +63,10 @@ class Route:
             f'no route knows the source "{source}".{nearest(source, known)} Known: {", ".join(known)}. Add it to the'
             ' sources of a route, or add a last route with sources = ["*"]'
         )
+
+    def asked_about(self, source: str) -> Iterable[Component]:
+        """Return the reward of the route that prompts of this source take."""
+        return [self.components[self.find(source)]]
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return the scores of the route that the prompt takes."""

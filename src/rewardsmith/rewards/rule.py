@@ -2,38 +2,93 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import inspect
-import math
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated
+import os
+import sys
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from rewardsmith.components import Choice, Chosen
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import failure_of
-from rewardsmith.types import Failure, Prompt, RolloutGroup, Score
+from rewardsmith.rewards.pool import Call, shared
+from rewardsmith.rewards.rules import NEEDS, Needs
+from rewardsmith.types import RolloutGroup, Score
 
-RuleFunction = Callable[[Prompt, str], float]
 RuleChoice = Annotated[Chosen, Choice("rule", "rewardsmith.rewards.rules:RULES", inputs=2)]
 
 
 class Rule:
-    """Score each rollout by a program."""
+    """Score each rollout by a program.
 
-    def __init__(self, *, rule: RuleChoice) -> None:
+    The program runs in worker processes that all rules share: what it does to its process it does to one answer alone.
+
+    Attributes:
+        deadline: seconds per answer.
+        memory: MiB per worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        rule: RuleChoice,
+        deadline: Annotated[
+            float | None,
+            Field(gt=0, description="seconds per answer; not set: what the rule asks for, usually 5"),
+        ] = None,
+        memory: Annotated[int, Field(ge=16, description="MiB that a worker may use for an answer")] = 1024,
+    ) -> None:
         if inspect.iscoroutinefunction(rule.target):
             raise UserError(f"the rule {rule.name} is async: a rule is a plain function; write a reward instead")
-        self._rule: RuleFunction = partial(rule.target, **rule.arguments())
+        needs = NEEDS.get(rule.name, Needs())
+        _require_installed(rule.name, needs)
+        self.deadline = needs.deadline if deadline is None else deadline
+        self.memory = memory
+        self._ready = needs.ready
+        self._call = Call(_home(rule), rule.arguments(), needs.modules, _version(rule.target))
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return one score per rollout; an exception of the rule is a failure of that rollout alone."""
-        return tuple(self._score(group.prompt, rollout.text) for rollout in group.rollouts)
+        """Return one score per rollout; what goes wrong with one answer is a failure of that rollout alone."""
+        texts = [rollout.text for rollout in group.rollouts]
+        scores = await shared().score(self._call, group.prompt, texts, deadline=self.deadline, memory=self.memory)
+        return tuple(scores)
 
-    def _score(self, prompt: Prompt, text: str) -> Score:
-        try:
-            value = float(self._rule(prompt, text))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 a rule may be a user's own code
-            return Score(failure=failure_of(error))
-        if not math.isfinite(value):
-            return Score(failure=Failure("invalid", f"the rule returned {value}"))
-        return Score(value)
+    async def check(self) -> None:
+        """Load the rule in the worker processes; a `UserError` says why that cannot be done, or why it cannot work."""
+        await shared().load(self._call)
+        if self._ready is not None:
+            await asyncio.to_thread(self._ready, deadline=self.deadline, **self._call.arguments)
+
+
+def _home(rule: Chosen) -> str:
+    """Return where a worker finds the rule, as `module:attribute`."""
+    module, name = getattr(rule.target, "__module__", None), getattr(rule.target, "__qualname__", "")
+    home = rule.name if ":" in rule.name else f"{module}:{name}"
+    if home.startswith("__main__:") or module == "__main__":
+        raise UserError(
+            f"the rule {rule.name} is defined in the program that is running, which a worker cannot import:"
+            " put it in a module of its own, beside the recipe or in the current folder"
+        )
+    if "<" in home:  # <lambda>, or <locals> of a function
+        raise UserError(f"the rule {home} cannot be imported by a worker: define it at the top of a module")
+    return home
+
+
+def _version(target: Any) -> str:
+    """Return what changes when the module of a rule does: its file, and when that was written."""
+    path = getattr(sys.modules.get(getattr(target, "__module__", "")), "__file__", None)
+    try:
+        found = os.stat(path or "")
+    except OSError:
+        return ""
+    return f"{path}:{found.st_mtime_ns}:{found.st_size}"
+
+
+def _require_installed(name: str, needs: Needs) -> None:
+    for module in needs.modules:
+        top = module.partition(".")[0]
+        if top not in sys.modules and importlib.util.find_spec(top) is None:
+            remedy = f'pip install "rewardsmith[{needs.extra}]"' if needs.extra else f"pip install {top}"
+            raise UserError(f"the rule {name} needs {top}: {remedy}")

@@ -15,13 +15,15 @@ from pydantic import Field
 
 from rewardsmith.components import Chosen, Settings
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.component import Column, Component, in_place, whole_of
+from rewardsmith.rewards.component import Column, Component, whole_of
+from rewardsmith.rewards.failures import in_place
+from rewardsmith.rewards.protocol import CannotScore, Composed
 from rewardsmith.types import Failure, RolloutGroup, Score, ScoredGroup
 
 Transformed = Annotated[Chosen, in_place(), Field(description="the reward to change")]
 
 
-class _Transform:
+class _Transform(Composed):
     """One component, `raw`, whose values are changed one by one."""
 
     def __init__(self, reward: Chosen) -> None:
@@ -140,12 +142,12 @@ class Shape(_Transform):
         return self._y[after - 1] * (1 - share) + self._y[after] * share
 
 
-class Standardise:
+class Standardise(Composed):
     """(reward − mean) / standard deviation, over the group or over the rewards of the last steps.
 
     Rewards of different ranges then weigh alike in a sum. Over the group only rollouts that could be scored count, and
-    where all are equal the result is 0. Over a window the statistics are those of earlier steps; until it holds `least`
-    rewards, the group's own are used.
+    where all are equal the result is 0; a group of one rollout cannot be scored. Over a window the statistics are those
+    of earlier steps; until it holds `least` rewards, the group's own are used.
     """
 
     def __init__(
@@ -168,6 +170,8 @@ class Standardise:
         column = await self.components["raw"].ask(group)
         values = [score.value for score in column.scores if score.value is not None]
         known = list(self._window) if self._over == "window" and len(self._window) >= self._least else values
+        if known is values and len(group.rollouts) < 2:
+            raise CannotScore("invalid", "one rollout has no siblings to be standardised with: ask for at least two")
         mean, deviation = _moments(known)
         return tuple(
             self._changed(score, mean, deviation) if score.ok else _lost(column, i)
@@ -211,11 +215,15 @@ def _lost(column: Column, i: int) -> Score:
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and population standard deviation; 0 and 0 of nothing. Equal values have a deviation of exactly 0."""
-    if not values or min(values) == max(values):
-        return (values[0] if values else 0.0), 0.0
+    """Return mean and population standard deviation; 0 and 0 of nothing.
+
+    Values that are equal but for rounding have a deviation of exactly 0: it is divided by.
+    """
+    if not values:
+        return 0.0, 0.0
     mean = math.fsum(values) / len(values)
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    return mean, deviation if deviation > 1e-12 * max(map(abs, values)) else 0.0
 
 
 __all__ = ["Clip", "LogisticSettings", "Scale", "Shape", "Standardise"]

@@ -1,18 +1,18 @@
 """Rewards are trees: what is done to every reward of one.
 
-A composed reward has an attribute `components`, which maps the name of each part to the `Component` that stands there.
+A `Composed` reward maps the name of each part to the `Component` that stands there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import Halt, Reward, failure_of
-from rewardsmith.types import Failure, Score, ScoredGroup
+from rewardsmith.rewards.protocol import Composed, Halt, Reward, failure_of
+from rewardsmith.types import ScoredGroup
 
 if TYPE_CHECKING:
     from rewardsmith.rewards.component import Component
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 def components_of(reward: Reward) -> Mapping[str, Component]:
     """Return the parts that a reward is made of; a leaf has none."""
-    components: Mapping[str, Component] = getattr(reward, "components", {})
-    return components
+    return reward.components if isinstance(reward, Composed) else {}
 
 
 def walk(component: Component, path: str = "") -> Iterator[tuple[str, Component]]:
@@ -31,43 +30,42 @@ def walk(component: Component, path: str = "") -> Iterator[tuple[str, Component]
         yield from walk(inner, f"{path}.{name}".lstrip("."))
 
 
-def blank(reward: Reward, why: Failure) -> Score:
-    """Return a failed score that has all the part names that the reward's scores have."""
-    parts = {name: blank(component.reward, why) for name, component in components_of(reward).items()}
-    names: Sequence[str] = getattr(reward, "parts", ())
-    if not parts and not isinstance(names, str | Mapping) and isinstance(names, Sequence):
-        parts = {name: Score(failure=why) for name in names}
-    return Score(failure=why, parts=parts)
-
-
 async def check(root: Component) -> None:
     """Ask every reward of a tree whether it can work; raise one `UserError` about all that cannot."""
-    asked = [(path, component) for path, component in walk(root) if hasattr(component.reward, "check")]
 
-    async def problem(path: str, reward: Any) -> str:
+    async def problem(path: str, component: Component) -> str:
         try:
-            await reward.check()
+            await component.check()
         except (Exception, SystemExit) as error:  # noqa: BLE001 a reward may be a user's own code
             what = str(error) if isinstance(error, UserError) else failure_of(error).detail
             return f"{path}: {what}" if path else what
         return ""
 
-    problems = [text for text in await asyncio.gather(*(problem(p, c.reward) for p, c in asked)) if text]
+    problems = [text for text in await asyncio.gather(*(problem(*place) for place in walk(root))) if text]
     if problems:
         raise UserError("\n".join(problems))
 
 
 def check_source(component: Component, source: str) -> None:
     """Raise a `UserError` if a route of the tree does not know where prompts of this source go."""
-    components = components_of(component.reward)
-    find: Callable[[str], str] | None = getattr(component.reward, "find", None)
-    for inner in components.values() if find is None else [components[find(source)]]:
-        check_source(inner, source)
+    if isinstance(component.reward, Composed):
+        for inner in component.reward.asked_about(source):
+            check_source(inner, source)
 
 
 def routes(component: Component) -> bool:
     """Whether a reward of the tree looks at the source of prompts."""
-    return any(hasattr(inner.reward, "find") for _, inner in walk(component))
+    return any(isinstance(inner.reward, Composed) and inner.reward.routes for _, inner in walk(component))
+
+
+def has_part(root: Component, name: str) -> bool:
+    """Whether scores of the tree may have a part of that dotted name; a leaf may have parts that it does not tell."""
+    for path, component in walk(root):
+        known = {path, *(f"{path}.{own}".lstrip(".") for own in component.declared)}
+        inside = not path or name.startswith(f"{path}.")
+        if name in known or (inside and not components_of(component.reward) and not component.declared):
+            return True
+    return False
 
 
 async def learn(root: Component, scored: Sequence[ScoredGroup]) -> dict[str, float]:
@@ -79,11 +77,14 @@ async def learn(root: Component, scored: Sequence[ScoredGroup]) -> dict[str, flo
             continue
         try:
             learned = await reward.learn(scored, path)
-            metrics |= {f"{path or 'reward'}/{name}": float(value) for name, value in learned.items()}
+            metrics |= {f"learned/{path or 'reward'}/{name}": float(value) for name, value in learned.items()}
         except Halt:
             raise
         except Exception as error:
-            raise Halt(f"the reward {path or component.name} could not learn: {failure_of(error).detail}") from error
+            why = failure_of(error).detail
+            raise Halt(
+                f'the reward "{component.name}" could not learn, and has missed this step, which counts as done: {why}'
+            ) from error
     return metrics
 
 

@@ -144,6 +144,8 @@ class Run:
                 raise
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise self._unusable(error) from None
+        if trainer.reward is not None:
+            await check(trainer.reward)  # this one: what it opened to be checked is open now
         self._saved |= set(trainer.learners)
         self._trained |= set(trainer.learners)
         self.summary.begin(stage.name, kind, trainer.steps)

@@ -67,7 +67,8 @@ class Collector:
         self._seed = seed
         self._pause = pause
         self._surplus: list[ScoredGroup] = []
-        self._by_parts = getattr(stage.advantage.beside, "combine", "") == "after" and bool(parts_of(reward))
+        self._streams = parts_of(reward)
+        self._by_parts = getattr(stage.advantage.beside, "combine", "") == "after" and bool(self._streams)
         self._limit = engine.max_length - stage.sampling.max_tokens
         if self._limit < 1:
             raise UserError(
@@ -98,7 +99,7 @@ class Collector:
             prompts = self._take(math.ceil(round(missing * select.oversample, 6)), found.counts)
             for scored in await self._write(prompts, step, found.rounds):
                 found.sampled.append(scored)
-                reason = rejection(scored, select, by_parts=self._by_parts)
+                reason = rejection(scored, select, streams=self._streams, by_parts=self._by_parts)
                 if reason is None:
                     found.kept.append(scored)
                 else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from rewardsmith.trainers.validation import mean
 from rewardsmith.types import ScoredGroup
 
 
-def group_metrics(found: Collected, right_from: float) -> dict[str, float]:
+def group_metrics(found: Collected, right_from: float, streams: Collection[str] = ()) -> dict[str, float]:
     """Return what the sampled groups were like: rewards and parts, failures by cause, lengths, fates.
 
     Means are over the rollouts that could be scored. `accuracy` is the share of them with a reward of at least
@@ -31,7 +31,7 @@ def group_metrics(found: Collected, right_from: float) -> dict[str, float]:
         return metrics
     metrics |= reward_metrics(sampled, right_from)
     metrics["groups/contrast"] = mean(
-        has_contrast([score for score in scored.scores if score.ok]) for scored in sampled
+        has_contrast([score for score in scored.scores if score.ok], streams=streams) for scored in sampled
     )
     metrics["response/length"] = mean(lengths)
     metrics["response/longest"] = float(max(lengths))

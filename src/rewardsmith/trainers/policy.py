@@ -21,10 +21,10 @@ from rewardsmith.algorithms.sequences import last_token, token_counts
 from rewardsmith.algorithms.shaping import overlong_penalty
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.settings import OptimizerSettings
-from rewardsmith.errors import UserError
+from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.protocol import Halt, parts_of
-from rewardsmith.rewards.tree import latencies, learn
+from rewardsmith.rewards.protocol import parts_of
+from rewardsmith.rewards.tree import has_part, latencies, learn, walk
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collected, Collector
 from rewardsmith.trainers.metrics import Clock, batch_metrics, group_metrics, latency_metrics, row_means
@@ -53,6 +53,12 @@ class PolicyTrainer:
         self._critic = context.engine(stage.critic.model) if stage.critic else None
         self._reference = Reference(stage, self._policy, context)
         self.reward = Component.root(stage.reward, context.say)
+        if stage.select.part and not has_part(self.reward, stage.select.part):
+            known = [path for path, _ in walk(self.reward) if path]
+            raise UserError(
+                f'{stage.name}: select.part = "{stage.select.part}" is no part of the reward.'
+                f"{nearest(stage.select.part, known)} Known: {listing(known)}"
+            )
         draws = Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data)
         self._collector = Collector(
             stage, self._policy, self.reward, draws, seed=derive(self._seed, "rollouts"), pause=context.pause
@@ -83,7 +89,7 @@ class PolicyTrainer:
         baselines_G = await self._greedy_rewards(found, number)
         clock.lap("sample")
         self._report_failures(found)
-        metrics = group_metrics(found, self._stage.right_from)
+        metrics = group_metrics(found, self._stage.right_from, parts_of(self.reward))
         if self._enough(found):
             parts, combine = parts_of(self.reward), self._credit["combine"]
             batch = collate(found.kept, self._policy.encode, parts, combine, self._policy.device)
@@ -94,12 +100,12 @@ class PolicyTrainer:
         else:
             self._keep(found, number, [])
         halt = None
-        try:  # the weights have changed: a reward that stops the run from here on stops it after this step
+        try:  # the weights have changed: what stops the run from here on stops it after this step
             metrics |= await learn(self.reward, found.sampled)
             clock.lap("reward")
             if self._stage.validation and (number % self._stage.validation.every == 0 or number == self.steps):
                 metrics |= await self._validate(number)
-        except Halt as error:
+        except Exception as error:  # noqa: BLE001 whatever it is, it is raised once the step is saved
             halt = error
         metrics |= clock.metrics(sampled=metrics["tokens/sampled"]) | latency_metrics(latencies(self.reward))
         return Update(number, metrics, halt)
@@ -285,7 +291,7 @@ class PolicyTrainer:
             seed=self._seed,
             version=number,
             right_from=self._stage.right_from,
-            pause=self._context.pause if number == 0 else lambda: None,  # the step has changed the weights by now
+            pause=self._context.pause,
         )
         none = [None] * validation.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])

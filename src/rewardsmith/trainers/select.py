@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -44,16 +44,19 @@ class SelectSettings(Settings):
         return self
 
 
-def rejection(scored: ScoredGroup, settings: SelectSettings, *, by_parts: bool = False) -> Reason | None:
+def rejection(
+    scored: ScoredGroup, settings: SelectSettings, *, streams: Collection[str] = (), by_parts: bool = False
+) -> Reason | None:
     """Return why not to learn from a group; None when it passes. The bounds are inclusive.
 
     Args:
         scored: the group.
         settings: which groups to learn from.
-        by_parts: whether each part of the reward is a stream of its own, so that a rollout whose sum failed may still
-            be learned from.
+        streams: the parts of the reward that are learned from; the others are only there to be looked at.
+        by_parts: whether each of them is a stream of its own, so that a rollout whose sum failed may still be learned
+            from.
     """
-    voting = [score for score in scored.scores if usable(score, by_parts=by_parts)]
+    voting = [score for score in scored.scores if usable(score, streams if by_parts else ())]
     if not voting:
         return "failed"
     if settings.truncated == "drop" and any(r.stop_reason == "length" for r in scored.group.rollouts):
@@ -61,7 +64,7 @@ def rejection(scored: ScoredGroup, settings: SelectSettings, *, by_parts: bool =
     values = [value for score in scored.scores if (value := _measured(score, settings.part)) is not None]
     if settings.part and not values:
         return "failed"
-    if settings.constant == "drop" and not has_contrast(voting):
+    if settings.constant == "drop" and not has_contrast(voting, streams=streams, by_parts=by_parts):
         return "constant"
     return _difficulty(math.fsum(values) / len(values), settings) if values else None
 
@@ -72,20 +75,23 @@ def _difficulty(mean: float, settings: SelectSettings) -> Reason | None:
     return "too_easy" if settings.highest is not None and mean > settings.highest else None
 
 
-def usable(score: Score, *, by_parts: bool) -> bool:
-    """Whether a rollout can be learned from."""
-    return score.ok or (by_parts and any(part.ok for part in score.parts.values()))
+def usable(score: Score, streams: Collection[str] = ()) -> bool:
+    """Whether a rollout can be learned from: it has a value, or one of the parts that are streams of their own has."""
+    return score.ok or any(part.ok for name, part in score.parts.items() if name in streams)
 
 
-def has_contrast(scores: Sequence[Score]) -> bool:
-    """Whether some of the rollouts got more than others; parts and rewards per token count too."""
-    return any(_worth(score) != _worth(scores[0]) for score in scores)
+def has_contrast(scores: Sequence[Score], *, streams: Collection[str] = (), by_parts: bool = False) -> bool:
+    """Whether some of the rollouts got more than others, as far as that is learned from; see `rejection`."""
+    worth = [_worth(score, streams, by_parts) for score in scores]
+    return any(other != worth[0] for other in worth)
 
 
-def _worth(score: Score) -> tuple[object, ...]:
-    """Return everything of a score that an advantage may come from."""
-    tokens = [None if x is None else x.tobytes() for x in (score.token_values, score.token_support)]
-    return score.value, *tokens, *(_worth(score.parts[name]) for name in sorted(score.parts))
+def _worth(score: Score, streams: Collection[str], by_parts: bool) -> list[object]:
+    """Return everything of a score that its advantage comes from."""
+    parts = [score.parts[name] for name in sorted(streams) if name in score.parts]
+    values = [part.value for part in parts] if by_parts and parts else [score.value]
+    tokens = [x.tobytes() for one in (score, *parts) for x in (one.token_values, one.token_support) if x is not None]
+    return [*values, *tokens]
 
 
 def _measured(score: Score, part: str) -> float | None:

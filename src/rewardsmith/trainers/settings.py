@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from rewardsmith.components import Chosen, Refers, Settings
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.engines.settings import OptimizerSettings
-from rewardsmith.rewards.component import in_place
+from rewardsmith.rewards.failures import in_place
 
 ModelName = Annotated[str, Refers("models", head="language")]
 OptionalModelName = Annotated[str | None, Refers("models", head="language")]

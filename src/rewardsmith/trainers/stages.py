@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
+from rewardsmith.rewards.failures import policies
 from rewardsmith.trainers.select import SelectSettings
 from rewardsmith.trainers.settings import (
     CriticName,
@@ -211,6 +212,11 @@ class PolicyStage(Stage):
             raise ValueError(
                 f'the advantage "{self.advantage.name}" compares the answers to a prompt: rollouts_per_prompt must be'
                 " at least 2"
+            )
+        if not compares(self.advantage.target) and "drop-component" in policies(self.reward):
+            raise ValueError(
+                f'failure.do = "drop-component" keeps the answers to one prompt on one scale, but the advantage'
+                f' "{self.advantage.name}" compares prompts with each other: use "drop-rollout"'
             )
         if self.kl.reference == self.model:
             raise ValueError("kl.reference is the policy itself, from which it never differs: leave it out")

@@ -11,6 +11,7 @@ from rewardsmith.algorithms.ranks import pass_at_k
 from rewardsmith.components import Settings
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.measure import measure
 from rewardsmith.rewards.protocol import Reward
 from rewardsmith.trainers.protocol import derive
 from rewardsmith.trainers.scoring import generate_and_score
@@ -56,7 +57,16 @@ async def validate(
         engine, reward, prompts, sampling.sampling(), n=n, seeds=seeds, version=version, pause=pause
     )
     dropped = {"overlong_prompts": float(asked - len(prompts))} if len(prompts) < asked else {}
-    return measures(scored, n=n, right_from=right_from) | dropped, scored
+    return measures(scored, n=n, right_from=right_from) | dropped | part_measures(scored), scored
+
+
+def part_measures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
+    """Return the mean of each part of the reward, and the share of failures by part and cause."""
+    metrics: dict[str, float] = {}
+    for name, part in measure(scored).items():
+        metrics |= {f"reward/{name}": part.mean} if name and part.mean is not None else {}
+        metrics |= {f"failures/{name or 'reward'}/{kind}": share for kind, share in part.failed.items()}
+    return metrics
 
 
 def measures(scored: Sequence[ScoredGroup], *, n: int, right_from: float) -> dict[str, float]:

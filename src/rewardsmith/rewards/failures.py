@@ -1,0 +1,114 @@
+"""What a recipe says about failures, and how many of them are too many."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rewardsmith.components import Choice, Chosen, Settings
+from rewardsmith.rewards.protocol import Halt
+from rewardsmith.types import NOT_ASKED, Failure, Score
+
+InsteadChoice = Annotated[Chosen, Choice("reward", "rewardsmith.rewards:REWARDS", methods=("score",))]
+Policy = Literal["drop-rollout", "drop-component", "use", "stop"]
+
+
+class FailureSettings(Settings):
+    """What happens when a reward cannot score a rollout."""
+
+    do: Policy = Field(
+        default="drop-rollout",
+        description="the rollout has no vote; the whole group goes without this reward; another reward is used; the"
+        " run stops",
+    )
+    instead: InsteadChoice | None = Field(default=None, description='the other reward of do = "use"')
+    share: float = Field(default=0.25, gt=0, le=1, description="stop the run when more than this share fails")
+    window: int = Field(default=512, ge=1, description="rollouts over which the share is taken, the last ones")
+    least: int = Field(default=32, ge=1, description="with fewer failures than this in the window the run goes on")
+    wait: float = Field(
+        default=300.0, ge=0, description="seconds to wait for an unreachable service to come back before the run stops"
+    )
+    deadline: float = Field(
+        default=600.0, gt=0, description="seconds for one group, unless the reward has a deadline of its own"
+    )
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> FailureSettings:
+        if (self.do == "use") != (self.instead is not None):
+            raise ValueError('do = "use" and instead go together: instead = { type = "…" } says which reward')
+        if self.least > self.window:
+            raise ValueError(f"least is {self.least}, more than window = {self.window}: the run would never stop")
+        return self
+
+    def of_leaf(self) -> list[str]:
+        """Return the settings that are not as by default and mean something for a reward that is not composed only."""
+        default = FailureSettings()
+        names = ("share", "window", "least", "wait", "deadline")
+        return [name for name in names if getattr(self, name) != getattr(default, name)]
+
+
+class ComponentSettings(Settings):
+    """What the place of a reward says about it."""
+
+    failure: FailureSettings = Field(default=FailureSettings(), description="what happens when it cannot score")
+
+
+def in_place(beside: type[ComponentSettings] = ComponentSettings) -> Choice:
+    """Return the choice of a reward at a place that says more about it, such as its weight in a sum."""
+    return Choice("reward", "rewardsmith.rewards:REWARDS", beside, methods=("score",))
+
+
+def policies(table: object) -> Iterator[Policy]:
+    """Yield what each reward of a table, and of the tables within it, does about failures."""
+    if isinstance(table, FailureSettings):
+        yield table.do
+    if isinstance(table, Chosen):
+        yield from policies(table.settings)
+        yield from policies(table.beside)
+    elif isinstance(table, Settings):
+        for name in type(table).model_fields:
+            yield from policies(getattr(table, name))
+    elif isinstance(table, Mapping):
+        for inner in table.values():
+            yield from policies(inner)
+
+
+class Budget:
+    """Counts the failures among the last rollouts.
+
+    Args:
+        settings: how many are too many.
+    """
+
+    def __init__(self, settings: FailureSettings) -> None:
+        self._settings = settings
+        self._recent: deque[Failure | None] = deque(maxlen=settings.window)
+
+    def spend(self, name: str, scores: Sequence[Score]) -> None:
+        """Count the scores of a group; raise `Halt`, which names the reward, when too many have failed."""
+        settings = self._settings
+        self._recent.extend(score.failure for score in scores)
+        failures = [failure for failure in self._recent if failure is not None]
+        if len(failures) < settings.least or len(failures) <= settings.share * len(self._recent):
+            return
+        causes = Counter(failure.kind for failure in failures).most_common()
+        last = {failure.kind: failure.detail for failure in failures}
+        details = "\n".join(f"  {count} {kind}, the last: {last[kind][:500]}" for kind, count in causes)
+        raise Halt(
+            f'the reward "{name}" could not score {len(failures)} of its last {len(self._recent)} rollouts, more than'
+            f" failure.share = {settings.share:g} allows:\n{details}\n"
+            "Mend the cause and run the same command again, or change failure.share, failure.window, failure.least"
+        )
+
+
+def failed(score: Score) -> bool:
+    """Whether the reward was asked and has failed."""
+    return score.failure is not None and score.failure.kind not in NOT_ASKED
+
+
+def because(name: str, failure: Failure) -> Failure:
+    """Return the failure of a part as that of the whole."""
+    return Failure(failure.kind, f'part "{name}": {failure.detail}', failure.attempts)

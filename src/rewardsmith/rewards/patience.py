@@ -1,0 +1,100 @@
+"""A service that is gone is waited for: the rollouts that it did not answer are asked again when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from rewardsmith.types import Failure, Score
+
+FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
+"""Seconds before a service is tried again: doubled each time, up to the second."""
+
+BLAMED = 3
+"""How often a rollout may find no answer while the service is there for others: then it is the rollout."""
+
+Ask = Callable[[Sequence[int]], Awaitable[Sequence[Score]]]
+
+
+class Patience:
+    """Waits for one service on behalf of all groups that need it.
+
+    Args:
+        wait: seconds that a group waits; 0 does not wait at all.
+        check: raises while the service is gone; None where one can only try.
+    """
+
+    def __init__(self, wait: float, check: Callable[[], Awaitable[None]] | None) -> None:
+        self._wait = wait
+        self._check = check
+        self._answered = -math.inf  # when it last answered all that it was asked
+        self._seen_up = -math.inf  # when the check last passed
+        self._told = False
+        self._probing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+
+    async def scores(self, ask: Ask, count: int, tell: Callable[[Failure, float], None]) -> tuple[list[Score], bool]:
+        """Return a score for each of `count` rollouts, and whether the service answered nobody while we waited.
+
+        Args:
+            ask: scores the rollouts of these numbers.
+            count: how many rollouts there are.
+            tell: called once when an outage begins, with what was seen and the seconds that we wait.
+        """
+        scores = list(await ask(range(count)))
+        gone = self._gone(scores, range(count))
+        begun = since = time.monotonic()
+        pause, blamed = FIRST_WAIT, 0
+        while gone and self._wait and blamed < BLAMED:
+            left = begun + self._wait - time.monotonic()
+            if left <= 0:
+                return scores, self._answered < begun and not blamed
+            self._tell(tell, scores[gone[0]], left)
+            up = await self._back(min(pause, left), left, since)
+            pause = min(2 * pause, LONGEST_WAIT)
+            if up is False:
+                continue
+            tried = time.monotonic()
+            for i, answer in zip(gone, await ask(gone), strict=True):
+                scores[i] = answer
+            asked, gone = gone, self._gone(scores, gone)
+            since = time.monotonic()
+            others = len(gone) < len(asked) or self._answered >= tried
+            blamed += bool(gone) and (up is True or others)
+        return scores, False
+
+    def _gone(self, scores: Sequence[Score], asked: Sequence[int]) -> list[int]:
+        """Return which of those asked found nobody. Answers before an outage say nothing about what came after."""
+        gone = [i for i in asked if (why := scores[i].failure) is not None and why.kind == "unreachable"]
+        if not gone:
+            self._answered, self._told = time.monotonic(), False
+        return gone
+
+    def _tell(self, tell: Callable[[Failure, float], None], score: Score, left: float) -> None:
+        if not self._told and score.failure is not None:
+            self._told = True
+            tell(score.failure, left)
+
+    async def _back(self, pause: float, left: float, since: float) -> bool | None:
+        """Wait a little; return whether the service is back, None where only trying tells."""
+        if self._check is None:
+            await asyncio.sleep(pause)
+            return None
+        async with self._one_at_a_time():  # one group finds out, for all
+            if self._seen_up >= since:
+                return True
+            await asyncio.sleep(pause)
+            try:
+                async with asyncio.timeout(left):
+                    await self._check()
+            except (Exception, SystemExit):  # noqa: BLE001 whatever it is, it is not back
+                return False
+            self._seen_up = time.monotonic()
+            return True
+
+    def _one_at_a_time(self) -> asyncio.Lock:
+        loop = asyncio.get_running_loop()
+        if self._probing is None or self._probing[0] is not loop:  # a lock belongs to one event loop
+            self._probing = loop, asyncio.Lock()
+        return self._probing[1]

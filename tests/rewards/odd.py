@@ -1,0 +1,168 @@
+"""Rewards that do what they should not."""
+
+import asyncio
+import errno
+import urllib.error
+from typing import Any
+
+from rewardsmith import Failure, RolloutGroup, Score
+from rewardsmith.rewards import CannotScore, Halt
+
+
+class _Raises:
+    error: BaseException
+
+    async def score(self, group: RolloutGroup) -> Any:
+        raise self.error
+
+
+class UnknownKind(_Raises):
+    error = CannotScore("http 500", "the judge is ill")  # type: ignore[arg-type]
+
+
+class SilentCannotScore:
+    async def score(self, group: RolloutGroup) -> Any:
+        class SilentCannotScore(CannotScore):
+            def __str__(self) -> str:
+                raise RuntimeError
+
+        raise SilentCannotScore("timeout", "?")
+
+
+class WithReason(_Raises):
+    error = urllib.error.URLError(ConnectionRefusedError("port 9"))
+
+
+class NoRoute(_Raises):
+    error = OSError(errno.EHOSTUNREACH, "no route")
+
+
+class Exits(_Raises):
+    error = SystemExit(3)
+
+
+class WithCause:
+    async def score(self, group: RolloutGroup) -> Any:
+        raise RuntimeError("my client") from ConnectionResetError("port 9")
+
+
+class TooLate:
+    async def score(self, group: RolloutGroup) -> Any:
+        connection = type("APIConnectionError", (Exception,), {})
+        raise type("APITimeoutError", (connection,), {})("slow")
+
+
+class SaysSkipped:
+    async def score(self, group: RolloutGroup) -> Any:
+        return [Score(failure=Failure("skipped", "no time")) for _ in group.rollouts]
+
+
+class NotAsync:
+    def score(self, group: RolloutGroup) -> Any:
+        return [Score(1.0) for _ in group.rollouts]
+
+
+class Floats:
+    async def score(self, group: RolloutGroup) -> Any:
+        return [1.0 for _ in group.rollouts]
+
+
+class TooFew:
+    async def score(self, group: RolloutGroup) -> Any:
+        return []
+
+
+class Nothing:
+    async def score(self, group: RolloutGroup) -> Any:
+        return None
+
+
+class Huge:
+    async def score(self, group: RolloutGroup) -> Any:
+        return [Score(1e31) for _ in group.rollouts]
+
+
+class CancelsItself:
+    async def score(self, group: RolloutGroup) -> Any:
+        task = asyncio.create_task(asyncio.sleep(60))
+        await asyncio.sleep(0)
+        task.cancel()
+        return await task
+
+
+class InAGroup:
+    error: Exception = ConnectionRefusedError("port 9")
+
+    async def score(self, group: RolloutGroup) -> Any:
+        async def fail() -> None:
+            raise self.error
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail())
+
+
+class HaltsInAGroup(InAGroup):
+    error = Halt("enough")
+
+
+class Furnished:
+    """Has attributes that mean something in our own classes."""
+
+    components = ("wheel", "axle")
+    streams = 5
+    parts = "many"
+    routes = True
+
+    def find(self, a: int, b: int) -> None: ...
+
+    async def score(self, group: RolloutGroup) -> Any:
+        return [Score(1.0) for _ in group.rollouts]
+
+
+class FailsWithoutParts:
+    async def score(self, group: RolloutGroup) -> Any:
+        return [Score(1.0, parts={"style": Score(1.0)}), Score(failure=Failure("timeout"))]
+
+
+class DiesWithin:
+    """Answers the first rollout of each group, and is gone for the others for a while."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    async def score(self, group: RolloutGroup) -> Any:
+        self._calls += 1
+        if self._calls > 12:
+            return [Score(1.0) for _ in group.rollouts]
+        gone = Score(failure=Failure("unreachable", "port 9"))
+        return [Score(1.0) if len(group.rollouts) == 3 and i == 0 else gone for i in range(len(group.rollouts))]
+
+
+class SlowAfterOutage:
+    """Is back after a moment, and then takes its time."""
+
+    def __init__(self) -> None:
+        self._checks = 0
+
+    async def check(self) -> None:
+        self._checks += 1
+        if self._checks < 2:
+            raise ConnectionError
+
+    async def score(self, group: RolloutGroup) -> Any:
+        if self._checks < 2:
+            raise ConnectionError
+        await asyncio.sleep(0.2)
+        return [Score(1.0) for _ in group.rollouts]
+
+
+class Poisoned:
+    async def check(self) -> None: ...
+
+    async def score(self, group: RolloutGroup) -> Any:
+        raise ConnectionResetError("when it reads this rollout")
+
+
+class HangsWhenChecked(Poisoned):
+    async def check(self) -> None:
+        await asyncio.sleep(3600)
