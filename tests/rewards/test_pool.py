@@ -1,0 +1,326 @@
+"""Rules in worker processes: whatever one answer does, every other gets its right verdict."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rewardsmith import Message, Prompt, Score, UserError
+from rewardsmith.rewards.pool import Call, Pool
+from rewardsmith.types import MAX_DETAIL
+
+HERE = "tests.rewards.bad_rules"
+ACT = Call(f"{HERE}:act", {})
+PROMPT = Prompt("p", [Message("user", "?")], answer="9")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    made = Pool(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Pool]:
+    """A pool with one worker: all answers go through it."""
+    made = Pool(1)
+    yield made
+    made.close()
+
+
+def run(pool: Pool, *texts: str, call: Call = ACT, deadline: float = 5.0, memory: int = 256) -> list[Score]:
+    return pool.score_now(call, PROMPT, texts, deadline=deadline, memory=memory)
+
+
+def told(scores: list[Score]) -> list[object]:
+    """Return the values, and the kinds of the failures."""
+    return [score.value if score.ok else score.failure.kind for score in scores]
+
+
+def gone(pid: int) -> bool:
+    """Return whether a process is no more; one that nobody has waited for is no more either."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
+    until = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+# --- what it is for ---------------------------------------------------------------------------------------------------
+
+
+def test_scores_come_in_the_order_of_the_texts(pool: Pool) -> None:
+    texts = [f"slow {0.01 * (i % 3)} {i}" for i in range(60)]
+    assert told(run(pool, *texts)) == [float(i) for i in range(60)]
+    assert run(pool) == []
+
+
+def test_equal_texts_are_scored_once(pool: Pool, tmp_path: Path) -> None:
+    texts = [f"note {tmp_path}/a", "good 3", f"note {tmp_path}/a", "good 4", "good 3", f"note {tmp_path}/a"]
+    assert told(run(pool, *texts)) == [1.0, 3.0, 1.0, 4.0, 3.0, 1.0]
+    assert (tmp_path / "a").read_text() == "x"
+
+
+def test_the_settings_of_a_rule_travel_with_it(pool: Pool) -> None:
+    for plus in (1.0, 2.5, 1.0):
+        assert told(run(pool, "good 3", call=Call(f"{HERE}:act", {"plus": plus}))) == [3 + plus]
+
+
+def test_workers_last_and_see_no_gpu(one: Pool) -> None:
+    assert len({score.value for score in run(one, *(f"process 0.00{i}" for i in range(9)))}) == 1
+    assert told(run(one, 'environment ["", "1"]')) == [1.0]
+    assert one.lost == 0
+
+
+# --- hostile answers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deed", ["hang", "deaf", "power", "regex"])
+def test_an_answer_that_hangs_is_ended_at_its_deadline(pool: Pool, deed: str) -> None:
+    before = pool.lost
+    first, bad, last = run(pool, "good 1", deed, "good 2", deadline=0.5)
+    assert (first.value, last.value) == (1.0, 2.0)
+    assert bad.failure.kind == "timeout"
+    assert "within 0.5 s" in bad.failure.detail
+    assert pool.lost > before
+
+
+def test_waiting_in_the_queue_does_not_count_against_the_deadline(one: Pool) -> None:
+    assert told(run(one, *(f"slow 0.2 {i}" for i in range(5)), deadline=0.6)) == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ("leave 3", "the worker died: exit 3"),
+        ("leave 0", "the worker died: exit 0"),
+        ("segfault", "the worker died: signal 11"),
+        ("close", "the worker died: "),
+        ("hoard", "MemoryError: the rule needed more than 64 MiB"),
+        ("throw memory", "MemoryError"),
+        ("recurse", "RecursionError"),
+        ("recurse 1000000000", ""),
+        ("garble nonsense", "no verdict"),
+        ('forge ["value",0,NaN,false]', "no verdict"),
+        ('forge ["value",0,true,false]', "no verdict"),
+        ('forge ["value",0,"1.0",false]', "no verdict"),
+        ('forge ["value",7,1.0,false]', "no verdict"),
+        ('forge ["value",0,1e999,false]', "no verdict"),
+        ('forge ["failure",0,"bribed","x",false]', "no verdict"),
+        ('forge ["failure",0,"timeout",["x"],false]', "no verdict"),
+        ("forge " + "[" * 5000, "no verdict"),
+        ("forge " + "9" * 5000, "no verdict"),
+        ("forge {}", "no verdict"),
+        ("throw value", "ValueError: ? no"),
+        ("throw exit", "SystemExit: 3"),
+        ("throw interrupt", "KeyboardInterrupt"),
+        ("throw generator", "GeneratorExit"),
+        ("throw raising", "cannot be shown"),
+        ("throw not-text", "NotTextError"),
+        ("throw long", "LongError"),
+        ("throw odd-kind", ""),
+        ("no-such-deed", "KeyError: 'no-such-deed'"),
+    ],
+)
+def test_an_answer_that_breaks_its_worker_fails_alone(pool: Pool, text: str, detail: str) -> None:
+    first, bad, last = run(pool, "good 1", text, "good 2", memory=64)
+    assert (first.value, last.value) == (1.0, 2.0)
+    assert bad.failure.kind == "crashed"
+    assert detail in bad.failure.detail
+
+
+def test_the_detail_of_a_failure_is_bounded_and_its_kind_kept(pool: Pool) -> None:
+    huge, cannot = run(pool, "throw huge", "throw cannot")
+    assert huge.failure.detail == ("ValueError: " + "x" * MAX_DETAIL)[:MAX_DETAIL]
+    assert cannot.failure.kind == "unparsable"
+    assert cannot.failure.detail == ("no verdict" + "!" * MAX_DETAIL)[:MAX_DETAIL]
+
+
+def test_what_a_rule_prints_goes_nowhere(pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
+    assert told(run(pool, "shout", "good 1")) == [1.0, 1.0]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", 1.0), ("numpy", 0.5), ("zero-dimensional", 2.0), ("text", "crashed"),
+                        ("none", "crashed"), ("nan", "invalid"), ("infinite", "invalid"), ("large", "crashed"),
+                        ("array", "crashed")],
+)  # fmt: skip
+def test_a_rule_returns_a_finite_number(pool: Pool, text: str, value: object) -> None:
+    assert told(run(pool, text, call=Call(f"{HERE}:plainly", {}))) == [value]
+
+
+# --- neighbours -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trap", ["alarm", "mine", "leak 100", "twin"])
+def test_what_an_answer_leaves_behind_harms_no_later_one(one: Pool, trap: str) -> None:
+    before = one.lost
+    texts = [text for i in range(4) for text in (f"{trap}{' ' * i}", f"slow 0.1 {i}")] * 2
+    values = [value for i in range(4) for value in (1.0, float(i))] * 2
+    assert told(run(one, *texts)) == values
+    assert one.lost == before or trap != "alarm"
+
+
+def test_a_death_that_nobody_hears_of_is_not_the_fault_of_the_next_answer(one: Pool) -> None:
+    texts = ["clone", "mine", "slow 0.2 3", *(f"good {i}" for i in range(9))]
+    assert told(run(one, *texts, deadline=0.7)) == [1.0, 1.0, 3.0, *map(float, range(9))]
+    texts[1:3] = ["patricide"]
+    assert told(run(one, *texts, deadline=0.7)) == [1.0, "crashed", *map(float, range(9))]
+
+
+@pytest.mark.parametrize("trap", ["leak 150", "thread", "child"])
+def test_a_worker_that_has_grown_or_is_not_alone_is_replaced(one: Pool, trap: str) -> None:
+    lost, (worker,) = one.lost, told(run(one, "process"))
+    assert told(run(one, "process ")) == [worker]
+    assert told(run(one, trap)) == [1.0]
+    assert told(run(one, "process")) != [worker]
+    assert one.lost == lost
+
+
+def test_five_hundred_mixed_answers() -> None:
+    pool = Pool(2)
+    rng = random.Random(4)
+    kinds = {
+        "hang": "timeout", "regex": "timeout", "leave 1": "crashed", "segfault": "crashed", "hoard": "crashed",
+        "garble x": "crashed", "close": "crashed", "throw cannot": "unparsable", "throw exit": "crashed",
+    }  # fmt: skip
+    wanted = [(f"good {i}", float(i)) for i in range(470)]
+    wanted += [(deed, kind) for _ in range(4) for deed, kind in kinds.items()]
+    rng.shuffle(wanted)
+
+    async def all_at_once() -> list[list[Score]]:
+        groups = [[text for text, _ in wanted[i : i + 23]] for i in range(0, len(wanted), 23)]
+        return await asyncio.gather(*(pool.score(ACT, PROMPT, g, deadline=0.5, memory=32) for g in groups))
+
+    found = told([score for group in asyncio.run(all_at_once()) for score in group])
+    assert found == [value for _, value in wanted]
+    pool.close()
+
+
+def test_an_answer_that_kills_the_nursery_fails_alone() -> None:
+    pool = Pool(3)
+    texts = ["patricide", "slow 0.3 1", "slow 0.3 2", *(f"good {i}" for i in range(40)), "patricide again", "good 50"]
+    found = told(run(pool, *texts))
+    assert found[0] == found[-2] == "crashed"
+    assert found[1:-2] == [1.0, 2.0, *map(float, range(40))]
+    assert found[-1] == 50.0
+    pool.close()
+
+
+@LINUX
+def test_a_worker_that_dies_while_it_waits_costs_no_answer(one: Pool) -> None:
+    before = one.lost
+    for _ in range(3):
+        os.kill(int(run(one, "process")[0].value), signal.SIGKILL)
+        assert told(run(one, "good 1")) == [1.0]
+    assert one.lost == before + 3
+
+
+@LINUX
+def test_what_a_rule_started_ends_with_the_nursery_too(tmp_path: Path) -> None:
+    pool = Pool(1)
+    run(pool, "good 1")
+    notes = [tmp_path / "a", tmp_path / "b"]
+    texts = [*(f"clone {note}" for note in notes), "patricide", *(f"good {i}" for i in range(9))]
+    assert told(run(pool, *texts, deadline=0.7)) == [1.0, 1.0, "crashed", *map(float, range(9))]
+    assert eventually(lambda: all(gone(int(note.read_text())) for note in notes))
+    pool.close()
+
+
+@LINUX
+def test_whatever_a_rule_started_ends_with_its_worker(pool: Pool, tmp_path: Path) -> None:
+    notes = tmp_path / "pids"
+    assert told(run(pool, f"breed {notes}", deadline=2.0)) == ["timeout"]
+    pids = [*map(int, notes.read_text().split()), int(Path(f"{notes}.orphan").read_text())]
+    assert len(pids) == 4
+    assert eventually(lambda: all(map(gone, pids)))
+
+
+# --- callers ----------------------------------------------------------------------------------------------------------
+
+
+def test_many_threads_with_their_own_event_loops(pool: Pool) -> None:
+    found: dict[int, list[object]] = {}
+
+    async def several(thread: int) -> list[Score]:
+        calls = [pool.score(ACT, PROMPT, [f"good {thread * 100 + i}"], deadline=5, memory=128) for i in range(30)]
+        return [scores[0] for scores in await asyncio.gather(*calls)]
+
+    def work(thread: int) -> None:
+        found[thread] = told(asyncio.run(several(thread)))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == {thread: [float(thread * 100 + i) for i in range(30)] for thread in range(6)}
+
+
+def test_a_cancelled_call_takes_its_texts_out_of_the_queue(tmp_path: Path) -> None:
+    pool = Pool(1, room=4)
+    notes = [f"note {tmp_path}/{i}" for i in range(12)]
+
+    async def cancel() -> None:
+        first = asyncio.create_task(pool.score(ACT, PROMPT, ["slow 0.5 1"], deadline=5, memory=128))
+        await asyncio.sleep(0.1)
+        second = asyncio.create_task(pool.score(ACT, PROMPT, notes, deadline=5, memory=128))
+        third = asyncio.create_task(pool.score(ACT, PROMPT, ["good 3"], deadline=5, memory=128))
+        await asyncio.sleep(0.1)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert told(await first) == [1.0]
+        assert told(await third) == [3.0]
+
+    asyncio.run(cancel())
+    assert list(tmp_path.iterdir()) == []
+    pool.close()
+
+
+def test_the_queue_has_limited_room() -> None:
+    small = Pool(1, room=8)
+    texts = [["slow 0.4 0", *(f"good {i}" for i in range(5))], *([f"good {i}{j}" for j in range(20)] for i in range(5))]
+
+    async def crowd() -> list[object]:
+        tasks = [asyncio.create_task(small.score(ACT, PROMPT, t, deadline=5, memory=128)) for t in texts]
+        await asyncio.sleep(0.2)
+        assert len(small._queue) == 8
+        return [value for scores in await asyncio.gather(*tasks) for value in told(scores)]
+
+    small.score_now(ACT, PROMPT, ["good 1"], deadline=5, memory=128)
+    assert asyncio.run(crowd()) == [float(text.split()[-1]) for group in texts for text in group]
+    small.close()
+
+
+def test_the_number_of_workers_can_change(one: Pool) -> None:
+    lost = one.lost
+    texts = [f"process 0.2{' ' * i}" for i in range(3)]
+    assert len({score.value for score in run(one, *texts)}) == 1
+    one.resize(3)
+    pids = {int(score.value) for score in run(one, *texts)}
+    assert len(pids) == 3
+    one.resize(1)
+    assert eventually(lambda: sum(map(gone, pids)) == 2)
+    assert len({score.value for score in run(one, *texts)}) == 1
+    assert one.lost == lost
+    with pytest.raises(UserError, match="at least 1"):
+        one.resize(0)
