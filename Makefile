@@ -4,7 +4,7 @@ VENV   := .venv
 PEERS  := .venv-peers
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart test check format bench bench-embedded parity clean
+.PHONY: help quickstart test check format bench bench-rules bench-embedded parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -39,6 +39,9 @@ format: $(VENV)/.ready ## format the code and fix what can be fixed
 
 bench: $(PEERS)/.ready ## time the mathematics against verl's own functions
 	$(PEERS)/bin/python benchmarks/algorithms.py
+
+bench-rules: $(VENV)/.ready $(PEERS)/.ready ## time rules in the worker pool beside math-verify called directly and beside verl
+	$(RUN)python benchmarks/rules.py
 
 bench-embedded: $(VENV)/.ready $(PEERS)/.ready ## time policy steps of the embedded engine beside TRL's
 	$(RUN)python benchmarks/embedded.py

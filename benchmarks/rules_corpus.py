@@ -50,15 +50,19 @@ def corpus(problems: int, answers: int, hostile: float, seed: int) -> list[Answe
     """Return `answers` responses to each of `problems` problems, of which the share `hostile` is hostile."""
     rng = random.Random(seed)
     made: list[Answer] = []
+    count = problems * answers
+    poisoned = set(rng.sample(range(count), round(hostile * count)))
     for number in range(problems):
         gold, right, wrong = rng.choice(KINDS)(rng)
         for _ in range(answers):
             is_right = rng.random() < 0.5
             said = rng.choice(right if is_right else wrong)
             verdict: bool | None = is_right
-            if rng.random() < hostile:
+            if len(made) in poisoned:
                 said, verdict = rng.choice(HOSTILE), None
-            text = REASONING.format(a=rng.randint(1, 99), b=rng.randint(1, 99), c=rng.randint(1, 198)) * rng.randint(2, 8)
+            text = REASONING.format(a=rng.randint(1, 99), b=rng.randint(1, 99), c=rng.randint(1, 198)) * rng.randint(
+                2, 8
+            )
             made.append(Answer(number, gold, f"{text}Therefore the answer is $\\boxed{{{said}}}$.", verdict))
     return made
 
@@ -72,12 +76,20 @@ def _fraction(rng: random.Random) -> tuple[str, list[str], list[str]]:
     p, q = rng.randint(1, 30), rng.choice([4, 5, 8, 16, 20])
     x = Fraction(p, q)
     latex = rf"\frac{{{x.numerator}}}{{{x.denominator}}}"
-    return latex, [latex, f"{float(x)}", f"{2 * x.numerator}/{2 * x.denominator}"], [rf"\frac{{{p}}}{{{q + 1}}}", str(p * q)]
+    return (
+        latex,
+        [latex, f"{float(x)}", f"{2 * x.numerator}/{2 * x.denominator}"],
+        [rf"\frac{{{p}}}{{{q + 1}}}", str(p * q)],
+    )
 
 
 def _radical(rng: random.Random) -> tuple[str, list[str], list[str]]:
     a, b = rng.randint(2, 9), rng.choice([2, 3, 5, 7])
-    return rf"{a}\sqrt{{{b}}}", [rf"{a}\sqrt{{{b}}}", rf"\sqrt{{{a * a * b}}}"], [rf"{a + 1}\sqrt{{{b}}}", rf"{a}+\sqrt{{{b}}}"]
+    return (
+        rf"{a}\sqrt{{{b}}}",
+        [rf"{a}\sqrt{{{b}}}", rf"\sqrt{{{a * a * b}}}"],
+        [rf"{a + 1}\sqrt{{{b}}}", rf"{a}+\sqrt{{{b}}}"],
+    )
 
 
 def _polynomial(rng: random.Random) -> tuple[str, list[str], list[str]]:
