@@ -70,10 +70,8 @@ def code(
             return 0.0
         limits = Limits(seconds, total, memory, output, isolation)
         probe(limits)
-        chosen = choose(len(tests), most_tests)
-        passed = _count(
-            tests, chosen, program, limits, Comparison(whitespace, tolerance), until_failure=reward == "all"
-        )
+        chosen, comparison = choose(len(tests), most_tests), Comparison(whitespace, tolerance)
+        passed = _count(tests, chosen, program, limits, comparison, until_failure=reward == "all")
     except BrokenTestsError as error:
         raise CannotScore("invalid", f"the tests of the prompt {prompt.id!r} cannot be run: {error}") from error
     except SandboxGoneError as error:
