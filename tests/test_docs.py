@@ -16,6 +16,7 @@ from rewardsmith.algorithms.advantages import ADVANTAGES
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS
 from rewardsmith.recipe import parse_recipe
+from rewardsmith.rewards import make_reward
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -45,7 +46,8 @@ def test_the_readme_shows_the_right_numbers() -> None:
 
 def test_recipes_in_the_documents_are_valid() -> None:
     for block in blocks("README.md", "toml"):
-        parse_recipe(tomllib.loads(block))
+        table = tomllib.loads(block)
+        _ = make_reward(table["reward"]) if "reward" in table else parse_recipe(table)
 
 
 def test_examples_in_docstrings() -> None:
