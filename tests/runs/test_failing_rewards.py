@@ -150,3 +150,15 @@ def test_a_reward_that_cannot_work_is_found_before_the_first_step(tmp_path: Path
     assert status == 2
     assert 'stages.0.reward: no route knows the source "arithmetic". Known: gsm8k' in said
     assert "loading policy" not in said
+
+
+def test_ctrl_c_is_heard_while_a_validation_waits_for_a_service(undisturbed: Path, tmp_path: Path) -> None:
+    folder = world(tmp_path, 9, 'how = "ConnectionError"')  # the first group of the validation after step 2
+    strike = Strike("rewardsmith.rewards.patience:Patience._back", 2, signal.SIGINT)
+    status, said = run(folder, strikes=[strike])
+    assert status == 130, said
+    (folder / "mended").touch()
+    status, said = run(folder)
+    assert status == 0, said
+    assert "going on from 01-policy-000002" in said
+    assert outcome(folder / "runs" / "small")["models"] == outcome(undisturbed / "runs" / "small")["models"]

@@ -96,6 +96,11 @@ class Component:
         """The parts that may be reward streams of their own."""
         return parts_of(self.reward)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a service is gone and waited for."""
+        return self._patience.waiting
+
     async def check(self) -> None:
         """Ask the reward whether it can work; one that has no `check` can."""
         check = getattr(self.reward, "check", None)

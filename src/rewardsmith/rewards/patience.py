@@ -24,6 +24,9 @@ class Patience:
     Args:
         wait: seconds that a group waits; 0 does not wait at all.
         check: raises while the service is gone; None where one can only try.
+
+    Attributes:
+        waiting: whether an outage has begun, and nobody was answered since.
     """
 
     def __init__(self, wait: float, check: Callable[[], Awaitable[None]] | None) -> None:
@@ -31,7 +34,7 @@ class Patience:
         self._check = check
         self._answered = -math.inf  # when it last answered all that it was asked
         self._seen_up = -math.inf  # when the check last passed
-        self._told = False
+        self.waiting = False
         self._probing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     async def scores(self, ask: Ask, count: int, tell: Callable[[Failure, float], None]) -> tuple[list[Score], bool]:
@@ -68,12 +71,12 @@ class Patience:
         """Return which of those asked found nobody. Answers before an outage say nothing about what came after."""
         gone = [i for i in asked if (why := scores[i].failure) is not None and why.kind == "unreachable"]
         if not gone:
-            self._answered, self._told = time.monotonic(), False
+            self._answered, self.waiting = time.monotonic(), False
         return gone
 
     def _tell(self, tell: Callable[[Failure, float], None], score: Score, left: float) -> None:
-        if not self._told and score.failure is not None:
-            self._told = True
+        if not self.waiting and score.failure is not None:
+            self.waiting = True
             tell(score.failure, left)
 
     async def _back(self, pause: float, left: float, since: float) -> bool | None:

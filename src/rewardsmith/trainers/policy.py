@@ -291,11 +291,16 @@ class PolicyTrainer:
             seed=self._seed,
             version=number,
             right_from=self._stage.right_from,
-            pause=self._context.pause,
+            pause=partial(self._pause_validation, number),
         )
         none = [None] * validation.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])
         return {f"validation/{name}": value for name, value in metrics.items()}
+
+    def _pause_validation(self, number: int) -> None:
+        """Let a validation end, once a step has changed the weights, unless it waits for a service that is gone."""
+        if number == 0 or any(component.waiting for _, component in walk(self._validation_reward)):
+            self._context.pause()
 
     def _keep(self, found: Collected, number: int, advantages: list[float | None]) -> None:
         """Write every group of the step, learned from or not."""
