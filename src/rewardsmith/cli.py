@@ -14,8 +14,8 @@ from rich.syntax import Syntax
 
 from rewardsmith import __version__
 from rewardsmith.errors import UserError
+from rewardsmith.recipe import check_rewards, load_recipe
 from rewardsmith.recipe import explain as explained
-from rewardsmith.recipe import load_recipe
 
 app = typer.Typer(
     name="rewardsmith",
@@ -85,7 +85,9 @@ def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
 
     Example: `rewardsmith explain recipes/quickstart.toml stages.policy.advantage.type=rloo`
     """
-    text = explained(load_recipe(recipe, overrides or []))
+    checked = load_recipe(recipe, overrides or [])
+    check_rewards(checked, str(recipe))
+    text = explained(checked)
     console = Console()
     if console.is_terminal:
         console.print(Syntax(text, "toml", theme="ansi_dark", background_color="default", word_wrap=True))
@@ -114,6 +116,7 @@ def run(
     if resume not in ("auto", "must", "never"):
         raise UserError(f"--resume is {resume!r}: it must be auto, must or never")
     checked = load_recipe(recipe, overrides or [])
+    check_rewards(checked, str(recipe))
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 
     try:

@@ -271,9 +271,18 @@ def _readable(kind: Any) -> Any:
 
 def _require_inputs(name: str, function: Callable[..., Any], what: str, inputs: int) -> None:
     try:
-        inspect.signature(function).bind_partial(*range(inputs))
+        signature = inspect.signature(function)
+        signature.bind_partial(*range(inputs))
     except (TypeError, ValueError):
         raise UserError(f"{name} cannot be a {what}: that is a function of {inputs} positional arguments") from None
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    more = [p.name for p in signature.parameters.values() if p.kind in positional][inputs:]
+    needed = [m for m in more if signature.parameters[m].default is inspect.Parameter.empty]
+    if needed:
+        raise UserError(
+            f"{name} cannot be a {what}: that is a function of {inputs} positional arguments, and {needed[0]!r} is one"
+            " more; settings are keyword-only: write them after a *"
+        )
 
 
 def summary(target: object) -> str:

@@ -23,6 +23,7 @@ from rewardsmith.components import Choice, Chosen, Refers, Settings, summary
 from rewardsmith.engines import ModelSettings
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.problems import problems_of, shown
+from rewardsmith.rewards.component import Component
 
 
 class Recipe(Settings):
@@ -57,6 +58,23 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         UserError: when the file cannot be read, or an override cannot be understood.
     """
     return parse_recipe(load_table(path, overrides), source=str(path))
+
+
+def check_rewards(recipe: Recipe, source: str = "recipe") -> None:
+    """Make every reward once: what is wrong between the settings of one is found only then.
+
+    Raises:
+        RecipeError: with a problem for each reward that cannot be made.
+    """
+    problems = []
+    for path, table in _tables("", recipe):
+        if isinstance(table, Chosen) and re.fullmatch(r"stages\.\d+(\.validation)?\.reward", path):
+            try:
+                Component.root(table)
+            except UserError as error:
+                problems.append(Problem(path, str(error)))
+    if problems:
+        raise RecipeError(source, problems)
 
 
 def load_table(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

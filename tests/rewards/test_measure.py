@@ -31,11 +31,11 @@ def test_shares_are_of_the_rollouts_that_the_component_was_asked_about() -> None
     assert found == {
         "": Measured(
             "",
-            rollouts=5,  # of 8: one skipped, two dropped
+            rollouts=7,  # of 8: one skipped; two that were dropped had been asked about
             scored=2,
             mean=0.5,
             spread=0.5,
-            failed={"timeout": 2 / 5, "crashed": 1 / 5},
+            failed={"timeout": 2 / 7, "crashed": 1 / 7},
             skipped=1 / 8,
             dropped=2 / 8,
             flat=0.0,

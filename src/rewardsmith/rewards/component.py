@@ -158,12 +158,14 @@ class Component:
                 self._budget.spend(self.name, scores)
         else:
             scores = await self._called(_subset(group, chosen))
-        failure = next((score.failure for score in scores if failed(score)), None)
-        if self._failure.do == "stop" and failure is not None:
-            raise Halt(
-                f'the reward "{self.name}" could not score a rollout of {group.prompt.id!r}, and failure.do is "stop":'
-                f" {failure.kind}: {failure.detail}"
-            )
+        if self._failure.do == "stop":
+            for i, score in zip(chosen, scores, strict=True):
+                if score.failure is not None and failed(score):
+                    raise Halt(
+                        f'the reward "{self.name}" could not score a rollout of {group.prompt.id!r}, and failure.do is'
+                        f' "stop": {score.failure.kind}: {score.failure.detail}\n'
+                        f"The rollout begins: {group.rollouts[i].text[:300]!r}"
+                    )
         return scores
 
     async def _waited(self, group: RolloutGroup, chosen: Sequence[int]) -> Sequence[Score]:

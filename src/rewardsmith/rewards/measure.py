@@ -24,7 +24,7 @@ class Measured:
 
     Attributes:
         name: dotted, as in `Score.named_parts`; "" is the whole reward.
-        rollouts: how many it was asked about: all but those skipped or dropped.
+        rollouts: how many it was asked about: all but those skipped.
         scored: how many of them have a value.
         mean: of the values; None when there are none.
         spread: population standard deviation of the values; None when there are none.
@@ -126,7 +126,7 @@ class _Tally:
     def result(self, name: str) -> Measured:
         every = self.scored + self.failures.total()
         skipped, dropped = self.failures["skipped"], self.failures["dropped"]
-        asked = every - skipped - dropped
+        asked = every - skipped
         # By count, then by name: the order of the groups must not show.
         own = sorted((-n, kind) for kind, n in self.failures.items() if n and kind not in NOT_ASKED)
         return Measured(

@@ -7,7 +7,8 @@ import errno
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from traceback import walk_tb
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Protocol, get_args
 
@@ -170,12 +171,20 @@ def failure_of(error: BaseException) -> Failure:
         raise error
     kind = error.kind if isinstance(error, CannotScore) else _kind(error)
     try:
-        detail = str(error) if isinstance(error, CannotScore) else f"{type(error).__name__}: {error}"
+        detail = str(error) if isinstance(error, CannotScore) else f"{type(error).__name__}: {error}{_where(error)}"
     except Exception:  # noqa: BLE001 an exception's own __str__ may raise
         detail = type(error).__name__
     if kind not in get_args(FailureKind):
         return Failure("crashed", f"{kind!r} is no kind of failure: {detail}")
     return Failure(kind, detail)
+
+
+def _where(error: BaseException) -> str:
+    """Return the file and line that raised, the last one outside of this package and of installed ones."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    others = ("/site-packages/", "/rewardsmith/rewards/", "/lib/python")
+    own = [(file, line) for file, line in frames if not any(part in file for part in others)]
+    return f" ({PurePath(own[-1][0]).name}:{own[-1][1]})" if own else ""
 
 
 def _kind(error: BaseException) -> FailureKind:

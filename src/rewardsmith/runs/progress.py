@@ -75,6 +75,8 @@ class Progress:
                 self._validation = f"held out {value:.1%}" if 0 <= value <= 1 else f"held out {value:.3f}"
         shown = {name: value for name, value in update.metrics.items() if value or name != "reward/failed"}
         numbers = [form.format(shown[name]) for name, form in _SHOWN.items() if name in shown]
+        if shown.get("groups/kept") == 0:
+            numbers.append("no group to learn from")
         text = "  ".join([*numbers, self._validation]).strip()
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=update.step, numbers=text)

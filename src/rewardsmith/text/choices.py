@@ -35,7 +35,7 @@ def _patterns(letters: str) -> _Patterns:
         listed=re.compile(rf"(?<![A-Za-z0-9])\(?({upper})[).:]\s"),
         bold=re.compile(rf"\*\*\s?\(?({upper})(?:\)|\b)[.:]?(?:\s[^*\n]{{0,200}})?\*\*"),
         bracketed=re.compile(rf"\(({either})\)"),
-        named=re.compile(rf"\b(?i:option|choice|letter)\s+\(?({upper})\b(?!')"),
+        named=re.compile(rf"\b(?i:option|choice|letter|choose|chose|pick|select)\s+\(?({upper})\b(?!')"),
     )
 
 
@@ -43,9 +43,9 @@ def choice(text: str, letters: str = "ABCDE") -> str | None:
     r"""Return the letter that a text chooses; None when it chooses none, or more than one.
 
     The first of these that occurs decides: the last `\boxed{…}`; the last "answer is …"; a lone letter as the last
-    line; an answer of one line that begins with "B." or "(B)"; letters in bold; in brackets; after the word "option".
-    The article "A" and the pronoun "I" are not letters of an option. Except for boxes, only the last 200,000
-    characters are searched.
+    line; an answer of one line that begins with "B." or "(B)"; letters in bold; in brackets; after "option", "choose"
+    and the like. The article "A" and the pronoun "I" are not letters of an option. Except for boxes, only the last
+    200,000 characters are searched.
 
     Args:
         text: what the model wrote.

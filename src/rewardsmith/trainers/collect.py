@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rewardsmith.engines.protocol import Engine
-from rewardsmith.errors import UserError
+from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.protocol import Reward, parts_of
 from rewardsmith.trainers.protocol import Draws, derive
@@ -98,6 +98,7 @@ class Collector:
             missing = stage.prompts_per_step - len(found.kept)
             prompts = self._take(math.ceil(round(missing * select.oversample, 6)), found.counts)
             for scored in await self._write(prompts, step, found.rounds):
+                self._require_part(scored)
                 found.sampled.append(scored)
                 reason = rejection(scored, select, streams=self._streams, by_parts=self._by_parts)
                 if reason is None:
@@ -127,6 +128,14 @@ class Collector:
             version=step - 1,
             pause=self._pause,
         )
+
+    def _require_part(self, scored: ScoredGroup) -> None:
+        """Raise a `UserError` if `select.part` names no part; of a user's own reward that is known only now."""
+        part = self._stage.select.part
+        known = [name for name, _ in scored.scores[0].named_parts()]
+        if part and part not in known and any(score.ok for score in scored.scores):
+            hint = f"{nearest(part, known)} Known: {listing(known)}"
+            raise UserError(f'select.part = "{part}" is no part of the reward.{hint}')
 
     def _take(self, count: int, counts: Counter[str]) -> list[Prompt]:
         """Draw prompts that are short enough."""

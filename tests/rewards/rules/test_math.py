@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rewardsmith import Message, Prompt
 from rewardsmith.rewards import CannotScore
+from rewardsmith.rewards.rules import math
 from rewardsmith.rewards.rules.math_bounds import beyond
 from tests.rewards.rules.ask import problem, value
 
@@ -383,3 +385,11 @@ def test_a_set_has_no_order_and_white_space_no_meaning(members: list[str], comma
 )
 def test_spaces_and_order_of_terms(answer: str) -> None:
     assert value("math", f"\\boxed{{{answer}}}", "x^2+2x+1") == 1.0
+
+
+@pytest.mark.parametrize(("last", "verdict"), [("4", 1.0), ("5", 0.0)])
+def test_white_space_in_a_matrix_says_nothing(last: str, verdict: float) -> None:
+    gold = r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"
+    for inner in (rf"1 & 2 \\3 & {last}", rf"1&2\\3&{last}"):
+        answer = rf"\boxed{{\begin{{pmatrix}}{inner}\end{{pmatrix}}}}"
+        assert math(Prompt("p", [Message("user", "?")], answer=gold), answer) == verdict

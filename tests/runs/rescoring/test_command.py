@@ -198,3 +198,24 @@ def test_stopping_without_a_file_says_how_to_keep_something(place: Path) -> None
     assert stopped.returncode == 130
     assert "Nothing was kept: with --out FILE the same command goes on" in stopped.stderr
     assert stopped.stdout == ""
+
+
+def test_a_pipe_gets_whole_numbers_and_the_cause_of_failures(tmp_path: Path) -> None:
+    rows = [{"id": str(i), "prompt": "?", "responses": ["1", "2"]} for i in range(3)]  # no answer to compare with
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "reward.toml").write_text('type = "clip"\nlow = 0.0\nreward = { type = "rule", rule = "exact" }\n')
+    done = command(tmp_path, "rows.jsonl", "--reward", "reward.toml")
+    assert done.returncode == 0, done.stderr
+    assert "invalid 100%" in done.stdout
+    assert "…" not in done.stdout
+    assert "raw invalid, the first: the prompt '0' has no answer to compare with" in done.stdout
+
+
+def test_a_reward_that_stops_shows_what_was_scored(tmp_path: Path) -> None:
+    rows = [{"id": str(i), "prompt": "?", "responses": ["1"] * 8} for i in range(60)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "reward.toml").write_text('type = "rule"\nrule = "exact"\n')
+    done = command(tmp_path, "rows.jsonl", "--reward", "reward.toml", "--at-once", "1")
+    assert done.returncode == 2
+    assert "failure.share" in done.stderr
+    assert "reward invalid, the first: the prompt" in done.stdout

@@ -10,6 +10,7 @@ from pydantic import Field
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.normalised import normal
 from rewardsmith.rewards.rules.settings import Final, spoken
+from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.text.answers import boxed, stated, tagged
 from rewardsmith.text.choices import choice as chosen
 from rewardsmith.types import Prompt
@@ -43,7 +44,7 @@ def choice(
 
 def _options(prompt: Prompt, letters: str) -> dict[str, str]:
     """Return the texts of the options by letter; empty when the prompt does not give them."""
-    given: Any = prompt.info.get("choices", prompt.info.get("options"))
+    given: Any = extra(prompt, "choices", extra(prompt, "options"))
     if isinstance(given, Mapping) and {"label", "text"} <= set(given):
         labels, texts = given["label"], given["text"]
         if isinstance(labels, list | tuple) and isinstance(texts, list | tuple) and len(labels) == len(texts):

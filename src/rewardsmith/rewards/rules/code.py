@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.rewards.sandbox import BrokenTestsError, Isolation, Limits, SandboxError, SandboxGoneError, probe
 from rewardsmith.rewards.sandbox.cases import Tests, read_tests
 from rewardsmith.rewards.sandbox.compare import Comparison
@@ -60,9 +61,11 @@ def code(
 
     Tests are `prompt.info["tests"]`, or else the prompt's answer; docs/code.md has their shapes.
     """
-    given = prompt.info.get("tests", prompt.answer)
+    given = extra(prompt, "tests", prompt.answer)
     if given is None:
-        raise CannotScore("invalid", f"the prompt {prompt.id!r} has no tests, neither as answer nor in info")
+        raise CannotScore(
+            "invalid", f'the prompt {prompt.id!r} has no tests: neither an answer, nor "tests" in info or extra_info'
+        )
     try:
         tests = read_tests(given)
         program = extract(text, unfenced=unfenced)
@@ -126,6 +129,8 @@ def extract(text: str, *, unfenced: bool = True) -> str:
     mark, lines, inside = "", list[str](), False
     for line in text.split("\n"):
         label = _fence(line)
+        if label is None and not inside:
+            label = _fence_behind(line)
         if label is None or (inside and label not in ("", *_MARKS)):
             lines.append(line)
         elif inside and not label:
@@ -142,6 +147,13 @@ def extract(text: str, *, unfenced: bool = True) -> str:
             if label in wanted:
                 return textwrap.dedent(body) if len(body) <= LARGEST else body
     return text if unfenced and not blocks else ""
+
+
+def _fence_behind(line: str) -> str | None:
+    """Return the mark of a fence that opens at the end of a line, as in "Sure: ```python"; None for any other line."""
+    _, fence, mark = line.rpartition("```")
+    mark = mark.strip().lower()
+    return mark if fence and mark in _MARKS else None
 
 
 def _fence(line: str) -> str | None:

@@ -19,7 +19,8 @@ _REPLACED = {
 }  # fmt: skip
 _REPLACE = re.compile("|".join(re.escape(sign) for sign in sorted(_REPLACED, key=len, reverse=True)))
 _DROPPED = re.compile(
-    r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|limits|quad|qquad)(?![A-Za-z])|\\[,;:!]|\\ |~|\\[\[\]()](?![0-9])"
+    r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|limits|quad|qquad)(?![A-Za-z])|(?<!\\)\\[,;:! ]|~"
+    r"|\\[\[\]()](?![0-9])"
     r"|\^\s?(?:\\circ(?![A-Za-z])|\{\s?\\circ\s?\})(?:\s?[CF]\b)?|°(?:\s?[CF]\b)?|\bU\+00B0"
 )
 _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.types import Prompt
+
+
+def extra(prompt: Prompt, name: str, default: Any = None) -> Any:
+    """Return what came with a prompt beside its answer: in `info`, or in verl's column `extra_info` inside it."""
+    inner = prompt.info.get("extra_info")
+    nested = inner.get(name, default) if isinstance(inner, Mapping) else default
+    return prompt.info.get(name, nested)
 
 
 def truth(prompt: Prompt) -> str:

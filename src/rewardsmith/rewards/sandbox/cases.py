@@ -123,6 +123,8 @@ def read_tests(given: object) -> Tests:
         return _read_sources({"test_list": given})
     if all(isinstance(entry, Mapping) and "input" in entry and "output" in entry for entry in given):
         pairs = {"inputs": [entry["input"] for entry in given], "outputs": [entry["output"] for entry in given]}
+        if any(entry.get("testtype") == "functional" and not entry.get("fn_name") for entry in given):
+            raise BrokenTestsError('a test calls a function ("functional"), but there is no fn_name that says which')
         return _read_table({**pairs, "fn_name": given[0].get("fn_name")})
     raise BrokenTestsError(f"these tests have no known shape: give {SHAPES}")
 

@@ -16,11 +16,12 @@ from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.choice import find_reward
 from rewardsmith.runs.rescoring.compare import Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores, Maker
-from rewardsmith.runs.rescoring.rescore import Interrupted, rescore
+from rewardsmith.runs.rescoring.rescore import Halted, Interrupted, Rescored, rescore
 from rewardsmith.runs.rescoring.stored import StoredRollouts, Wanted
 from rewardsmith.runs.rescoring.tables import as_json, as_tables
 
 KINDS = ("train", "validation")
+WIDE = 200
 
 
 def wanted(
@@ -80,18 +81,28 @@ def score_stored(
         raise UserError("--fresh is about the file of --out: name one, or leave it out")
     rollouts = StoredRollouts(path, groups)
     chosen = find_reward(reward, overrides)
-    rescored = rescore(
-        rollouts,
-        chosen,
-        progress=Progress(Console(stderr=True)),
-        kept=None if out is None else KeptScores(out, Maker.of(chosen), rollouts.files, fresh=fresh),
-        comparison=None if show is None else Comparison(show),
-        at_once=at_once,
-    )
+    try:
+        rescored = rescore(
+            rollouts,
+            chosen,
+            progress=Progress(Console(stderr=True)),
+            kept=None if out is None else KeptScores(out, Maker.of(chosen), rollouts.files, fresh=fresh),
+            comparison=None if show is None else Comparison(show),
+            at_once=at_once,
+        )
+    except Halted as stopped:
+        if stopped.rescored.groups:
+            _print(stopped.rescored, json)
+        raise
+    _print(rescored, json)
+
+
+def _print(rescored: Rescored, json: bool) -> None:
     if json:
         sys.stdout.write(jsonlib.dumps(as_json(rescored), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
         return
-    console = Console(highlight=False)
+    # A file or a pipe has no width of its own, and a number that is cut off says nothing.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
     for shown in as_tables(rescored):
         console.print(shown, soft_wrap=isinstance(shown, Text))
 

@@ -26,7 +26,7 @@ from rewardsmith.runs.rescoring.compare import Compared, Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores
 from rewardsmith.runs.rescoring.stored import Stored, StoredRollouts
 from rewardsmith.trainers.protocol import Update
-from rewardsmith.types import ScoredGroup
+from rewardsmith.types import NOT_ASKED, ScoredGroup
 
 HELD = 8
 """How many times the groups in flight may be held back, finished, because an earlier one is not."""
@@ -50,6 +50,7 @@ class Rescored:
         at_once: how many groups were scored at the same time.
         rollouts_per_second: scored now; None when there were none.
         compared: against the stored rewards; None unless that was asked for.
+        details: what the first failure of each component and kind said, by `component kind`.
     """
 
     groups: int
@@ -59,6 +60,19 @@ class Rescored:
     at_once: int
     rollouts_per_second: float | None
     compared: Compared | None
+    details: Mapping[str, str]
+
+
+class Halted(Halt):
+    """The reward wants to stop.
+
+    Attributes:
+        rescored: what had been scored by then.
+    """
+
+    def __init__(self, text: str, rescored: Rescored) -> None:
+        super().__init__(text)
+        self.rescored = rescored
 
 
 def rescore(
@@ -96,7 +110,8 @@ def rescore(
     except KeyboardInterrupt:
         raise Interrupted(f"stopped after {tally.groups} groups. {tally.remedy()}") from None
     except Halt as error:
-        raise Halt(f"{error}\nThat was after {tally.groups} groups. {tally.remedy()}") from None
+        text = f"{error}\nThat was after {tally.groups} groups. {tally.remedy()}"
+        raise Halted(text, tally.result(latencies(reward), at_once)) from None
     return tally.result(latencies(reward), at_once)
 
 
@@ -155,6 +170,7 @@ class _Tally:
         self._measures = Measures()
         self._rollouts = self._failed = self._before = 0
         self._begun = self._ended = 0.0
+        self._details: dict[str, str] = {}
         self.groups = self.resumed = 0
 
     def replayed(self, stored: Iterator[Stored]) -> Iterator[Stored]:
@@ -181,6 +197,10 @@ class _Tally:
         self._rollouts += len(scored.scores)
         self._failed += sum(not score.ok for score in scored.scores)
         self._measures.add(scored)
+        for whole in scored.scores:
+            for name, part in (("reward", whole), *whole.named_parts()):
+                if part.failure is not None and part.failure.kind not in NOT_ASKED and not part.parts:
+                    self._details.setdefault(f"{name} {part.failure.kind}", part.failure.detail)
         if self._comparison is not None:
             assert item.scores is not None
             self._comparison.add(item.group, item.scores, scored.scores)
@@ -199,7 +219,8 @@ class _Tally:
             seconds={name: quantiles(taken) for name, taken in seconds.items()},
             at_once=at_once,
             rollouts_per_second=now / max(1e-9, self._ended - self._begun) if now else None,
-            compared=None if self._comparison is None else self._comparison.result(),
+            compared=None if self._comparison is None or not self.groups else self._comparison.result(),
+            details=dict(self._details),
         )
 
 

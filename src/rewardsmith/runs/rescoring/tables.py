@@ -15,6 +15,9 @@ from rewardsmith.rewards.measure import Measured
 from rewardsmith.runs.rescoring.compare import Compared, Turn
 from rewardsmith.runs.rescoring.rescore import Rescored
 
+DETAIL = 300
+"""Characters shown of what a failure said."""
+
 TEXT = 60
 """Characters shown of a rollout, from its beginning."""
 
@@ -32,6 +35,7 @@ def as_json(rescored: Rescored) -> dict[str, Any]:
         "parts": {name: one for name, one in measured.items() if name},
         "at_once": rescored.at_once,
         "rollouts_per_second": rescored.rollouts_per_second,
+        "details": {what: printable(said, DETAIL) for what, said in rescored.details.items()},
     }
     if rescored.compared is not None:
         compared = asdict(rescored.compared)
@@ -44,6 +48,8 @@ def as_json(rescored: Rescored) -> dict[str, Any]:
 def as_tables(rescored: Rescored) -> Iterator[RenderableType]:
     """Yield what to print, in order."""
     yield _components(rescored)
+    for what, said in rescored.details.items():
+        yield Text(f"{printable(what, 100)}, the first: {printable(said, DETAIL)}")
     yield Text(_pace(rescored))
     if rescored.compared is not None:
         yield from _comparison(rescored.compared)
