@@ -1,6 +1,5 @@
 """The code rule: tests in every shape, programs that are right, wrong or dishonest, and failures that are not zeros."""
 
-import asyncio
 import json
 import sys
 from itertools import pairwise
@@ -10,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith import Message, Prompt, UserError
+from rewardsmith import Message, Prompt
 from rewardsmith.components import settings_of
-from rewardsmith.rewards import CannotScore, make_reward
+from rewardsmith.rewards import CannotScore
 from rewardsmith.rewards.rules import NEEDS, RULES
 from rewardsmith.rewards.rules.code import LARGEST, choose, code, extract
 from rewardsmith.rewards.sandbox import Sandbox, run
-from rewardsmith.rewards.tree import check
 from tests.rewards.rules.cheats import CHEATS
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
@@ -104,7 +102,7 @@ def test_every_shape(tests: Any, right: str, other: str, share: float, form: str
 
 
 BROKEN = {
-    "nothing": (None, "has no tests"),
+    "nothing": (None, "there are no tests"),
     "an empty list": ([], "there are no tests"),
     "no JSON": ("assert f(1) == 2", "no JSON"),
     "a number": (3, "there are no tests"),
@@ -383,26 +381,3 @@ def test_huge_answers_are_wrong_and_soon_read() -> None:
 def test_the_rule_is_listed_with_its_settings() -> None:
     assert RULES["code"] is code
     assert NEEDS["code"].deadline > settings_of(code)().total
-
-
-def test_what_cannot_work_is_said_before_the_first_step() -> None:
-    table = {"type": "rule", "rule": {"type": "code", "total": 90.0}}
-    with pytest.raises(UserError, match=r"total = 90 s for the tests, but the rule's deadline is 60 s"):
-        asyncio.run(check(make_reward(table)))
-    asyncio.run(check(make_reward(table | {"deadline": 120.0})))
-
-
-@pytest.mark.parametrize("lead", ["Sure: ", "</think>", "Here it is, as asked:\t"])
-def test_a_fence_may_open_behind_words(lead: str) -> None:
-    assert extract(f"{lead}```python\nx = 1\n```\nDone.") == "x = 1"
-
-
-def test_tests_that_call_a_function_without_its_name_are_invalid() -> None:
-    tests = [{"input": "[1, 2]\n3", "output": "4", "testtype": "functional"}]
-    with pytest.raises(CannotScore, match="no fn_name"):
-        code(Prompt("p", [Message("user", "?")], answer=tests), "```python\nx = 1\n```")
-
-
-def test_tests_may_lie_in_the_extra_info_of_a_row() -> None:
-    prompt = Prompt("p", [Message("user", "?")], info={"extra_info": {"tests": ["assert add(1, 2) == 3"]}})
-    assert code(prompt, "```python\ndef add(a, b):\n    return a + b\n```") == 1.0

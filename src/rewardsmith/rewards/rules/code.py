@@ -61,13 +61,8 @@ def code(
 
     Tests are `prompt.info["tests"]`, or else the prompt's answer; docs/code.md has their shapes.
     """
-    given = extra(prompt, "tests", prompt.answer)
-    if given is None:
-        raise CannotScore(
-            "invalid", f'the prompt {prompt.id!r} has no tests: neither an answer, nor "tests" in info or extra_info'
-        )
     try:
-        tests = read_tests(given)
+        tests = read_tests(extra(prompt, "tests", prompt.answer))
         program = extract(text, unfenced=unfenced)
         if not program.strip() or len(program) > LARGEST:
             return 0.0

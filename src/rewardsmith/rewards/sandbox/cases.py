@@ -118,7 +118,7 @@ def read_tests(given: object) -> Tests:
     if isinstance(given, Mapping):
         return _read_table(given)
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-        raise BrokenTestsError(f"there are no tests: give {SHAPES}")
+        raise BrokenTestsError(f'there are no tests, neither as answer nor as info["tests"]: give {SHAPES}')
     if all(isinstance(entry, str) for entry in given):
         return _read_sources({"test_list": given})
     if all(isinstance(entry, Mapping) and "input" in entry and "output" in entry for entry in given):
