@@ -195,6 +195,11 @@ def test_a_running_window_changes_between_steps_only_and_is_saved(tmp_path: Path
     (tmp_path / "saved" / "a" / "window.json").write_text('["x"]')
     with pytest.raises(UserError, match="does not hold a list of numbers"):
         load(windowed(), tmp_path / "saved")
+    for damage in ("not JSON", None):  # a torn file, and one that is gone
+        file = tmp_path / "saved" / "a" / "window.json"
+        _ = file.unlink() if damage is None else file.write_text(damage)
+        with pytest.raises(UserError, match=r'the reward "a" could not go on from'):
+            load(windowed(), tmp_path / "saved")
 
 
 # ---- odd rewards ---------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def failure_of(error: BaseException) -> Failure:
     kind = error.kind if isinstance(error, CannotScore) else _kind(error)
     try:
         detail = str(error) if isinstance(error, CannotScore) else f"{type(error).__name__}: {error}{_where(error)}"
-    except Exception:  # noqa: BLE001 an exception's own __str__ may raise
+    except (Exception, SystemExit):  # noqa: BLE001 an exception's own __str__ may raise
         detail = type(error).__name__
     if kind not in get_args(FailureKind):
         return Failure("crashed", f"{kind!r} is no kind of failure: {detail}")

@@ -6,7 +6,9 @@ A `Composed` reward maps the name of each part to the `Component` that stands th
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,15 +94,32 @@ def save(root: Component, folder: Path) -> None:
     """Write the state of every online reward of a tree, each into a folder of its own."""
     for path, component in walk(root):
         if hasattr(component.reward, "save"):
-            (folder / (path or "reward")).mkdir(parents=True)
-            component.reward.save(folder / (path or "reward"))
+            place = folder / (path or "reward")
+            place.mkdir(parents=True)
+            with _told(component, "save what it has learned"):
+                component.reward.save(place)
 
 
 def load(root: Component, folder: Path) -> None:
     """Take over what `save` wrote; a reward that is new since then starts afresh."""
     for path, component in walk(root):
-        if hasattr(component.reward, "load") and (folder / (path or "reward")).is_dir():
-            component.reward.load(folder / (path or "reward"))
+        place = folder / (path or "reward")
+        if hasattr(component.reward, "load") and place.is_dir():
+            with _told(component, f"go on from {place}"):
+                component.reward.load(place)
+
+
+@contextmanager
+def _told(component: Component, what: str) -> Iterator[None]:
+    """Say which reward could not do what, whatever its own code raises; a full disk is told by whoever writes to it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(f'the reward "{component.name}" could not {what}: {failure_of(error).detail}') from error
 
 
 def latencies(root: Component) -> dict[str, list[float]]:
