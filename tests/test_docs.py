@@ -29,7 +29,7 @@ def blocks(page: str, language: str) -> list[str]:
     return [re.sub(rf"^{indent}", "", body, flags=re.M) for indent, body in found]
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/rewards.md"])
 def test_python_in_the_documents_runs(page: str) -> None:
     assert blocks(page, "python")
     for block in blocks(page, "python"):

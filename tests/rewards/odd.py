@@ -166,3 +166,20 @@ class Poisoned:
 class HangsWhenChecked(Poisoned):
     async def check(self) -> None:
         await asyncio.sleep(3600)
+
+
+class Dense:
+    """Gives a reward per token."""
+
+    async def score(self, group: RolloutGroup) -> Any:
+        return [Score(3.0, token_values=[1.0, 2.0]) for _ in group.rollouts]
+
+
+class SlowWithOwnDeadline:
+    """Takes longer than we would wait, and says that it looks after that itself."""
+
+    deadline = 5.0
+
+    async def score(self, group: RolloutGroup) -> Any:
+        await asyncio.sleep(0.1)
+        return [Score(1.0) for _ in group.rollouts]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith import ScoredGroup, UserError
+from rewardsmith import Rollout, RolloutGroup, ScoredGroup, UserError
 from rewardsmith.rewards import Component, Halt, make_reward, patience
 from rewardsmith.rewards.tree import check, latencies, learn, load, save, walk
 from tests.rewards.stubs import Flaky, given, group, said, values
@@ -318,3 +318,18 @@ def test_the_other_reward_steps_in_for_a_service_that_stays_away() -> None:
     table = {"type": FLAKY, "after": 10**6, "failure": {"wait": 0.1, "do": "use", "instead": given("y")}}
     assert values(table, {"y": 3}) == [3]
     assert feed(make_reward(given("v", failure={"do": "use", "instead": given("p")})), ["timeout"] * 99) == 32
+
+
+def test_a_reward_with_a_deadline_of_its_own_is_left_to_it() -> None:
+    assert values(odd("SlowWithOwnDeadline", failure={"deadline": 0.01}), {}) == [1.0]
+
+
+def test_rewards_per_token_are_scaled_and_cannot_be_shifted() -> None:
+    prompt = group({}).prompt
+    made = RolloutGroup(prompt, [Rollout("ab", [1, 2])])
+    (score,) = asyncio.run(make_reward({"type": "scale", "factor": 2.0, "reward": odd("Dense")}).score(made))
+    assert score.value == 6.0
+    assert score.token_values.tolist() == [2.0, 4.0]
+    shifted = {"type": "scale", "offset": 1.0, "reward": odd("Dense")}
+    (score,) = asyncio.run(make_reward(shifted).score(made))
+    assert score.failure.kind == "invalid"
