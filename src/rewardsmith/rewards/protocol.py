@@ -173,7 +173,7 @@ def failure_of(error: BaseException) -> Failure:
     try:
         detail = str(error) if isinstance(error, CannotScore) else f"{type(error).__name__}: {error}{_where(error)}"
     except (Exception, SystemExit):  # noqa: BLE001 an exception's own __str__ may raise
-        detail = type(error).__name__
+        detail = f"{type(error).__name__} that cannot be shown"
     if kind not in get_args(FailureKind):
         return Failure("crashed", f"{kind!r} is no kind of failure: {detail}")
     return Failure(kind, detail)
