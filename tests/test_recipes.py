@@ -71,7 +71,7 @@ def test_a_recipe_runs_from_end_to_end(path: Path, tmp_path: Path) -> None:
         if stage.name != "sft":
             assert (folder / "rollouts" / f"{stage.settings.name}.jsonl").stat().st_size  # type: ignore[attr-defined]
     for name in recipe.models:
-        scalar = recipe.models[name].head == "scalar"
+        scalar = recipe.models[name].settings.head == "scalar"
         kind = AutoModelForSequenceClassification if scalar else AutoModelForCausalLM
         model = kind.from_pretrained(folder / "models" / name)
         assert AutoTokenizer.from_pretrained(folder / "models" / name).vocab_size > 0

@@ -75,11 +75,11 @@ class Refers:
 
     Attributes:
         table: of the recipe.
-        head: the head that a model must have here; "" for any.
+        offer: what a model must be able to do here: `learn`, `value`, `ask`, `rate` or `embed`; "" for any.
     """
 
     table: str
-    head: str = ""
+    offer: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from rewardsmith.components import Choice, Chosen, Refers, Settings, summary
-from rewardsmith.engines import ModelSettings
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.problems import problems_of, shown
 from rewardsmith.rewards.component import Component
@@ -34,7 +33,9 @@ class Recipe(Settings):
     workers: int | None = Field(
         default=None, ge=1, description="processes that run rules; not set: one for each CPU core"
     )
-    models: dict[str, ModelSettings] = Field(default={}, description="the models that take part, by name")
+    models: dict[str, Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]] = Field(
+        default={}, description="the models that take part, by name"
+    )
     data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))]] = Field(
         default={}, description="where prompts and demonstrations come from, by name"
     )
@@ -213,6 +214,15 @@ def places(table: Settings | Chosen) -> Iterator[tuple[str, Settings | Chosen]]:
     return _tables("", table)
 
 
+_OFFERS = {
+    "learn": 'a model in this process with head = "language"',
+    "value": 'a model in this process with head = "scalar"',
+    "ask": 'a model that writes: one with head = "language", or a server that serves = "chat"',
+    "rate": 'a model that gives a number: one with head = "scalar", or a server that serves = "classify" or "score"',
+    "embed": 'a model that gives vectors: type = "sentences", or a server that serves = "embed"',
+}
+
+
 def _dangling(recipe: Recipe) -> Iterator[Problem]:
     """Yield a problem for every setting that names a model or a data source that the recipe does not have."""
     for path, table in _tables("", recipe):
@@ -221,10 +231,8 @@ def _dangling(recipe: Recipe) -> Iterator[Problem]:
                 if not isinstance(mark, Refers) or value is None:
                     continue
                 known = getattr(recipe, mark.table)
-                if value in known and mark.head and known[value].head != mark.head:
-                    message = (
-                        f'needs a model with head = "{mark.head}"; models.{value} has head = "{known[value].head}"'
-                    )
+                if value in known and mark.offer and mark.offer not in known[value].settings.offers:
+                    message = f"needs {_OFFERS[mark.offer]}; models.{value} is another"
                     yield Problem(f"{path}.{name}", message, shown(value))
                 elif value not in known:
                     message = (
@@ -254,11 +262,12 @@ def _unfit_names(recipe: Recipe) -> Iterator[Problem]:
 
 def _circles(recipe: Recipe) -> Iterator[Problem]:
     """Yield a problem for every model that is, in the end, a copy of itself."""
-    for name, settings in recipe.models.items():
-        origin, seen = settings.copy_of, {name}
-        while origin in recipe.models and origin not in seen:
+    copies = {name: getattr(model.settings, "copy_of", None) for name, model in recipe.models.items()}
+    for name, origin in copies.items():
+        seen = {name}
+        while origin in copies and origin not in seen:
             seen.add(origin)
-            origin = recipe.models[origin].copy_of
+            origin = copies[origin]
         if origin in seen:
             yield Problem(
                 f"models.{name}.copy_of", "is a copy of itself in the end: one must have an init", shown(origin)

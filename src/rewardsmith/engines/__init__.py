@@ -1,5 +1,13 @@
-"""What runs a model: `protocol.py` is the seam, `embedded/` runs Hugging Face models in this process."""
+"""What runs a model. `MODELS` are the kinds that a `[models.NAME]` table can be; importing this loads no torch."""
 
-from rewardsmith.engines.settings import ModelSettings, OptimizerSettings
+from rewardsmith.components import Settings
+from rewardsmith.engines.settings import ManagedSettings, ModelSettings, SentenceSettings, ServerSettings
 
-__all__ = ["ModelSettings", "OptimizerSettings"]
+MODELS: dict[str, type[Settings]] = {
+    "embedded": ModelSettings,
+    "server": ServerSettings,
+    "managed": ManagedSettings,
+    "sentences": SentenceSettings,
+}
+
+__all__ = ["MODELS", "ModelSettings"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -20,7 +20,7 @@ class LoraSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """One model that takes part in a run."""
+    """A model in this process: any Hugging Face causal language model, on a CPU or one GPU."""
 
     init: str | None = Field(
         default=None,
@@ -51,6 +51,15 @@ class ModelSettings(Settings):
         default=False, description="gradient checkpointing: less memory, a third more time when learning"
     )
 
+    sleeps: bool = Field(
+        default=False, description="give the device back while other models that sleep too are at work"
+    )
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """What may be asked of it; see `Refers`."""
+        return frozenset({"learn", "ask"} if self.head == "language" else {"value", "rate"})
+
     @model_validator(mode="after")
     def _begins_somewhere(self) -> ModelSettings:
         if (self.init is None) == (self.copy_of is None):
@@ -59,6 +68,102 @@ class ModelSettings(Settings):
             # A checkpoint holds the adapter alone, and what was copied may have changed when the run goes on.
             raise ValueError("a copy cannot have an adapter: train all its weights, or give it an init")
         return self
+
+
+class ClientSettings(Settings):
+    """How a server is spoken to, whoever started it."""
+
+    serves: Literal["chat", "classify", "score", "embed"] = Field(
+        default="chat", description="what is asked of it: answers, one number per conversation, or vectors"
+    )
+    key_from: str | None = Field(
+        default=None, min_length=1, description="environment variable that holds the API key; not set: none is sent"
+    )
+    version: str = Field(
+        default="", description="part of the model's identity in the verdict cache: change it when the weights change"
+    )
+    concurrency: int = Field(default=64, ge=1, description="requests in flight at a time, for each address")
+    requests_per_minute: float | None = Field(default=None, gt=0, description="at most so many, for each address")
+    tokens_per_minute: float | None = Field(
+        default=None, gt=0, description="read and written tokens, at most so many, for each address"
+    )
+    connect: float = Field(default=10.0, gt=0, description="seconds until a connection must stand")
+    first_byte: float | None = Field(
+        default=None, gt=0, description="seconds until an answer must begin; not set: only the deadline counts"
+    )
+    retries: int = Field(default=5, ge=0, description="times that a request is sent again after a passing fault")
+    backoff: float = Field(default=0.5, gt=0, description="seconds before the first of them; doubled for each further")
+    longest_backoff: float = Field(default=30.0, gt=0, description="the pause does not grow beyond this")
+    body: dict[str, Any] = Field(
+        default={}, description="further fields of each request, such as chat_template_kwargs or reasoning_effort"
+    )
+    price_in: float = Field(default=0.0, ge=0, description="cost of a million tokens read")
+    price_out: float = Field(default=0.0, ge=0, description="cost of a million tokens written")
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """What may be asked of it; see `Refers`."""
+        return frozenset({"chat": {"ask"}, "classify": {"rate"}, "score": {"rate"}, "embed": {"embed"}}[self.serves])
+
+
+class ServerSettings(ClientSettings):
+    """A model behind one or several OpenAI-compatible servers that are already running."""
+
+    urls: list[Annotated[str, Field(pattern=r"^https?://[^\s]+$")]] = Field(
+        min_length=1, description="base addresses such as http://localhost:8000/v1; the load is shared among them"
+    )
+    model: str | None = Field(
+        default=None, min_length=1, description="as the server names it; not set: the only one that it has"
+    )
+    sleeps: bool = Field(default=False, description="call the server's /sleep and /wake_up around its work (vLLM)")
+
+
+class ManagedSettings(ClientSettings):
+    """A model behind a server that the run starts, waits for and stops."""
+
+    command: str | list[str] = Field(
+        description="vllm, sglang or transformers; or a command of your own as a list, with {model}, {port}, {host}"
+    )
+    model: str = Field(min_length=1, description="a Hugging Face folder or id")
+    python: str | None = Field(
+        default=None, min_length=1, description="interpreter of the server's own environment; not set: this one"
+    )
+    arguments: list[str] = Field(default=[], description="further arguments of the command")
+    environment: dict[str, str] = Field(default={}, description="further environment variables of the server")
+    devices: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None, description="GPUs that the server may see; not set: all"
+    )
+    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that one copy of the model is split over")
+    memory: float | None = Field(
+        default=None, gt=0, le=1, description="share of the GPU's memory that it may take; not set: the server's own"
+    )
+    max_length: int | None = Field(default=None, ge=1, description="longest prompt and answer together, in tokens")
+    port: int | None = Field(
+        default=None, ge=1, lt=65536, description="not set: any free one. A healthy server on it is used as it is"
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="address that the server listens on")
+    ready_within: float = Field(default=600.0, gt=0, description="seconds until it must be healthy")
+    restarts: int = Field(default=2, ge=0, description="times that it is started again when it dies during the run")
+    sleeps: bool = Field(default=False, description="let the server sleep while others are at work (vLLM)")
+
+
+class SentenceSettings(Settings):
+    """A sentence-transformers model in this process."""
+
+    init: str = Field(min_length=1, description="a sentence-transformers folder, or a Hugging Face id")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU if there is one")
+    batch_size: int = Field(default=64, ge=1, description="texts in one pass")
+    max_tokens: int | None = Field(default=None, ge=1, description="texts are cut here; not set: the model's own limit")
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """What may be asked of it; see `Refers`."""
+        return frozenset({"embed"})
+
+    @property
+    def sleeps(self) -> bool:
+        """It is small: it stays where it is."""
+        return False
 
 
 class OptimizerSettings(Settings):

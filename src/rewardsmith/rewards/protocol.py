@@ -12,6 +12,7 @@ from traceback import walk_tb
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Protocol, get_args
 
+from rewardsmith.asking import CannotAnswer
 from rewardsmith.errors import UserError
 from rewardsmith.types import Failure, FailureKind, RolloutGroup, Score, ScoredGroup
 
@@ -169,14 +170,15 @@ def failure_of(error: BaseException) -> Failure:
         error = (halt or error).exceptions[0]
     if isinstance(error, Halt):
         raise error
-    kind = error.kind if isinstance(error, CannotScore) else _kind(error)
+    said = isinstance(error, CannotScore | CannotAnswer)
+    kind = error.kind if isinstance(error, CannotScore | CannotAnswer) else _kind(error)
     try:
-        detail = str(error) if isinstance(error, CannotScore) else f"{type(error).__name__}: {error}{_where(error)}"
+        detail = str(error) if said else f"{type(error).__name__}: {error}{_where(error)}"
     except (Exception, SystemExit):  # noqa: BLE001 an exception's own __str__ may raise
         detail = f"{type(error).__name__} that cannot be shown"
     if kind not in get_args(FailureKind):
         return Failure("crashed", f"{kind!r} is no kind of failure: {detail}")
-    return Failure(kind, detail)
+    return Failure(kind, detail, error.attempts if isinstance(error, CannotAnswer) else 1)
 
 
 def _where(error: BaseException) -> str:

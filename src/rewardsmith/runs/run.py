@@ -11,6 +11,7 @@ from typing import Any
 from rewardsmith.components import Chosen, import_name
 from rewardsmith.data import Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.files import new_folder, writing
 from rewardsmith.recipe import Recipe, explain
@@ -67,7 +68,8 @@ class Run:
     def engine(self, name: str) -> EmbeddedEngine:
         """Return a model of the recipe, loaded when it is first asked for, with the weights of the last checkpoint."""
         if name not in self._engines:
-            settings = self.recipe.models[name]
+            settings = self.recipe.models[name].settings
+            assert isinstance(settings, ModelSettings)  # the recipe was checked
             self._progress.say(f"loading {name}: {settings.init or 'a copy of ' + str(settings.copy_of)}")
             if settings.copy_of is not None:
                 engine = self.engine(settings.copy_of).copy(settings, name=name)

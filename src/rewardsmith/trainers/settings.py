@@ -11,9 +11,9 @@ from rewardsmith.engines.protocol import Sampling
 from rewardsmith.engines.settings import OptimizerSettings
 from rewardsmith.rewards.failures import in_place
 
-ModelName = Annotated[str, Refers("models", head="language")]
-OptionalModelName = Annotated[str | None, Refers("models", head="language")]
-CriticName = Annotated[str, Refers("models", head="scalar")]
+ModelName = Annotated[str, Refers("models", offer="learn")]
+OptionalModelName = Annotated[str | None, Refers("models", offer="learn")]
+CriticName = Annotated[str, Refers("models", offer="value")]
 DataName = Annotated[str, Refers("data")]
 RewardChoice = Annotated[Chosen, in_place()]
 

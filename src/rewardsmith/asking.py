@@ -1,0 +1,177 @@
+"""What may be asked of a model, and what comes back: the seam between rewards and whatever runs a model.
+
+Rewards know models by the names that a recipe gives them, and get them from the trainer (`Models`). A model answers
+questions (`Asked`), gives a conversation a number (`Rater`), or turns texts into vectors (`Embedder`); a server may do
+all three. What cannot be answered is a `CannotAnswer` with a kind, never a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rewardsmith.types import FailureKind, Message
+
+Conversation = Sequence[Message]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request for one text.
+
+    Attributes:
+        prompt: a conversation, to which the model's chat template is applied; or text that is continued as it is.
+        temperature: 0 is greedy.
+        top_p: keep the likeliest tokens of this total probability.
+        max_tokens: longest answer.
+        stop: texts that end it; they are not part of it.
+        seed: of the sampling, where a model takes one.
+        attempt: which try this is, from 0. It changes nothing but the identity of the question: a cache that knows
+            the answer to the first try does not know that to the second.
+        logprobs: whether the log-probabilities of the answer's tokens are wanted.
+        deadline: seconds from when it is first sent; waiting for a free place does not count.
+    """
+
+    prompt: Conversation | str
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 1024
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    attempt: int = 0
+    logprobs: bool = False
+    deadline: float = 120.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model wrote.
+
+    Attributes:
+        text: the answer.
+        truncated: whether the token limit ended it.
+        thought: what it wrote before, where a server tells the two apart.
+        prompt_tokens: tokens that it read; 0 where that is not known.
+        tokens: tokens that it wrote; 0 where that is not known.
+        logprobs: of the written tokens, if they were asked for.
+        seconds: from when it was first sent.
+        attempts: how often it was sent.
+        cached: whether it was known already, and nobody was asked.
+    """
+
+    text: str
+    truncated: bool = False
+    thought: str = ""
+    prompt_tokens: int = 0
+    tokens: int = 0
+    logprobs: tuple[float, ...] = ()
+    seconds: float = 0.0
+    attempts: int = 1
+    cached: bool = False
+
+
+class CannotAnswer(Exception):  # noqa: N818 it says what is, not what went wrong in the program
+    """Raised by a model that has no answer; a reward that lets it pass has failed for that reason.
+
+    Attributes:
+        kind: why.
+        attempts: how often it was tried.
+    """
+
+    def __init__(self, kind: FailureKind, detail: str, attempts: int = 1) -> None:
+        super().__init__(detail)
+        self.kind: FailureKind = kind
+        self.attempts = attempts
+
+
+@dataclass
+class Usage:
+    """What was asked of a model so far.
+
+    Attributes:
+        calls: requests that were answered.
+        cached: questions that needed no request.
+        retries: requests that were sent again.
+        failed: questions that stayed without an answer.
+        prompt_tokens: read by the model.
+        tokens: written by it.
+        seconds: waited for answers, all requests together.
+        cost: in the currency of the prices that the recipe gives.
+    """
+
+    calls: int = 0
+    cached: int = 0
+    retries: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    cost: float = 0.0
+
+    def since(self, before: Usage) -> Usage:
+        """Return what was added since a copy was taken."""
+        return Usage(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
+
+
+class Model(Protocol):
+    """A model that rewards may use.
+
+    Attributes:
+        name: what the recipe calls it.
+        usage: what was asked of it so far.
+    """
+
+    name: str
+    usage: Usage
+
+    async def identity(self) -> str:
+        """Return what a cache knows it by: other weights have another identity, another address has not."""
+        ...
+
+    async def check(self) -> None:
+        """Raise if it cannot work: `UserError` for what a user must mend, `CannotAnswer` while it is out of reach."""
+        ...
+
+
+class Asked(Model, Protocol):
+    """A model that writes."""
+
+    async def ask(self, question: Question) -> Answer:
+        """Return its answer; raise `CannotAnswer` if there is none."""
+        ...
+
+
+class Rater(Model, Protocol):
+    """A model that gives a conversation, which ends with an answer, a number."""
+
+    async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
+        """Return one finite number for each conversation; raise `CannotAnswer` if it cannot be done."""
+        ...
+
+
+class Embedder(Model, Protocol):
+    """A model that turns texts into vectors."""
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return a vector of length 1 for each text, [n, D]; raise `CannotAnswer` if it cannot be done."""
+        ...
+
+
+Models = Callable[[str], Any]
+"""From the name of a model to the model."""
+
+
+@dataclass
+class Unconnected:
+    """Stands where a model will be: a reward that was made, but not given its models."""
+
+    name: str
+    usage: Usage = field(default_factory=Usage)
+
+    def __getattr__(self, verb: str) -> Any:
+        """Say what is missing."""
+        raise RuntimeError(f"the reward has not been given its model {self.name!r}: call connect() first")

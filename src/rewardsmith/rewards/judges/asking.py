@@ -1,0 +1,135 @@
+"""From a prompt to a verdict: ask, read, and ask again a little warmer if the answer could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import Field
+
+from rewardsmith.asking import Answer, Asked, CannotAnswer, Conversation, Models, Question, Unconnected
+from rewardsmith.components import Refers, Settings
+from rewardsmith.rewards.protocol import failure_of
+from rewardsmith.text.reading import Unreadable, after_thinking
+from rewardsmith.types import Failure, FailureKind, Score
+
+V = TypeVar("V")
+
+JudgeName = Annotated[str, Refers("models", offer="ask")]
+"""A setting that names a model which writes."""
+
+MAX_FEEDBACK = 20_000
+"""Characters kept of what a judge wrote."""
+
+
+class AskingSettings(Settings):
+    """How a model is asked."""
+
+    temperature: float = Field(default=0.0, ge=0, description="0 is greedy")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="keep the likeliest tokens of this total probability")
+    max_tokens: int = Field(default=2048, ge=1, description="longest answer; one that is cut off is not read")
+    seed: int = Field(default=0, ge=0, lt=2**31, description="of the sampling, where a server takes one")
+    tries: int = Field(default=3, ge=1, description="answers that may be unreadable or cut off before it is a failure")
+    warmer: float = Field(default=0.3, ge=0, description="added to the temperature after each such answer")
+    warmest: float = Field(default=1.0, ge=0, description="the temperature does not grow beyond this")
+    deadline: float = Field(default=120.0, gt=0, description="seconds for one verdict, all tries together")
+
+
+@dataclass(frozen=True)
+class Verdict(Generic[V]):
+    """What was read.
+
+    Attributes:
+        value: of the verdict.
+        feedback: all that the judge wrote, for people.
+        attempts: how many answers it took.
+    """
+
+    value: V
+    feedback: str
+    attempts: int = 1
+
+
+class Asker:
+    """Asks one model for verdicts.
+
+    Args:
+        model: its name in the recipe.
+        settings: how it is asked.
+    """
+
+    def __init__(self, model: str, settings: AskingSettings) -> None:
+        self._name = model
+        self._settings = settings
+        self._model: Asked = Unconnected(model)
+
+    def connect(self, models: Models) -> None:
+        """Take the model."""
+        self._model = models(self._name)
+
+    async def check(self) -> None:
+        """Raise if the model cannot work."""
+        await self._model.check()
+
+    async def verdict(self, prompt: Conversation | str, read: Callable[[str], V], *, sample: int = 0) -> Verdict[V]:
+        """Return the first answer that can be read.
+
+        Args:
+            prompt: what is asked.
+            read: from an answer, without what the model thought before it, to a value; raises `Unreadable`.
+            sample: tells apart several verdicts on the same prompt.
+
+        Raises:
+            CannotAnswer: with the kind and the reason of the last try.
+        """
+        asking, left, why = self._settings, self._settings.deadline, Failure("unparsable")
+        for attempt in range(asking.tries):
+            if left <= 0:
+                why = Failure("timeout", f"no verdict within {asking.deadline:g} s; the last try: {why.detail}")
+                break
+            question = Question(
+                prompt=prompt,
+                temperature=max(asking.temperature, min(asking.warmest, asking.temperature + attempt * asking.warmer)),
+                top_p=asking.top_p,
+                max_tokens=asking.max_tokens,
+                seed=asking.seed + sample * asking.tries + attempt,
+                attempt=sample * asking.tries + attempt,
+                deadline=left,
+            )
+            answer = await self._model.ask(question)
+            left -= answer.seconds
+            try:
+                return Verdict(read(_readable(answer)), _feedback(answer), attempt + 1)
+            except Unreadable as error:
+                why = _why(error, answer)
+        raise CannotAnswer(why.kind, why.detail, attempts=min(attempt + 1, asking.tries))
+
+
+def _readable(answer: Answer) -> str:
+    if answer.truncated:
+        raise Unreadable("cut off", f"after {answer.tokens} tokens (asking.max_tokens)")
+    return after_thinking(answer.text)
+
+
+def _why(error: Unreadable, answer: Answer) -> Failure:
+    kind: FailureKind = "truncated" if answer.truncated else "invalid" if error.invalid else "unparsable"
+    return Failure(kind, f"{error}; it ends: {answer.text[-300:]!r}")
+
+
+def _feedback(answer: Answer) -> str:
+    text = f"<think>{answer.thought}</think>\n{answer.text}" if answer.thought else answer.text
+    return text if len(text) <= MAX_FEEDBACK else f"{text[: MAX_FEEDBACK // 2]}\n…\n{text[-MAX_FEEDBACK // 2 :]}"
+
+
+def failed_score(error: BaseException, parts: Sequence[str] = ()) -> Score:
+    """Return the score of a rollout for which there is no verdict; for use around each rollout of a group.
+
+    Raises:
+        Halt: that is what the exception is.
+    """
+    why = failure_of(error)
+    return Score(failure=why, parts={name: Score(failure=why) for name in parts})
+
+
+__all__ = ["Asker", "AskingSettings", "JudgeName", "Verdict", "failed_score"]

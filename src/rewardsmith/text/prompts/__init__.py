@@ -1,0 +1,1 @@
+"""The built-in judge prompts, one text file each."""
