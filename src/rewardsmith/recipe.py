@@ -263,8 +263,8 @@ def _unfit_names(recipe: Recipe) -> Iterator[Problem]:
 def _circles(recipe: Recipe) -> Iterator[Problem]:
     """Yield a problem for every model that is, in the end, a copy of itself."""
     copies = {name: getattr(model.settings, "copy_of", None) for name, model in recipe.models.items()}
-    for name in copies:
-        origin, seen = copies[name], {name}
+    for name, first in copies.items():
+        origin, seen = first, {name}
         while origin in copies and origin not in seen:
             seen.add(origin)
             origin = copies[origin]
