@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,24 @@ from rewardsmith.problems import problems_of, shown
 from rewardsmith.rewards.component import Component
 
 
+ModelChoice = Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]
+
+ModelTables = Annotated[dict[str, ModelChoice], Field(description="the models that take part, by name")]
+CacheFolder = Annotated[
+    str | None,
+    Field(
+        description='folder of the verdict cache; not set: ~/.cache/rewardsmith, or $REWARDSMITH_CACHE; "" keeps none'
+    ),
+]
+
+
+class Around(Settings):
+    """What a reward needs around it: the models that it asks, and where their verdicts are kept."""
+
+    cache: CacheFolder = None
+    models: ModelTables = {}
+
+
 class Recipe(Settings):
     """What a run does. A recipe file is this table."""
 
@@ -33,9 +51,8 @@ class Recipe(Settings):
     workers: int | None = Field(
         default=None, ge=1, description="processes that run rules; not set: one for each CPU core"
     )
-    models: dict[str, Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]] = Field(
-        default={}, description="the models that take part, by name"
-    )
+    cache: CacheFolder = None
+    models: ModelTables = {}
     data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))]] = Field(
         default={}, description="where prompts and demonstrations come from, by name"
     )
@@ -97,10 +114,22 @@ def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
         raise RecipeError(source, problems_of(error, Recipe)) from None
-    problems = [*_dangling(recipe), *_repeated(recipe), *_unfit_names(recipe), *_circles(recipe)]
+    problems = [*_dangling(recipe, vars(recipe)), *_repeated(recipe), *_unfit_names(recipe), *_circles(recipe.models)]
     if problems:
         raise RecipeError(source, problems)
     return recipe
+
+
+def parse_models(table: dict[str, Any], reward: Chosen, *, source: str) -> Around:
+    """Return the validated `[models]` and `cache` beside a reward; every model that it names must be there."""
+    try:
+        around = Around.model_validate(table)
+    except ValidationError as error:
+        raise RecipeError(source, problems_of(error, Around)) from None
+    problems = [*_dangling(reward, vars(around)), *_unfit_models(around.models), *_circles(around.models)]
+    if problems:
+        raise RecipeError(source, problems)
+    return around
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -223,22 +252,21 @@ _OFFERS = {
 }
 
 
-def _dangling(recipe: Recipe) -> Iterator[Problem]:
-    """Yield a problem for every setting that names a model or a data source that the recipe does not have."""
-    for path, table in _tables("", recipe):
+def _dangling(whole: Settings | Chosen, tables: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a problem for every setting that names a model or a data source that is not there."""
+    for path, table in _tables("", whole):
         for name, info, value in _fields(table):
             for mark in info.metadata:
                 if not isinstance(mark, Refers) or value is None:
                     continue
-                known = getattr(recipe, mark.table)
+                known = tables[mark.table]
                 if value in known and mark.offer and mark.offer not in known[value].settings.offers:
                     message = f"needs {_OFFERS[mark.offer]}; models.{value} is another"
-                    yield Problem(f"{path}.{name}", message, shown(value))
+                    yield Problem(f"{path}.{name}".lstrip("."), message, shown(value))
                 elif value not in known:
-                    message = (
-                        f"the recipe has no [{mark.table}.{value}].{nearest(value, known)} Known: {listing(known)}"
-                    )
-                    yield Problem(f"{path}.{name}", message, shown(value))
+                    hint = f"{nearest(value, known)} Known: {listing(known)}"
+                    message = f"there is no [{mark.table}.{value}].{hint}"
+                    yield Problem(f"{path}.{name}".lstrip("."), message, shown(value))
 
 
 def _repeated(recipe: Recipe) -> Iterator[Problem]:
@@ -254,15 +282,24 @@ def _repeated(recipe: Recipe) -> Iterator[Problem]:
 def _unfit_names(recipe: Recipe) -> Iterator[Problem]:
     """Yield a problem for every name of a stage or model that cannot be the name of a file."""
     stages = [(f"stages.{i}.name", getattr(stage.settings, "name", "")) for i, stage in enumerate(recipe.stages)]
-    for path, name in [*stages, *((f"models.{name}", name) for name in recipe.models)]:
+    yield from _unfit(stages)
+    yield from _unfit_models(recipe.models)
+
+
+def _unfit_models(models: Mapping[str, Chosen]) -> Iterator[Problem]:
+    return _unfit([(f"models.{name}", name) for name in models])
+
+
+def _unfit(names: Sequence[tuple[str, str]]) -> Iterator[Problem]:
+    for path, name in names:
         if name and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
             message = "files are named after it: use up to 64 letters, digits, dots, dashes and underscores"
             yield Problem(path, message, shown(name))
 
 
-def _circles(recipe: Recipe) -> Iterator[Problem]:
+def _circles(models: Mapping[str, Chosen]) -> Iterator[Problem]:
     """Yield a problem for every model that is, in the end, a copy of itself."""
-    copies = {name: getattr(model.settings, "copy_of", None) for name, model in recipe.models.items()}
+    copies = {name: getattr(model.settings, "copy_of", None) for name, model in models.items()}
     for name, first in copies.items():
         origin, seen = first, {name}
         while origin in copies and origin not in seen:

@@ -1,7 +1,13 @@
 """What runs a model. `MODELS` are the kinds that a `[models.NAME]` table can be; importing this loads no torch."""
 
 from rewardsmith.components import Settings
-from rewardsmith.engines.settings import ManagedSettings, ModelSettings, SentenceSettings, ServerSettings
+from rewardsmith.engines.settings import (
+    ManagedSettings,
+    ModelSettings,
+    OptimizerSettings,
+    SentenceSettings,
+    ServerSettings,
+)
 
 MODELS: dict[str, type[Settings]] = {
     "embedded": ModelSettings,
@@ -10,4 +16,4 @@ MODELS: dict[str, type[Settings]] = {
     "sentences": SentenceSettings,
 }
 
-__all__ = ["MODELS", "ModelSettings"]
+__all__ = ["MODELS", "ModelSettings", "OptimizerSettings"]

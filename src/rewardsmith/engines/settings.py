@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rewardsmith.components import Refers, Settings
+from rewardsmith.errors import listing, nearest
 
 
 class LoraSettings(Settings):
@@ -94,6 +95,10 @@ class ClientSettings(Settings):
     retries: int = Field(default=5, ge=0, description="times that a request is sent again after a passing fault")
     backoff: float = Field(default=0.5, gt=0, description="seconds before the first of them; doubled for each further")
     longest_backoff: float = Field(default=30.0, gt=0, description="the pause does not grow beyond this")
+    deadline: float = Field(
+        default=120.0, gt=0, description="seconds for one request that rates or embeds; a question has its own"
+    )
+    batch: int = Field(default=32, ge=1, description="texts in one request that scores or embeds")
     body: dict[str, Any] = Field(
         default={}, description="further fields of each request, such as chat_template_kwargs or reasoning_effort"
     )
@@ -104,6 +109,14 @@ class ClientSettings(Settings):
     def offers(self) -> frozenset[str]:
         """What may be asked of it; see `Refers`."""
         return frozenset({"chat": {"ask"}, "classify": {"rate"}, "score": {"rate"}, "embed": {"embed"}}[self.serves])
+
+
+INCIDENTAL = frozenset(
+    {"urls", "key_from", "concurrency", "requests_per_minute", "tokens_per_minute", "connect", "first_byte", "retries"}
+    | {"backoff", "longest_backoff", "price_in", "price_out", "port", "host", "ready_within", "restarts", "python"}
+    | {"devices", "tensor_parallel", "memory", "sleeps", "rows", "tokens_per_pass", "batch_size"}
+)
+"""Settings of models that say how one is reached and run, and nothing about what it answers."""
 
 
 class ServerSettings(ClientSettings):
@@ -145,6 +158,37 @@ class ManagedSettings(ClientSettings):
     ready_within: float = Field(default=600.0, gt=0, description="seconds until it must be healthy")
     restarts: int = Field(default=2, ge=0, description="times that it is started again when it dies during the run")
     sleeps: bool = Field(default=False, description="let the server sleep while others are at work (vLLM)")
+
+    @model_validator(mode="after")
+    def _fits_its_command(self) -> ManagedSettings:
+        own = isinstance(self.command, list)
+        if isinstance(self.command, str) and self.command not in _CANNOT_BE_TOLD:
+            known = f"known are {listing(_CANNOT_BE_TOLD)}; write a command of your own as a list of words"
+            raise ValueError(f"unknown command {self.command!r}: {known}.{nearest(self.command, _CANNOT_BE_TOLD)}")
+        if own and not self.command:
+            raise ValueError("the command is empty")
+        if own and self.port is None and not any("{port}" in word for word in self.command):
+            raise ValueError("the command must say {port} somewhere, or port must be set")
+        for setting in _IN_OWN_COMMAND if isinstance(self.command, list) else _CANNOT_BE_TOLD[self.command]:
+            if getattr(self, setting) != type(self).model_fields[setting].default:
+                which = "a command of your own" if own else f"the command {self.command!r}"
+                remedy = "write it into the command" if own else "use vllm, or a command of your own"
+                raise ValueError(f"{which} cannot be told {setting}: {remedy}")
+        if self.command == "transformers" and self.serves != "chat":
+            raise ValueError(f"transformers serve cannot serve {self.serves!r}: use vllm")
+        if self.devices is not None and len(self.devices) < self.tensor_parallel:
+            raise ValueError(f"tensor_parallel is {self.tensor_parallel}, and devices names {len(self.devices)} GPUs")
+        return self
+
+
+_CANNOT_BE_TOLD: dict[str, tuple[str, ...]] = {
+    "vllm": (),
+    "sglang": ("sleeps",),
+    "transformers": ("sleeps", "tensor_parallel", "memory", "max_length"),
+}
+"""The commands that are known by name, and the settings that they have no option for."""
+
+_IN_OWN_COMMAND = ("python", "tensor_parallel", "memory", "max_length")
 
 
 class SentenceSettings(Settings):

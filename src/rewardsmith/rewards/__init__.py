@@ -1,5 +1,6 @@
 """Rewards: what a group of rollouts is worth. One protocol, one literal dictionary of names."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import PydanticCustomError
@@ -37,10 +38,15 @@ REWARD = in_place()
 """A reward as a stage of a recipe has it."""
 
 
-def make_reward(table: str | dict[str, Any]) -> Component:
-    """Return the reward that a recipe table describes: `make_reward({"type": "rule", "rule": "exact"})`."""
+def make_reward(table: str | dict[str, Any], models: Mapping[str, Any] | None = None) -> Component:
+    """Return the reward that a recipe table describes: `make_reward({"type": "rule", "rule": "exact"})`.
+
+    Args:
+        table: as in a recipe.
+        models: those that it asks, by the names in the table; see `rewardsmith.asking`.
+    """
     try:
-        return Component.root(REWARD.choose(table))
+        return Component.root(REWARD.choose(table), models=None if models is None else models.__getitem__)
     except PydanticCustomError as error:
         raise RecipeError("reward", problems_in(error, "reward")) from None
 

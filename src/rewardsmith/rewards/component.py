@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from rewardsmith.asking import Models
 from rewardsmith.components import Chosen
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.failures import Budget, FailureSettings, because, failed
 from rewardsmith.rewards.patience import Patience
 from rewardsmith.rewards.protocol import Composed, Halt, Part, Reward, failure_of, parts_of, scores_of
-from rewardsmith.rewards.tree import components_of, walk
+from rewardsmith.rewards.tree import components_of, connect, walk
 from rewardsmith.types import NOT_ASKED, Failure, RolloutGroup, Score, ScoredGroup
 
 
@@ -78,17 +79,23 @@ class Component:
         return cls(name, Instead(cls("first", reward, failure), cls("instead", failure.instead.build())))
 
     @classmethod
-    def root(cls, chosen: Chosen, say: Callable[[str], None] | None = None) -> Component:
+    def root(
+        cls, chosen: Chosen, say: Callable[[str], None] | None = None, models: Models | None = None
+    ) -> Component:
         """Return the whole reward that a recipe describes; its components know their dotted names.
 
         Args:
             chosen: the table.
             say: tells the user something, such as that a service is waited for.
+            models: from the name of a model to the model, for rewards that ask one; None makes a reward that can be
+                looked at, but that cannot score if it asks a model.
         """
         whole = cls.of("reward", chosen)
         for path, component in walk(whole):
             component.name = path or whole.name
             component.say = say or component.say
+        if models is not None:
+            connect(whole, models)
         return whole
 
     @property
@@ -106,7 +113,7 @@ class Component:
         check = getattr(self.reward, "check", None)
         if check is None:
             return
-        limit = self._failure.deadline
+        limit = None if hasattr(self.reward, "deadline") else self._failure.deadline
         try:
             async with asyncio.timeout(limit):
                 await check()

@@ -30,6 +30,9 @@ class Reward(Protocol):
 
     - `async check() -> None` raises when the reward cannot work. It is called before the first step, and while a
       dependency that went away is waited for.
+    - `connect(models) -> None` takes a function from the name of a model in the recipe to the model
+      (`rewardsmith.asking`). It is called once, before anything else.
+    - `deadline: float`, seconds: then it keeps its deadlines itself.
     - `parts: Sequence[str]`, the names of the parts that its scores have, so that a score which failed has them too.
     - the methods of `Online`, if it learns while the policy learns.
     """

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewardsmith.asking import CannotAnswer, Models
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.protocol import Composed, Halt, Reward, failure_of
 from rewardsmith.types import ScoredGroup
@@ -32,6 +33,14 @@ def walk(component: Component, path: str = "") -> Iterator[tuple[str, Component]
         yield from walk(inner, f"{path}.{name}".lstrip("."))
 
 
+def connect(root: Component, models: Models) -> None:
+    """Hand every reward of a tree that asks models the function that finds them by name."""
+    for _, component in walk(root):
+        take = getattr(component.reward, "connect", None)
+        if take is not None:
+            take(models)
+
+
 async def check(root: Component) -> None:
     """Ask every reward of a tree whether it can work; raise one `UserError` about all that cannot."""
 
@@ -39,7 +48,7 @@ async def check(root: Component) -> None:
         try:
             await component.check()
         except (Exception, SystemExit) as error:  # noqa: BLE001 a reward may be a user's own code
-            what = str(error) if isinstance(error, UserError) else failure_of(error).detail
+            what = str(error) if isinstance(error, UserError | CannotAnswer) else failure_of(error).detail
             return f"{path}: {what}" if path else what
         return ""
 

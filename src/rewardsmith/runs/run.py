@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -20,6 +22,7 @@ from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.protocol import Halt
 from rewardsmith.rewards.tree import check, check_source, load, routes
 from rewardsmith.runs.folder import RECIPE, RunFolder
+from rewardsmith.runs.models import AskedModels
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
@@ -61,6 +64,7 @@ class Run:
         self.summary = Summary(recipe.title)
         if recipe.workers is not None:
             shared(recipe.workers)
+        self._models = AskedModels(recipe.models, self.engine, folder=self.folder, say=self.say, cache=recipe.cache)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
 
     # ---- what trainers ask for -------------------------------------------------------------------------------------
@@ -79,8 +83,17 @@ class Run:
                 engine.load(self._files.model(self._resumed, name))
             elif settings.copy_of is not None:
                 self._saved.add(name)  # of what it is a copy may have changed when the run is resumed
+            self._models.share(engine)
             self._engines[name] = engine
         return self._engines[name]
+
+    def model(self, name: str) -> Any:
+        """Return a model of the recipe as rewards use it."""
+        return self._models(name)
+
+    def turn(self, *names: str) -> AbstractAsyncContextManager[None]:
+        """Keep these models awake; those that share the device with them sleep meanwhile."""
+        return self._models.turn(*names)
 
     def source(self, name: str) -> Source:
         """Return a data source of the recipe."""
@@ -106,7 +119,13 @@ class Run:
     async def go(self) -> None:
         """Run all stages from the last checkpoint on, or from the start."""
         position = self._position()
-        await self._check()
+        try:
+            await self._check()
+            await self._run_stages(position)
+        finally:
+            await self._models.close()
+
+    async def _run_stages(self, position: tuple[int, int]) -> None:
         self._files.write(RECIPE, explain(self.recipe))
         try:
             for tracker in self._trackers:
@@ -153,7 +172,7 @@ class Run:
         self.summary.begin(stage.name, kind, trainer.steps)
         with self._progress.stage(stage.name, trainer.steps, max(0, done)):
             if done < 0:
-                update = await trainer.begin()
+                update = self._counted(await trainer.begin())
                 self._log(update)
                 self._is_best(trainer, update, index)
             await self._steps_of(index, trainer, stage, max(0, done))
@@ -166,7 +185,7 @@ class Run:
             before = trainer.state()
             try:
                 self.pause()
-                update = await trainer.step(number)
+                update = self._counted(await trainer.step(number))
             except (Stopped, Halt):
                 if _checkpoint(index, self._stage, number - 1) not in self._files.checkpoints():
                     self._save(index, number - 1, before, trainer, stage)
@@ -177,6 +196,10 @@ class Run:
                 self._save(index, number, trainer.state(), trainer, stage)
             if update.halt is not None:
                 raise update.halt
+
+    def _counted(self, update: Update) -> Update:
+        """Add what was asked of the models in this step."""
+        return replace(update, metrics={**update.metrics, **self._models.metrics()})
 
     def _finish(self, trainer: Trainer) -> None:
         """Let go of the optimizers: the next stage has its own."""
@@ -286,7 +309,7 @@ class Run:
 
     async def _check_reward(self, chosen: Chosen, data: str) -> None:
         """Make a reward once, ask whether it can work, and whether it knows where the prompts go."""
-        reward = Component.root(chosen)
+        reward = Component.root(chosen, self.say, self._models.before)
         await check(reward)
         if routes(reward):
             for source in {p.source for p in islice(self.source(data).prompts(self.seed), SOURCES_CHECKED)}:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.protocol import Reward, parts_of
 from rewardsmith.trainers.protocol import Draws, derive
-from rewardsmith.trainers.scoring import generate_and_score
+from rewardsmith.trainers.scoring import Turn, generate_and_score
 from rewardsmith.trainers.select import rejection
 from rewardsmith.trainers.stages import PolicyStage
 from rewardsmith.types import Prompt, ScoredGroup
@@ -48,6 +49,7 @@ class Collector:
         draws: the prompts.
         seed: of the answers.
         pause: called now and then; what it raises ends the work.
+        turn: entered while answers are written.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Collector:
         *,
         seed: int,
         pause: Callable[[], None],
+        turn: Turn = nullcontext,
     ) -> None:
         self._stage = stage
         self._engine = engine
@@ -66,6 +69,7 @@ class Collector:
         self._draws = draws
         self._seed = seed
         self._pause = pause
+        self._turn = turn
         self._surplus: list[ScoredGroup] = []
         self._streams = parts_of(reward)
         self._by_parts = getattr(stage.advantage.beside, "combine", "") == "after" and bool(self._streams)
@@ -127,6 +131,7 @@ class Collector:
             seeds=[derive(self._seed, step, round_, i) for i in range(len(prompts))],
             version=step - 1,
             pause=self._pause,
+            turn=self._turn,
         )
 
     def _require_part(self, scored: ScoredGroup) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -26,7 +27,7 @@ class Evaluation:
         self.steps = 1
         self.learners: dict[str, Any] = {}
         self.best_by = ""
-        self.reward = Component.root(stage.reward, context.say)
+        self.reward = Component.root(stage.reward, context.say, context.model)
 
     async def begin(self) -> Update:
         """There is nothing before the only step."""
@@ -46,6 +47,7 @@ class Evaluation:
             version=0,
             right_from=stage.right_from,
             pause=self._context.pause,
+            turn=partial(self._context.turn, stage.model),
         )
         none = [None] * stage.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])

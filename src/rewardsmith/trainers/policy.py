@@ -52,7 +52,7 @@ class PolicyTrainer:
         self._policy = context.engine(stage.model)
         self._critic = context.engine(stage.critic.model) if stage.critic else None
         self._reference = Reference(stage, self._policy, context)
-        self.reward = Component.root(stage.reward, context.say)
+        self.reward = Component.root(stage.reward, context.say, context.model)
         if stage.select.part and not has_part(self.reward, stage.select.part):
             known = [path for path, _ in walk(self.reward) if path]
             raise UserError(
@@ -60,8 +60,17 @@ class PolicyTrainer:
                 f"{nearest(stage.select.part, known)} Known: {listing(known)}"
             )
         draws = Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data)
+        self._turn = partial(context.turn, stage.model)
+        learning = [stage.model, stage.critic and stage.critic.model, stage.kl.reference]
+        self._learning = partial(context.turn, *(name for name in learning if name))
         self._collector = Collector(
-            stage, self._policy, self.reward, draws, seed=derive(self._seed, "rollouts"), pause=context.pause
+            stage,
+            self._policy,
+            self.reward,
+            draws,
+            seed=derive(self._seed, "rollouts"),
+            pause=context.pause,
+            turn=self._turn,
         )
         self._credit: dict[str, Any] = dict(stage.advantage.beside or ())
         self._idle = 0
@@ -73,7 +82,7 @@ class PolicyTrainer:
             self.learners[stage.critic.model] = self._critic
             self._critic.learn_with(stage.critic.optimizer)
         own = stage.validation and stage.validation.reward
-        self._validation_reward = Component.root(own, context.say) if own else self.reward
+        self._validation_reward = Component.root(own, context.say, context.model) if own else self.reward
         n = stage.validation.rollouts_per_prompt if stage.validation else 0
         self.best_by = f"validation/mean@{n}" if n else ""
 
@@ -93,7 +102,8 @@ class PolicyTrainer:
         if self._enough(found):
             parts, combine = parts_of(self.reward), self._credit["combine"]
             batch = collate(found.kept, self._policy.encode, parts, combine, self._policy.device)
-            advantages_BT, learned = self._learn(batch, baselines_G, number)
+            async with self._learning():
+                advantages_BT, learned = self._learn(batch, baselines_G, number)
             metrics |= learned
             clock.lap("learn")
             self._keep(found, number, row_means(advantages_BT, batch.mask_BT))
@@ -244,7 +254,14 @@ class PolicyTrainer:
         greedy = replace(self._stage.sampling.sampling(), temperature=0.0, top_p=1.0, top_k=0)
         prompts = [scored.group.prompt for scored in found.kept]
         answers = await generate_and_score(
-            self._policy, self.reward, prompts, greedy, n=1, seeds=[0] * len(prompts), pause=self._context.pause
+            self._policy,
+            self.reward,
+            prompts,
+            greedy,
+            n=1,
+            seeds=[0] * len(prompts),
+            pause=self._context.pause,
+            turn=self._turn,
         )
         rewards = [answer.scores[0].value for answer in answers]
         lost = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is None]
@@ -292,6 +309,7 @@ class PolicyTrainer:
             version=number,
             right_from=self._stage.right_from,
             pause=partial(self._pause_validation, number),
+            turn=self._turn,
         )
         none = [None] * validation.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])

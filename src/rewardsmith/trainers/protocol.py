@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -64,6 +65,14 @@ class Context(Protocol):
 
     def engine(self, name: str) -> EmbeddedEngine:
         """Return a model of the recipe, loaded when it is first asked for."""
+        ...
+
+    def model(self, name: str) -> Any:
+        """Return a model of the recipe as rewards use it (`rewardsmith.asking`)."""
+        ...
+
+    def turn(self, *names: str) -> AbstractAsyncContextManager[None]:
+        """Keep these models awake; those that share the device with them sleep meanwhile."""
         ...
 
     def source(self, name: str) -> Source:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from rewardsmith.engines.protocol import Engine, Sampling
 from rewardsmith.rewards.protocol import Reward, score
 from rewardsmith.types import Prompt, ScoredGroup
+
+Turn = Callable[[], AbstractAsyncContextManager[None]]
+"""Entered while a model works."""
 
 GLANCE = 0.2
 """Seconds between two looks at whether the user wants to stop."""
@@ -23,6 +27,7 @@ async def generate_and_score(
     seeds: Sequence[int],
     version: int = 0,
     pause: Callable[[], None] = lambda: None,
+    turn: Turn = nullcontext,
 ) -> list[ScoredGroup]:
     """Return a scored group for each prompt, in the order of the prompts.
 
@@ -35,13 +40,15 @@ async def generate_and_score(
         seeds: one for each prompt.
         version: of the policy.
         pause: called often; what it raises ends the work.
+        turn: entered while answers are written: where a judge shares the device, it waits for the end of that.
     """
     tasks: dict[int, asyncio.Task[ScoredGroup]] = {}
     try:
         async with asyncio.TaskGroup() as scoring:
-            written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, tick=pause)
-            async for number, group in written:
-                tasks[number] = scoring.create_task(score(reward, group))
+            async with turn():
+                written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, tick=pause)
+                async for number, group in written:
+                    tasks[number] = scoring.create_task(score(reward, group))
             open_ = set(tasks.values())
             while open_:  # the user may want to stop while a judge is slow
                 _, open_ = await asyncio.wait(open_, timeout=GLANCE, return_when=asyncio.FIRST_EXCEPTION)

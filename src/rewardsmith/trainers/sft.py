@@ -53,10 +53,15 @@ class SftTrainer:
 
     async def begin(self) -> Update:
         """Measure the loss before the first step."""
-        return Update(0, self._validate() if self._stage.validation else {})
+        async with self._context.turn(self._stage.model):
+            return Update(0, self._validate() if self._stage.validation else {})
 
     async def step(self, number: int) -> Update:
         """Take one optimizer step."""
+        async with self._context.turn(self._stage.model):
+            return self._step(number)
+
+    def _step(self, number: int) -> Update:
         self._context.pause()
         clock, meter = Clock(), Meter()
         rows, dropped = self._rows()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 
 from pydantic import Field
 
@@ -14,7 +15,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.rewards.measure import measure
 from rewardsmith.rewards.protocol import Reward
 from rewardsmith.trainers.protocol import derive
-from rewardsmith.trainers.scoring import generate_and_score
+from rewardsmith.trainers.scoring import Turn, generate_and_score
 from rewardsmith.trainers.settings import DataName, RewardChoice, SamplingSettings
 from rewardsmith.types import Prompt, ScoredGroup
 
@@ -43,6 +44,7 @@ async def validate(
     version: int,
     right_from: float,
     pause: Callable[[], None] = lambda: None,
+    turn: Turn = nullcontext,
 ) -> tuple[dict[str, float], list[ScoredGroup]]:
     """Return metrics and the scored groups. The randomness is the same each time, so that changes are the policy's."""
     asked = len(prompts)
@@ -54,7 +56,7 @@ async def validate(
         )
     seeds = [derive(seed, "validation", i) for i in range(len(prompts))]
     scored = await generate_and_score(
-        engine, reward, prompts, sampling.sampling(), n=n, seeds=seeds, version=version, pause=pause
+        engine, reward, prompts, sampling.sampling(), n=n, seeds=seeds, version=version, pause=pause, turn=turn
     )
     dropped = {"overlong_prompts": float(asked - len(prompts))} if len(prompts) < asked else {}
     return measures(scored, n=n, right_from=right_from) | dropped | part_measures(scored), scored

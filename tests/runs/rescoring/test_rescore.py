@@ -45,7 +45,7 @@ def go(place: Path, reward: Chosen | None = None, *, out: str = "", compare: boo
     rollouts = StoredRollouts(str(place / options.pop("path", "groups.jsonl")), options.pop("wanted", None))
     reward = reward or chosen()
     fresh = options.pop("fresh", False)
-    kept = KeptScores(place / out, Maker.of(reward), rollouts.files, fresh=fresh) if out else None
+    kept = KeptScores(place / out, Maker.of(reward, {}), rollouts.files, fresh=fresh) if out else None
     progress = Progress(Console(file=options.pop("said", StringIO()), width=200))
     return rescore(
         rollouts, reward, progress=progress, kept=kept, comparison=Comparison() if compare else None, **options
@@ -317,7 +317,7 @@ def test_damaged_notes_and_lines_are_said(place: Path) -> None:
 
 
 def test_two_processes_cannot_write_to_one_file(place: Path) -> None:
-    kept = KeptScores(place / "new.jsonl", Maker.of(chosen()), [])
+    kept = KeptScores(place / "new.jsonl", Maker.of(chosen(), {}), [])
     with kept.open():
         assert "another process is writing to" in refused(place, out="new.jsonl")
 

@@ -87,7 +87,7 @@ def kind(chosen: Chosen) -> str:
     ],
 )
 def test_a_reward_is_found(place: Path, where: str, found: str) -> None:
-    assert kind(find_reward(where)) == found
+    assert kind(find_reward(where).reward) == found
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_all_problems_of_a_reward_table_are_named(place: Path) -> None:
 
 
 def test_overrides_apply_to_the_file(place: Path) -> None:
-    assert kind(find_reward("two.toml:greedy", ["stages.greedy.reward.rule=exact"])) == "rule exact"
-    assert kind(find_reward("reward.toml:parts.same", ["parts.same.rule=arithmetic"])) == "rule arithmetic"
+    assert kind(find_reward("two.toml:greedy", ["stages.greedy.reward.rule=exact"]).reward) == "rule exact"
+    assert kind(find_reward("reward.toml:parts.same", ["parts.same.rule=arithmetic"]).reward) == "rule arithmetic"
     with pytest.raises(UserError, match="unknown setting"):
         find_reward("two.toml:greedy", ["stages.policy.stesp=3"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rewardsmith.engines.embedded import adapters, attention, support
-from rewardsmith.engines.embedded.generate import LENGTH_STEP, Generator, Request
+from rewardsmith.engines.embedded.generate import LENGTH_STEP, Answer, Generator, Request
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import Loaded, load, place, quiet, require_chat_template, save_folder
@@ -55,6 +57,7 @@ class EmbeddedEngine:
         if settings.lora is not None:
             self.model = adapters.attach(self.model, settings.lora, name)
         self._learner: Learner | None = None
+        self._digest = ""
         self._awake = True
         self._budget = settings.tokens_per_pass or TOKENS_PER_PASS[self.device.type]
         self._rows = settings.rows or ROWS[self.device.type]
@@ -75,8 +78,7 @@ class EmbeddedEngine:
 
     def copy(self, settings: ModelSettings | None = None, *, name: str) -> EmbeddedEngine:
         """Return an engine with the same weights and no optimizer; `settings` may give it another head."""
-        self._require_awake()
-        settings = settings or self.settings.model_copy(update={"lora": None})
+        settings = settings or self.settings.model_copy(update={"lora": None, "sleeps": False})
         device, dtype = place(
             self.device.type if settings.device == "auto" else settings.device,
             str(self.dtype).removeprefix("torch.") if settings.dtype == "auto" else settings.dtype,
@@ -101,13 +103,14 @@ class EmbeddedEngine:
             text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **arguments)
         except Exception as error:  # noqa: BLE001 a template is a program: it may refuse in any way
             raise UserError(f"the chat template of {self.name} cannot render prompt {prompt.id!r}: {error}") from None
-        return self._ids(str(text))
+        return self.encode_text(str(text))
 
     def encode_response(self, text: str) -> NDArray[np.int32]:
         """Return an answer as the model would write it, the end-of-sequence token included."""
-        return np.append(self._ids(text), np.int32(self.tokenizer.eos_token_id))
+        return np.append(self.encode_text(text), np.int32(self.tokenizer.eos_token_id))
 
-    def _ids(self, text: str) -> NDArray[np.int32]:
+    def encode_text(self, text: str) -> NDArray[np.int32]:
+        """Return text as it is, no chat template applied."""
         return np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int32)
 
     # ---- generating ------------------------------------------------------------------------------------------------
@@ -130,6 +133,14 @@ class EmbeddedEngine:
         requests = [Request(self.encode(p), n, seed) for p, seed in zip(prompts, seeds, strict=True)]
         for prompt, request in zip(prompts, requests, strict=True):
             self._require_room(prompt, len(request.prompt), sampling.max_tokens)
+        async for number, answers in self.answer(requests, sampling, tick):
+            rollouts = [Rollout(a.text, a.tokens, a.logprobs, "stop" if a.stopped else "length") for a in answers]
+            yield number, RolloutGroup(prompts[number], rollouts, version)
+
+    async def answer(
+        self, requests: Sequence[Request], sampling: Sampling, tick: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[tuple[int, tuple[Answer, ...]]]:
+        """Yield (number of the request, its answers) as requests are complete; they fit the model's positions."""
         self._require_awake()
         self._require_head("language")
         generator = Generator(
@@ -140,9 +151,8 @@ class EmbeddedEngine:
             self.device,
             rows=self._room(max((len(request.prompt) for request in requests), default=1) + sampling.max_tokens),
         )
-        async for number, answers in generator.answer(requests, sampling, tick):
-            rollouts = [Rollout(a.text, a.tokens, a.logprobs, "stop" if a.stopped else "length") for a in answers]
-            yield number, RolloutGroup(prompts[number], rollouts, version)
+        async for finished in generator.answer(requests, sampling, tick):
+            yield finished
 
     def _stop_ids(self, sampling: Sampling) -> list[int]:
         """Return the tokens that end an answer: the model's own, and what the sampling adds.
@@ -221,6 +231,7 @@ class EmbeddedEngine:
         except BaseException:
             self._learner.forget()
             raise
+        self._digest = ""
         return self._learner.step(lr)
 
     @torch.no_grad()
@@ -307,6 +318,19 @@ class EmbeddedEngine:
     def load(self, folder: Path) -> None:
         """Take over the weights that `save` wrote."""
         restore_weights(self.model, folder, adapter=self.settings.lora is not None)
+        self._digest = ""
+
+    def digest(self) -> str:
+        """Return a hash of all that decides what the model says: weights, tokenizer, chat template, precision."""
+        if not self._digest:
+            told = json.dumps([str(self.dtype), self.settings.template, self.tokenizer.chat_template], sort_keys=True)
+            vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
+            found = hashlib.blake2b(f"{told}{vocabulary}".encode(), digest_size=16)
+            for name, tensor in sorted(self.model.state_dict().items()):
+                found.update(f"{name} {tuple(tensor.shape)}".encode())
+                found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+            self._digest = found.hexdigest()
+        return self._digest
 
     def load_learner(self, folder: Path) -> None:
         """Take over the optimizer's state that `save` wrote; the weights have been loaded before."""

@@ -2,24 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from rewardsmith.components import Chosen, Settings, problems_in
+from rewardsmith.components import Chosen, Refers, Settings, problems_in
 from rewardsmith.errors import RecipeError, UserError, listing, nearest
-from rewardsmith.recipe import Recipe, load_table, parse_recipe, places
+from rewardsmith.recipe import Recipe, load_table, parse_models, parse_recipe, places
 from rewardsmith.rewards import REWARD
 
 
-def find_reward(where: str, overrides: Sequence[str] = ()) -> Chosen:
-    """Return the reward that `where` names, with its settings checked.
+@dataclass(frozen=True)
+class Found:
+    """A reward of a file.
+
+    Attributes:
+        reward: the reward.
+        models: the `[models]` of the file.
+        cache: of the recipe; see `Recipe.cache`.
+        seed: of the recipe.
+    """
+
+    reward: Chosen
+    models: Mapping[str, Chosen] = field(default_factory=dict)
+    cache: str | None = None
+    seed: int = 0
+
+    @property
+    def asked(self) -> dict[str, Chosen]:
+        """The models that the reward names, and those of which they are copies."""
+        names = {
+            value
+            for _, table in places(self.reward)
+            for info, value in _values(table)
+            if any(isinstance(mark, Refers) and mark.table == "models" for mark in info.metadata)
+        }
+        copies = {name: getattr(model.settings, "copy_of", None) for name, model in self.models.items()}
+        for _ in copies:  # a copy may be of a copy
+            names |= {copies.get(name) for name in names}
+        return {name: model for name, model in self.models.items() if name in names}
+
+
+def _values(table: Settings | Chosen) -> Iterator[tuple[FieldInfo, Any]]:
+    for settings in (table.settings, table.beside) if isinstance(table, Chosen) else (table,):
+        if settings is not None:
+            yield from ((info, getattr(settings, name)) for name, info in type(settings).model_fields.items())
+
+
+def find_reward(where: str, overrides: Sequence[str] = ()) -> Found:
+    """Return the reward that `where` names, with its settings checked, and the models of the file.
 
     Args:
         where: a TOML file, and where it has several rewards `:` and a path: the name of a stage (`policy`), or a dotted
             path to a reward (`policy.reward.parts.judge`, `stages.1.validation.reward`). A file with a `type` at its
-            top is a reward by itself, and a path leads to one of its parts (`parts.judge`).
+            top is a reward by itself, and a path leads to one of its parts (`parts.judge`); it may have `[models]`.
         overrides: changes of the file as `key.path=value`.
 
     Raises:
@@ -29,15 +69,18 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> Chosen:
     file, path = _split(where)
     table = load_table(file, overrides)
     if "stages" in table or "type" not in table:
-        return _in_recipe(parse_recipe(table, source=file), file, path)
+        recipe = parse_recipe(table, source=file)
+        return Found(_in_recipe(recipe, file, path), recipe.models, recipe.cache, recipe.seed)
+    beside: dict[str, Any] = {name: table.pop(name) for name in ("models", "cache") if name in table}
     try:
         chosen = REWARD.choose(table)
     except PydanticCustomError as error:
         raise RecipeError(file, problems_in(error, "reward")) from None
+    around = parse_models(beside, chosen, source=file)
     known = {name: reward for name, reward in _rewards(chosen) if name}
     if path and path not in known:
         raise _unknown(file, path, known, known)
-    return known[path] if path else chosen
+    return Found(known[path] if path else chosen, around.models, around.cache)
 
 
 def _split(where: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from rewardsmith.runs.rescoring.choice import find_reward
 from rewardsmith.runs.rescoring.compare import Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores, Maker
 from rewardsmith.runs.rescoring.rescore import Halted, Interrupted, Rescored, rescore
+from rewardsmith.runs.rescoring.models import models_of
 from rewardsmith.runs.rescoring.stored import StoredRollouts, Wanted
 from rewardsmith.runs.rescoring.tables import as_json, as_tables
 
@@ -80,13 +81,16 @@ def score_stored(
     if fresh and out is None:
         raise UserError("--fresh is about the file of --out: name one, or leave it out")
     rollouts = StoredRollouts(path, groups)
-    chosen = find_reward(reward, overrides)
+    found = find_reward(reward, overrides)
+    progress = Progress(Console(stderr=True))
+    maker = Maker.of(found.reward, found.asked)
     try:
         rescored = rescore(
             rollouts,
-            chosen,
-            progress=Progress(Console(stderr=True)),
-            kept=None if out is None else KeptScores(out, Maker.of(chosen), rollouts.files, fresh=fresh),
+            found.reward,
+            progress=progress,
+            models=models_of(found, progress.say),
+            kept=None if out is None else KeptScores(out, maker, rollouts.files, fresh=fresh),
             comparison=None if show is None else Comparison(show),
             at_once=at_once,
         )

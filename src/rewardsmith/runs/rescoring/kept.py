@@ -12,7 +12,7 @@ import inspect
 import json
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from rewardsmith import __version__
 from rewardsmith.components import Chosen
 from rewardsmith.data.readers import jsonl_rows, parse_line
 from rewardsmith.data.rows import RowError, printable
+from rewardsmith.engines.settings import INCIDENTAL
 from rewardsmith.errors import UserError
 from rewardsmith.files import write_atomically, writing
 from rewardsmith.recipe import explain, places
@@ -42,7 +43,7 @@ class Maker:
     """What made the scores of a file.
 
     Attributes:
-        reward: the resolved table, as JSON values.
+        reward: the resolved table, as JSON values, with those of the models that it asks.
         code: digest of the source of each `module:Name` in it: a user's own code may change under its name.
         version: of this package.
     """
@@ -52,10 +53,13 @@ class Maker:
     version: str = __version__
 
     @classmethod
-    def of(cls, chosen: Chosen) -> Maker:
-        """Return what is known of a reward."""
+    def of(cls, chosen: Chosen, models: Mapping[str, Chosen]) -> Maker:
+        """Return what is known of a reward and of the models that it asks."""
         own = [(c.name, c.target) for _, c in places(chosen) if isinstance(c, Chosen) and ":" in c.name]
         table = tomllib.loads(explain(chosen))
+        told = {name: tomllib.loads(explain(model)) for name, model in models.items()}
+        if told:
+            table["models"] = {n: {k: v for k, v in t.items() if k not in INCIDENTAL} for n, t in told.items()}
         table = json.loads(json.dumps(table, default=str))  # as it will be read back: JSON has no dates
         return cls(table, {name: _digest(target) for name, target in own})
 

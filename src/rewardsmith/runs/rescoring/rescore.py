@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
+from rewardsmith.asking import Usage
 from rewardsmith.components import Chosen
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.measure import Measured, Measures, quantiles
 from rewardsmith.rewards.protocol import Halt, Reward, score
 from rewardsmith.rewards.tree import check, latencies
+from rewardsmith.runs.models import AskedModels
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.compare import Compared, Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores
@@ -51,6 +53,7 @@ class Rescored:
         rollouts_per_second: scored now; None when there were none.
         compared: against the stored rewards; None unless that was asked for.
         details: what the first failure of each component and kind said, by `component kind`.
+        used: what was asked of each model, by its name.
     """
 
     groups: int
@@ -61,6 +64,7 @@ class Rescored:
     rollouts_per_second: float | None
     compared: Compared | None
     details: Mapping[str, str]
+    used: Mapping[str, Usage]
 
 
 class Halted(Halt):
@@ -80,6 +84,7 @@ def rescore(
     chosen: Chosen,
     *,
     progress: Progress,
+    models: AskedModels | None = None,
     kept: KeptScores | None = None,
     comparison: Comparison | None = None,
     at_once: int = 32,
@@ -90,6 +95,7 @@ def rescore(
         rollouts: what to score.
         chosen: the reward.
         progress: what the user sees.
+        models: those that the reward asks; they are closed at the end. None where it asks none.
         kept: where the scores go; None keeps none.
         comparison: takes in the old scores beside the new; None compares nothing.
         at_once: how many groups are scored at the same time.
@@ -98,7 +104,7 @@ def rescore(
         UserError: for whatever a user can mend; what was scored before is kept.
         Interrupted: after Ctrl-C or a polite kill.
     """
-    reward = Component.root(chosen, progress.say)
+    reward = Component.root(chosen, progress.say, models)
     tally = _Tally(kept, comparison, progress)
     try:
         with _stoppable(), _kept(rollouts, kept) as total:
@@ -106,7 +112,7 @@ def rescore(
                 progress.say(text)
             stored = tally.replayed(_comparable(rollouts, comparison))
             with progress.stage("score", total, tally.resumed, unit="groups"):
-                asyncio.run(_score(reward, stored, tally, at_once))
+                asyncio.run(_score(reward, stored, tally, at_once, models))
     except KeyboardInterrupt:
         raise Interrupted(f"stopped after {tally.groups} groups. {tally.remedy()}") from None
     except Halt as error:
@@ -115,13 +121,20 @@ def rescore(
     return tally.result(latencies(reward), at_once)
 
 
-async def _score(reward: Component, stored: Iterator[Stored], tally: _Tally, at_once: int) -> None:
+async def _score(
+    reward: Component, stored: Iterator[Stored], tally: _Tally, at_once: int, models: AskedModels | None
+) -> None:
     first = next(stored, None)
     if first is None:
         return
-    await check(reward)
-    tally.begin()
-    await score_in_order(reward, _chain(first, stored), tally.keep, at_once=at_once)
+    try:
+        await check(reward)
+        tally.begin()
+        await score_in_order(reward, _chain(first, stored), tally.keep, at_once=at_once)
+    finally:
+        if models is not None:
+            tally.used = models.totals()
+            await models.close()
 
 
 async def score_in_order(reward: Reward, stored: Iterable[Stored], keep: Keep, *, at_once: int) -> None:
@@ -172,6 +185,7 @@ class _Tally:
         self._begun = self._ended = 0.0
         self._details: dict[str, str] = {}
         self.groups = self.resumed = 0
+        self.used: dict[str, Usage] = {}
 
     def replayed(self, stored: Iterator[Stored]) -> Iterator[Stored]:
         """Count the groups that are kept already; return what is left of `stored`."""
@@ -221,6 +235,7 @@ class _Tally:
             rollouts_per_second=now / max(1e-9, self._ended - self._begun) if now else None,
             compared=None if self._comparison is None or not self.groups else self._comparison.result(),
             details=dict(self._details),
+            used=self.used,
         )
 
 

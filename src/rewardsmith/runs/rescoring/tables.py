@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rewardsmith.asking import Usage
 from rewardsmith.data.rows import printable
 from rewardsmith.rewards.measure import Measured
 from rewardsmith.runs.rescoring.compare import Compared, Turn
@@ -36,6 +37,7 @@ def as_json(rescored: Rescored) -> dict[str, Any]:
         "at_once": rescored.at_once,
         "rollouts_per_second": rescored.rollouts_per_second,
         "details": {what: printable(said, DETAIL) for what, said in rescored.details.items()},
+        "models": {name: asdict(used) for name, used in rescored.used.items()},
     }
     if rescored.compared is not None:
         compared = asdict(rescored.compared)
@@ -51,8 +53,17 @@ def as_tables(rescored: Rescored) -> Iterator[RenderableType]:
     for what, said in rescored.details.items():
         yield Text(f"{printable(what, 100)}, the first: {printable(said, DETAIL)}")
     yield Text(_pace(rescored))
+    for name, used in rescored.used.items():
+        yield Text(f"{name}: {_used(used)}")
     if rescored.compared is not None:
         yield from _comparison(rescored.compared)
+
+
+def _used(used: Usage) -> str:
+    told = [f"{used.calls:,} calls", f"{used.cached:,} answers from the cache" if used.cached else ""]
+    told += [f"{used.retries:,} retries" if used.retries else "", f"{used.failed:,} failed" if used.failed else ""]
+    told += [f"{used.prompt_tokens:,} tokens read and {used.tokens:,} written", f"cost {used.cost:.4g}" * bool(used.cost)]
+    return ", ".join(part for part in told if part)
 
 
 def _components(rescored: Rescored) -> Table:

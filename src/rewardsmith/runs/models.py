@@ -1,0 +1,139 @@
+"""The models that rewards ask, made from the `[models]` tables of a recipe.
+
+Each kind is imported when a recipe has one: scoring with a served judge needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from copy import copy
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewardsmith.asking import Model, Unconnected, Usage
+from rewardsmith.components import Chosen, Settings
+from rewardsmith.engines.settings import ManagedSettings, ModelSettings, SentenceSettings, ServerSettings
+from rewardsmith.engines.turns import TakingTurns, Turns
+
+if TYPE_CHECKING:
+    from rewardsmith.engines.embedded.engine import EmbeddedEngine
+
+
+class AskedModels:
+    """Finds models by name; each is made when it is first asked for, and is the same for all who ask.
+
+    Args:
+        tables: the `[models]` of the recipe.
+        engine: loads a model of this process.
+        folder: where servers that are started write their logs.
+        say: tells the user something.
+        cache: folder of the verdict cache; None for the user's own, "" for none.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, Chosen],
+        engine: Callable[[str], EmbeddedEngine],
+        *,
+        folder: Path,
+        say: Callable[[str], None],
+        cache: str | None = None,
+    ) -> None:
+        self._tables = tables
+        self._engine = engine
+        self._folder = folder
+        self._say = say
+        self._where = cache
+        self._cache: Any = None
+        self._made: dict[str, Model] = {}
+        self._used: dict[str, Usage] = {}
+        self._turns = Turns()
+
+    def __call__(self, name: str) -> Model:
+        """Return a model of the recipe; what it says is kept in the cache."""
+        if name not in self._made:
+            model = self._make(name, self._tables[name].settings)
+            self._made[name] = model if self._where == "" else self._remembering(model)
+        return self._made[name]
+
+    def _remembering(self, model: Model) -> Model:
+        from rewardsmith.rewards.cache import Cached, VerdictCache, cache_folder  # noqa: PLC0415
+
+        if self._cache is None:
+            self._cache = VerdictCache(cache_folder() if self._where is None else Path(self._where), say=self._say)
+        return Cached(model, self._cache)
+
+    def before(self, name: str) -> Any:
+        """Return a model as it is before the run: one of this process is not loaded yet, and is not asked."""
+        return Later(name) if isinstance(self._tables[name].settings, ModelSettings) else self(name)
+
+    def _make(self, name: str, settings: Settings) -> Any:
+        if isinstance(settings, ModelSettings):
+            from rewardsmith.engines.embedded.asked import AskedModel  # noqa: PLC0415
+            from rewardsmith.engines.embedded.rating import RatingModel  # noqa: PLC0415
+
+            make = AskedModel if settings.head == "language" else RatingModel
+            return make(self._engine(name), partial(self._turns.turn, name))
+        if isinstance(settings, SentenceSettings):
+            from rewardsmith.engines.sentences import SentenceModel  # noqa: PLC0415
+
+            return SentenceModel(settings, name=name)
+        model: Any
+        if isinstance(settings, ManagedSettings):
+            from rewardsmith.engines.managed import ManagedModel  # noqa: PLC0415
+
+            model = ManagedModel(settings, name=name, folder=self._folder, say=self._say)
+        else:
+            from rewardsmith.engines.server import ServedModel  # noqa: PLC0415
+
+            assert isinstance(settings, ServerSettings)
+            model = ServedModel.of(settings, name=name)
+        return TakingTurns(model, self._turns) if settings.sleeps else model
+
+    # ---- sharing a device ------------------------------------------------------------------------------------------
+
+    def share(self, engine: EmbeddedEngine) -> None:
+        """Let an engine that was just loaded sleep until it is its turn, if its settings want that."""
+        if engine.settings.sleeps:
+            engine.sleep()
+            self._turns.join(engine.name, engine.sleep, engine.wake)
+
+    def turn(self, *names: str) -> AbstractAsyncContextManager[None]:
+        """Keep these models awake; those that share the device with them sleep."""
+        return self._turns.turn(*names)
+
+    # ---- at each step, and at the end ------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """Return what was asked of each model since this was last asked, as `models/NAME/calls` and so on."""
+        metrics: dict[str, float] = {}
+        for name, model in self._made.items():
+            used = asdict(model.usage.since(self._used.get(name, Usage())))
+            self._used[name] = copy(model.usage)
+            if any(used.values()):
+                metrics |= {f"models/{name}/{what}": float(count) for what, count in used.items()}
+        return metrics
+
+    def totals(self) -> dict[str, Usage]:
+        """Return what was asked of each model in all."""
+        return {name: copy(model.usage) for name, model in self._made.items()}
+
+    async def close(self) -> None:
+        """Let go of connections, and stop the servers that were started."""
+        for model in self._made.values():
+            close: Callable[[], Awaitable[None]] | None = getattr(model, "close", None)
+            if close is not None:
+                await close()
+        self._made = {}
+        if self._cache is not None:
+            self._cache.close()
+
+
+class Later(Unconnected):
+    """A model of this process before it is loaded: nothing can be said about it yet."""
+
+    async def check(self) -> None:
+        """Find nothing wrong."""

@@ -1,0 +1,114 @@
+"""Models that share a device: one party awake at a time, nobody starves, nothing is left awake by accident."""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardsmith.engines.turns import Turns
+
+
+class Sleepers:
+    """Models that note when they sleep and wake, and insist that no other is awake."""
+
+    def __init__(self, turns, names):
+        self.awake, self.log = set(), []
+        for name in names:
+            turns.join(name, self.act(name, wake=False), self.act(name, wake=True))
+
+    def act(self, name, *, wake):
+        async def rest():
+            await asyncio.sleep(0)
+            assert (name in self.awake) != wake
+            (self.awake.add if wake else self.awake.remove)(name)
+            self.log.append(f"{'wake' if wake else 'sleep'} {name}")
+
+        return rest
+
+
+async def used(turns, sleepers, work):
+    """Do pieces of work, each (party, pauses before, pauses within), at the same time."""
+
+    async def one(party, before, within):
+        for _ in range(before):
+            await asyncio.sleep(0)
+        async with turns.turn(*party):
+            for _ in range(within + 1):
+                assert set(party) <= sleepers.awake
+                await asyncio.sleep(0)
+
+    await asyncio.wait_for(asyncio.gather(*(one(*piece) for piece in work)), timeout=20)
+
+
+PARTIES = st.sampled_from([("a",), ("b",), ("c",), ("a", "b")])
+
+
+@given(st.lists(st.tuples(PARTIES, st.integers(0, 9), st.integers(0, 5)), min_size=1, max_size=20))
+def test_whoever_works_is_awake_and_all_get_their_turn(work):
+    async def main():
+        turns = Turns()
+        await used(turns, Sleepers(turns, "abc"), work)
+
+    asyncio.run(main())
+
+
+def test_those_who_wait_together_are_admitted_together():
+    async def main():
+        turns = Turns()
+        sleepers = Sleepers(turns, ["policy", "judge"])
+        work = [(("policy",), 0, 9), *[(("judge",), 1, random.Random(i).randrange(5)) for i in range(50)]]
+        await used(turns, sleepers, work)
+        return sleepers.log
+
+    assert asyncio.run(main()) == ["wake policy", "sleep policy", "wake judge"]
+
+
+def test_a_model_that_has_not_joined_never_waits():
+    async def main():
+        turns = Turns()
+        Sleepers(turns, ["judge"])
+        async with turns.turn("judge"), turns.turn("policy"):
+            return True
+
+    assert asyncio.run(main())
+
+
+def test_an_interrupted_turn_ends_and_one_that_was_waited_for_is_given_up():
+    async def main():
+        turns = Turns()
+        sleepers = Sleepers(turns, ["policy", "judge"])
+
+        async def hold(name):
+            async with turns.turn(name):
+                await asyncio.sleep(60)
+
+        holder = asyncio.create_task(hold("policy"))
+        await asyncio.sleep(0.01)
+        waiter = asyncio.create_task(hold("judge"))
+        await asyncio.sleep(0.01)
+        for task in (waiter, holder):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await used(turns, sleepers, [(("judge",), 0, 1), (("policy",), 0, 1)])
+
+    asyncio.run(main())
+
+
+def test_a_model_that_cannot_wake_fails_its_own_turn_only():
+    async def main():
+        turns = Turns()
+        sleepers = Sleepers(turns, ["policy"])
+
+        async def broken():
+            raise OSError("no memory")
+
+        turns.join("judge", broken, broken)
+        with pytest.raises(OSError, match="no memory"):
+            async with turns.turn("judge"):
+                pass
+        await used(turns, sleepers, [(("policy",), 0, 1)])
+
+    asyncio.run(main())
