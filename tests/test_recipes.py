@@ -4,6 +4,7 @@ import json
 import math
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from rewardsmith.recipe import Recipe, load_recipe
 from rewardsmith.runs.start import start
+from tests.recipe_stand_ins import shared_folder, stand_ins
 
 RECIPES = sorted(Path(__file__).parents[1].glob("recipes/**/*.toml"))
 README = Path(__file__).parents[1] / "recipes" / "README.md"
@@ -30,21 +32,27 @@ SMALL = {
 }
 
 
-def stand_ins(path: Path, folder: Path) -> list[str]:
-    """Return what takes the place of models and data that are not shipped."""
-    if path.stem != "gsm8k":
-        return []
-    rows = [{"question": f"What is {i} + {i}?", "answer": f"Twice {i} is {2 * i}.\n#### {2 * i}"} for i in range(12)]
-    file = folder / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    files = [f'data.{name}.path="{file}"' for name in ("train", "test")]
-    return ["models.policy.init=tiny-llama", *files, "stages.0.sampling.max_tokens=8"]
+def trained(recipe: Recipe) -> set[str]:
+    """Return the models that some stage trains."""
+    stages = [stage.settings for stage in recipe.stages if stage.name != "evaluate"]
+    critics = {stage.critic.model for stage in stages if getattr(stage, "critic", None)}  # type: ignore[attr-defined]
+    return {stage.model for stage in stages} | critics  # type: ignore[attr-defined]
 
 
-def small(path: Path, folder: Path) -> Recipe:
+def check_judges(lines: list[dict[str, Any]]) -> None:
+    """The judge was asked, and answered most of the time: it has learned a form, not what it is asked."""
+    metrics: dict[str, float] = {}
+    for line in lines:
+        metrics |= line["metrics"]
+    assert metrics["models/judge/calls"] > 0
+    assert metrics.get("failures/reward/unparsable", 0.0) <= 0.5
+    assert {name for name in metrics if name.startswith("failures/") and not name.endswith("/unparsable")} == set()
+
+
+def small(path: Path, folder: Path, shared: Path) -> Recipe:
     """Return a recipe with its stages cut down; what a stage does not have is not added."""
     table = tomllib.loads(path.read_text())
-    changes = stand_ins(path, folder)
+    changes = stand_ins(path, folder, shared)
     for i, stage in enumerate(table["stages"]):
         for key, value in SMALL.get(stage["type"], {}).items():
             outer, _, inner = key.partition(".")
@@ -54,8 +62,11 @@ def small(path: Path, folder: Path) -> Recipe:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
-def test_a_recipe_runs_from_end_to_end(path: Path, tmp_path: Path) -> None:
-    recipe = small(path, tmp_path)
+def test_a_recipe_runs_from_end_to_end(
+    path: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REWARDSMITH_CACHE", str(tmp_path / "cache"))
+    recipe = small(path, tmp_path, shared_folder(tmp_path_factory))
     folder = start(recipe, path.stem, folder=tmp_path / "run", console=Console(quiet=True))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     done = {(line["stage"], line["step"]) for line in lines}
@@ -70,8 +81,10 @@ def test_a_recipe_runs_from_end_to_end(path: Path, tmp_path: Path) -> None:
     for stage in recipe.stages:
         if stage.name != "sft":
             assert (folder / "rollouts" / f"{stage.settings.name}.jsonl").stat().st_size  # type: ignore[attr-defined]
-    for name in recipe.models:
-        scalar = recipe.models[name].settings.head == "scalar"
+    if path.parent.name == "judges":
+        check_judges(lines)
+    for name in trained(recipe):
+        scalar = recipe.models[name].settings.head == "scalar"  # type: ignore[attr-defined]
         kind = AutoModelForSequenceClassification if scalar else AutoModelForCausalLM
         model = kind.from_pretrained(folder / "models" / name)
         assert AutoTokenizer.from_pretrained(folder / "models" / name).vocab_size > 0
@@ -80,7 +93,8 @@ def test_a_recipe_runs_from_end_to_end(path: Path, tmp_path: Path) -> None:
 
 def test_the_readme_names_every_recipe() -> None:
     text = README.read_text()
-    assert [path.name for path in RECIPES if f"rewardsmith run recipes/{path.name}" not in text] == []
+    names = [str(path.relative_to(README.parent)) for path in RECIPES]
+    assert [name for name in names if f"rewardsmith run recipes/{name}" not in text] == []
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -46,7 +47,7 @@ def show(folder: Path | None, *, json: bool = False) -> None:
         elif not held:
             sys.stdout.write(f"no verdicts in {cache.folder}\n")
         else:
-            # A file or a pipe has no width of its own, and a number that is cut off says nothing.
+            # A file or a pipe has no width of its own.
             console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
             console.print(_table(held))
             console.print(f"{_counted(count)}, {_size(size)} on disk in {cache.folder}", soft_wrap=True, markup=False)
@@ -70,8 +71,8 @@ def clear(
     Raises:
         UserError: for whatever a user can mend.
     """
-    if older_than is not None and not math.isfinite(older_than):
-        raise UserError(f"--older-than is {older_than}: it must be a number of days, such as 30")
+    if older_than is not None and not 0 <= older_than < math.inf:
+        raise UserError(f"--older-than is {older_than:g}: it must be a number of days, such as 30")
     before = None if older_than is None else time.time() - older_than * DAY
     with closing(_opened(folder)) as cache:
         held = cache.holdings()
@@ -106,17 +107,21 @@ def _say(text: str) -> None:
 
 
 def _table(held: Sequence[Holding]) -> Table:
-    table = Table()
-    for column in ("model", "identity", "asked to"):
-        table.add_column(column, overflow="fold")
-    for column in ("verdicts", "size", "tokens read", "written"):
+    """Return a table for 80 columns: each model has its identity in the line below."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    table.add_column("model", overflow="fold")
+    table.add_column("verb", no_wrap=True)
+    for column in ("verdicts", "size", "tokens"):
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("oldest", "newest"):
         table.add_column(column, no_wrap=True)
     for one in held:
-        tokens = [f"{count:,}" if count else "" for count in (one.prompt_tokens, one.tokens)]
-        names = [Text(printable(name, NAME)) for name in (one.model, one.identity, one.verb)]
-        table.add_row(*names, f"{one.verdicts:,}", _size(one.bytes), *tokens, _day(one.oldest), _day(one.newest))
+        model = Text.assemble(printable(one.model, NAME), "\n", (f"  {printable(one.identity, NAME)}", "dim"))
+        tokens = one.prompt_tokens + one.tokens
+        count = f"{tokens:,}" if tokens else ""  # not known, as for numbers and vectors
+        table.add_row(
+            model, Text(one.verb), f"{one.verdicts:,}", _size(one.bytes), count, _day(one.oldest), _day(one.newest)
+        )
     return table
 
 
@@ -125,7 +130,7 @@ def _counted(count: int) -> str:
 
 
 def _day(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d")
 
 
 def _size(count: int) -> str:

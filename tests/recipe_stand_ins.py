@@ -1,0 +1,133 @@
+"""What takes the place of models and data that recipes name and that are not shipped."""
+
+import fcntl
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rewardsmith.data import SOURCES
+from tests.engines.test_sentences import write_sentences
+from tests.tiny_judges import teach
+
+PROBLEMS = [(f"What is {i} + {i}?", str(2 * i)) for i in range(12)]
+# The built-in prompts are longer than what a tiny model reads.
+TEMPLATES = {"rubric": "{{question}}{{criteria}}{{response}}", "ranking": "{{question}}{{candidates}}"}
+# A rule that holds for some answers of a model that knows nothing.
+SOMETIMES = '{ type = "rule", rule = { type = "regex", pattern = "[a-p]" } }'
+
+
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all processes of this run of the tests share."""
+    mine = factory.getbasetemp()
+    return mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine
+
+
+def stand_ins(path: Path, folder: Path, shared: Path) -> list[str]:
+    """Return the overrides with which a recipe runs here.
+
+    Args:
+        path: the recipe.
+        folder: for files of this test.
+        shared: a folder for all tests, where judges are taught once.
+    """
+    if path.stem == "gsm8k":
+        return _gsm8k(folder)
+    if path.parent.name == "judges":
+        kind = path.stem.partition("_")[0]
+        return [
+            f'data.train.path="{_rows(folder)}"',
+            "models.policy.init=tiny-llama",
+            "stages.0.sampling.max_tokens=8",
+            "stages.0.rollouts_per_prompt=4",
+            f'models.judge={{ init = "{_judge(kind, shared)}" }}',
+            *_REWARDS[path.stem](folder),
+        ]
+    return []
+
+
+def _gsm8k(folder: Path) -> list[str]:
+    rows = [{"question": question, "answer": f"Twice that.\n#### {answer}"} for question, answer in PROBLEMS]
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = [f'data.{name}.path="{file}"' for name in ("train", "test")]
+    return ["models.policy.init=tiny-llama", *files, "stages.0.sampling.max_tokens=8"]
+
+
+def _rows(folder: Path) -> Path:
+    """Write rows in verl's schema, with what the judges need beside."""
+    rows = [
+        {
+            "data_source": "sums",
+            "prompt": [{"role": "user", "content": question}],
+            "reward_model": {"style": "rule", "ground_truth": answer},
+            "rm_prompt": "Grade {response}",
+            "extra_info": {"criteria": "The sum is right: 10", "src_lang": "en", "trg_lang": "de"},
+        }
+        for question, answer in PROBLEMS
+    ]
+    file = folder / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    return file
+
+
+def _template(folder: Path, kind: str) -> str:
+    file = folder / f"{kind}.txt"
+    file.write_text(TEMPLATES[kind])
+    return str(file)
+
+
+def _rubric(place: str) -> Callable[[Path], list[str]]:
+    def changes(folder: Path) -> list[str]:
+        rule = [f"stages.0.reward.rule={SOMETIMES}"] if place else []
+        return [f'stages.0.reward{place}.template="{_template(folder, "rubric")}"', *rule]
+
+    return changes
+
+
+_REWARDS: dict[str, Callable[[Path], list[str]]] = {
+    "rubric_only": _rubric(""),
+    "rubric_addon": _rubric(".judge"),
+    "rubric_mixed": _rubric(".judge"),
+    "rubric_gate": _rubric(".judge"),
+    "ranking": lambda folder: [
+        f'stages.0.reward.template="{_template(folder, "ranking")}"',
+        "stages.0.reward.extract=whole",
+    ],
+    "several": lambda folder: [
+        "models.preference.init=tiny-llama",
+        f'models.sentences.init="{write_sentences(folder / "sentences")}"',
+        f"stages.0.reward.parts.rule={SOMETIMES}",
+    ],
+}
+
+_VERDICTS: dict[str, Callable[[random.Random], str]] = {
+    "rubric": lambda dice: f"Total Score: {dice.randrange(11)}/10",
+    "ranking": lambda dice: "So.\n\n### Final Ranking:\n\nA > B > C > D\n\n### Scores:\n\nA: 8, B: 6, C: 4, D: 2",
+    "several": lambda dice: f"Score: {dice.randrange(11)}",
+}
+
+
+def _judge(kind: str, shared: Path) -> Path:
+    """Return the folder of a judge, taught when the first test needs it; tests run in several processes."""
+    with (shared / f"{kind}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        place = shared / kind
+        if not (place / "config.json").exists():
+            work = shared / f"{kind}-files"
+            work.mkdir(exist_ok=True)
+            source = SOURCES["parquet"](path=str(_rows(work)))
+            teach(place, _table(kind, work), list(source.prompts(0)), _VERDICTS[kind], n=4)
+        return place
+
+
+def _table(kind: str, folder: Path) -> dict[str, Any]:
+    if kind == "several":
+        return {"type": "judge", "model": "judge", "prompt_field": "rm_prompt"}
+    return {"type": kind, "model": "judge", "template": _template(folder, kind)}

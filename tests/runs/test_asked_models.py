@@ -1,0 +1,128 @@
+"""Rewards that ask models, inside real runs: with a cache, with models that sleep, and on stored rollouts."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from rewardsmith.cli import app
+from rewardsmith.recipe import load_recipe
+from rewardsmith.runs.start import start
+from tests.recipe_stand_ins import shared_folder, stand_ins
+from tests.test_recipes import RECIPES
+
+RECIPE = next(path for path in RECIPES if path.stem == "rubric_mixed")
+SMALL = ["prompts_per_step=4", "mini_batches=2", "steps=2", "critic.warmup=1", "save.every=1"]
+
+
+@pytest.fixture
+def changes(tmp_path, tmp_path_factory, monkeypatch):
+    """What makes the recipe small."""
+    monkeypatch.setenv("REWARDSMITH_CACHE", str(tmp_path / "cache"))
+    return [*stand_ins(RECIPE, tmp_path, shared_folder(tmp_path_factory)), *(f"stages.0.{one}" for one in SMALL)]
+
+
+def run(folder: Path, changes: list[str]) -> list[dict[str, float]]:
+    start(load_recipe(RECIPE, changes), "run", folder=folder, console=Console(quiet=True))
+    return [json.loads(line)["metrics"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def learned(metrics: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Return the numbers that do not depend on how the models were run."""
+    return [{k: v for k, v in one.items() if not k.startswith(("time/", "models/", "tokens/s"))} for one in metrics]
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "models" / "policy" / "model.safetensors").read_bytes()
+
+
+def test_a_replayed_run_asks_nothing_and_ends_the_same(tmp_path, changes):
+    first = run(tmp_path / "first", changes)
+    again = run(tmp_path / "again", changes)
+    assert sum(one["models/judge/calls"] for one in first) > 0
+    assert [one["models/judge/calls"] for one in again] == [0.0, 0.0]
+    asked = [one["models/judge/calls"] + one["models/judge/cached"] for one in first]
+    assert [one["models/judge/cached"] for one in again] == asked
+    assert learned(again) == learned(first)
+    assert weights(tmp_path / "again") == weights(tmp_path / "first")
+
+
+def test_a_run_without_a_cache_asks_again_and_ends_the_same(tmp_path, changes):
+    first = run(tmp_path / "first", [*changes, 'cache=""'])
+    again = run(tmp_path / "again", [*changes, 'cache=""'])
+    assert not (tmp_path / "cache").exists()
+    assert [one["models/judge/calls"] for one in again] == [one["models/judge/calls"] for one in first]
+    assert learned(again) == learned(first)
+
+
+def test_models_that_sleep_while_others_work_change_nothing(tmp_path, changes):
+    awake = run(tmp_path / "awake", [*changes, 'cache=""'])
+    judge = next(one for one in changes if one.startswith("models.judge="))
+    asleep = [judge.replace(" }", ", sleeps = true }"), "models.policy.sleeps=true", "models.critic.sleeps=true"]
+    resting = run(tmp_path / "resting", [*changes, 'cache=""', *asleep])
+    assert learned(resting) == learned(awake)
+    assert weights(tmp_path / "resting") == weights(tmp_path / "awake")
+
+
+def test_a_run_that_sleeps_goes_on_where_it_stopped(tmp_path, changes):
+    judge = next(one for one in changes if one.startswith("models.judge="))
+    asleep = [judge.replace(" }", ", sleeps = true }"), "models.policy.sleeps=true", "stages.0.kl.coefficient=0.1"]
+    whole = run(tmp_path / "whole", [*changes, *asleep])
+    changed = [*changes, *asleep, "stages.0.save.keep=2"]
+    other = tmp_path / "other"
+    run(other, changed)
+    # As if it had been killed after the first step: only the first checkpoint is there.
+    (other / "summary.json").unlink()
+    shutil.rmtree(sorted((other / "checkpoints").iterdir())[-1])
+    resumed = run(other, changed)
+    assert learned(resumed) == learned(whole)
+    assert weights(other) == weights(tmp_path / "whole")
+
+
+def test_stored_rollouts_are_scored_by_the_recipe_s_judge(tmp_path, changes, monkeypatch):
+    run(tmp_path / "run", changes)
+    monkeypatch.chdir(tmp_path)
+    command = ["score", str(tmp_path / "run"), "--reward", str(RECIPE), *changes, "--compare", "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["groups"] == 8
+    assert told["compared"]["changed"] == 0
+    assert told["models"]["judge"]["calls"] == 0  # all verdicts were known
+    assert told["models"]["judge"]["cached"] > 0
+
+
+def test_a_reward_table_has_its_models_beside_it(tmp_path, changes, monkeypatch):
+    run(tmp_path / "run", changes)
+    judge = next(one for one in changes if one.startswith("models.judge=")).partition("=")[2]
+    template = next(one for one in changes if "template" in one).partition("=")[2]
+    file = tmp_path / "reward.toml"
+    file.write_text(f'type = "rubric"\nmodel = "judge"\ntemplate = {template}\n[models]\njudge = {judge}\n')
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["score", str(tmp_path / "run"), "--reward", str(file)])
+    assert result.exit_code == 0, result.output
+    assert "answers from the cache" in result.output
+    file.write_text('type = "rubric"\nmodel = "jugde"\n[models]\njudge = { init = "tiny-llama" }\n')
+    result = CliRunner().invoke(app, ["score", str(tmp_path / "run"), "--reward", str(file)])
+    assert result.exit_code != 0
+    assert "jugde" in str(result.exception) or "jugde" in result.output
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("stages.0.reward.judge.model=referee", "there is no [models.referee]"),
+        ("stages.0.reward.judge.model=critic", 'a model that writes: one with head = "language"'),
+        ('models.policy={ type = "server", urls = ["http://localhost:1/v1"] }', "a model in this process"),
+        ('models.judge.urls=["localhost"]', "models.judge"),
+    ],
+)
+def test_a_model_that_cannot_do_it_is_refused_before_the_run(changes, change, said):
+    from rewardsmith.errors import UserError
+
+    with pytest.raises(UserError) as error:
+        load_recipe(RECIPE, [*changes, change])
+    assert said in str(error.value)
