@@ -1,0 +1,176 @@
+"""Real runs whose judge is behind a server that fails, dies and comes back: no reward is ever a lie."""
+
+import asyncio
+import json
+import random
+import re
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rewardsmith.recipe import parse_recipe
+from rewardsmith.rewards.protocol import Halt
+from rewardsmith.runs.start import start
+from tests.engines.faulty import FaultyServer, last_text, said
+
+PASSING = ["429-after", "500", "502", "503", "reset", "reset-midway", "half", "schema", "empty"]
+UNREADABLE = said("I would rather not say."), said("Total Score: 4", finish="length"), said("Total Score: nan")
+
+
+def true_grade(response: str) -> int:
+    """What the judge thinks of a response: a pure function of it."""
+    return len(response.encode()) * 7 % 11
+
+
+def verdict(body: dict) -> str:
+    (response,) = re.findall(r"## Answer\n\n`{3,}\n(.*?)\n`{3,}\n\n## Your task", last_text(body), re.DOTALL)
+    return f"Total Score: {true_grade(response)}/10"
+
+
+class Serving:
+    """A faulty server in a thread of its own, so that a whole run can talk to it."""
+
+    def __init__(self) -> None:
+        self.server = FaultyServer(say=verdict)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def do(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
+
+    def __enter__(self) -> "Serving":
+        self._thread.start()
+        self.do(self.server.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.do(self.server.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+        self._loop.close()
+
+
+@pytest.fixture
+def serving():
+    with Serving() as serving:
+        yield serving
+
+
+def recipe(serving: Serving, **failure: object):
+    return parse_recipe(
+        {
+            "cache": "",
+            "models": {
+                "policy": {"init": "tiny-llama"},
+                "judge": {"type": "server", "urls": [serving.server.url], "retries": 8, "backoff": 0.01},
+            },
+            "data": {"train": {"type": "arithmetic", "operations": 2}},
+            "stages": [
+                {
+                    "type": "policy",
+                    "model": "policy",
+                    "data": "train",
+                    "steps": 3,
+                    "prompts_per_step": 6,
+                    "rollouts_per_prompt": 4,
+                    "sampling": {"max_tokens": 8},
+                    "save": {"every": 1},
+                    "reward": {"type": "rubric", "model": "judge", "criteria": "right: 10", "failure": failure},
+                }
+            ],
+        }
+    )
+
+
+def run(folder: Path, checked) -> Counter:
+    """Run it; return how many rollouts have the judge's own grade, another one, or a failure."""
+    start(checked, "run", folder=folder, console=Console(quiet=True))
+    return fates(folder)
+
+
+def fates(folder: Path) -> Counter:
+    counts: Counter = Counter()
+    for line in (folder / "rollouts" / "policy.jsonl").read_text().splitlines():
+        scored = json.loads(line)["scored"]
+        for rollout, score in zip(scored["group"]["rollouts"], scored["scores"], strict=True):
+            if score.get("value") is None:
+                counts[score["failure"]["kind"]] += 1
+            elif not rollout["text"]:
+                counts["empty"] += score["value"] == 0
+            else:
+                counts["right" if score["value"] == true_grade(rollout["text"]) / 10 else "false"] += 1
+    return counts
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "models" / "policy" / "model.safetensors").read_bytes()
+
+
+def test_passing_faults_change_nothing(tmp_path, serving):
+    counts = run(tmp_path / "clean", recipe(serving))
+    assert counts["right"] + counts["empty"] == 72
+    dice = random.Random(0)
+    serving.server.plan(*(dice.choice(PASSING) if dice.random() < 0.4 else "ok" for _ in range(150)))
+    again = run(tmp_path / "faulty", recipe(serving))
+    assert again == counts
+    assert weights(tmp_path / "faulty") == weights(tmp_path / "clean")
+    metrics = [json.loads(line)["metrics"] for line in (tmp_path / "faulty" / "metrics.jsonl").read_text().splitlines()]
+    assert sum(one["models/judge/retries"] for one in metrics) > 20
+
+
+def test_lasting_faults_are_failures_and_never_rewards(tmp_path, serving):
+    dice = random.Random(1)
+    bad = [*UNREADABLE, "400"]
+    serving.server.plan(*(dice.choice(bad) if dice.random() < 0.3 else "ok" for _ in range(200)))
+    counts = run(tmp_path, recipe(serving, share=0.9))
+    assert counts["false"] == 0
+    assert counts["refused"] > 0
+    assert counts["right"] > 30
+    assert sum(counts.values()) == 72
+
+
+def test_an_outage_is_waited_for_and_leaves_no_trace(tmp_path, serving):
+    run(tmp_path / "clean", recipe(serving))
+
+    async def dies(server, request, body):
+        asyncio.get_running_loop().create_task(outage(server))
+        request.transport.abort()
+
+    async def outage(server):
+        await server.stop()
+        await asyncio.sleep(2)
+        await server.__aenter__()
+
+    serving.server.plan(*["ok"] * 30, dies)
+    counts = run(tmp_path / "outage", recipe(serving))
+    assert set(counts) <= {"right", "empty"}
+    assert weights(tmp_path / "outage") == weights(tmp_path / "clean")
+
+
+def test_a_judge_that_stays_away_stops_the_run_and_the_run_goes_on_when_it_is_back(tmp_path, serving):
+    run(tmp_path / "clean", recipe(serving))
+
+    async def dies(server, request, body):
+        asyncio.get_running_loop().create_task(server.stop())
+        request.transport.abort()
+
+    serving.server.plan(*["ok"] * 30, dies)
+    short = recipe(serving, wait=1.0)
+    with pytest.raises(Halt, match="unreachable for 1 s"):
+        run(tmp_path / "stopped", short)
+    serving.do(serving.server.__aenter__())
+    counts = run(tmp_path / "stopped", short)
+    assert set(counts) <= {"right", "empty"}
+    assert weights(tmp_path / "stopped") == weights(tmp_path / "clean")
+
+
+def test_a_judge_that_is_not_there_is_found_out_before_the_first_step(tmp_path, serving):
+    checked = recipe(serving)
+    serving.do(serving.server.stop())
+    with pytest.raises(Exception, match="127.0.0.1") as error:
+        run(tmp_path, checked)
+    assert "stages.0.reward" in str(error.value)
+    assert not (tmp_path / "metrics.jsonl").exists() or not (tmp_path / "metrics.jsonl").read_text()
