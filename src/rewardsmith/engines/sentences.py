@@ -1,0 +1,189 @@
+"""Texts to vectors with a sentence-transformers model in this process.
+
+A folder is hostile until it has been checked: weights are read from safetensors only, and code that comes with a model
+is never run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from huggingface_hub import snapshot_download
+from numpy.typing import NDArray
+
+from rewardsmith.asking import CannotAnswer, Usage
+from rewardsmith.engines.embedded.loading import place, quiet
+from rewardsmith.engines.settings import SentenceSettings
+from rewardsmith.errors import UserError
+
+_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.safetensors")
+"""What a model is made of; pickled weights and code stay where they are."""
+
+
+class SentenceModel:
+    """Turns texts into vectors; see `rewardsmith.asking.Embedder`.
+
+    Args:
+        settings: of the model.
+        name: what the recipe calls it.
+
+    Attributes:
+        name: what the recipe calls it.
+        usage: what was asked of it; `calls` counts texts.
+    """
+
+    def __init__(self, settings: SentenceSettings, *, name: str = "model") -> None:
+        self.name = name
+        self.usage = Usage()
+        self._settings = settings
+        self._device, _ = place(settings.device, "float32")
+        self._folder: Path | None = None
+        self._model: Any = None
+        self._digest = ""
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def identity(self) -> str:
+        """Return what a cache knows the model by: a hash of its files and of where texts are cut."""
+        if not self._digest:
+            self._digest = _digest(self._found())
+        return f"sentences:{self._digest}:{self._settings.max_tokens or ''}"
+
+    async def check(self) -> None:
+        """Load the model; a `UserError` says why that cannot be done."""
+        self._loaded()
+
+    async def close(self) -> None:
+        """Let go of the model; it is loaded again when it is asked again."""
+        if self._thread is not None:
+            self._thread.shutdown()
+        self._thread = self._model = None
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return a vector of length 1 for each text, float32 [n, D]; a text too long for the model is cut.
+
+        Raises:
+            CannotAnswer: the model failed, or a vector is not finite.
+        """
+        model = self._loaded()
+        try:
+            # One thread of its own: the event loop goes on, and the model is never used twice at a time.
+            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix=f"embed-{self.name}")
+            work = asyncio.get_running_loop().run_in_executor(self._thread, self._encode, model, list(texts))
+            vectors_ND = await work
+        except Exception as error:  # whatever it raises, there are no vectors
+            self.usage.failed += len(texts)
+            raise CannotAnswer("crashed", f"{type(error).__name__}: {error}") from error
+        if not np.isfinite(vectors_ND).all():
+            self.usage.failed += len(texts)
+            raise CannotAnswer("invalid", "a vector has numbers that are not finite")
+        self.usage.calls += len(texts)
+        return vectors_ND
+
+    def _encode(self, model: Any, texts: list[str]) -> NDArray[np.float32]:
+        if not texts:
+            return np.zeros((0, 0), dtype=np.float32)
+        vectors_ND = model.encode(
+            texts, batch_size=self._settings.batch_size, normalize_embeddings=True, show_progress_bar=False
+        )
+        return np.asarray(vectors_ND, dtype=np.float32)
+
+    def _found(self) -> Path:
+        if self._folder is None:
+            self._folder = _folder(self._settings.init, self.name)
+        return self._folder
+
+    def _loaded(self) -> Any:
+        """Return the model, loaded when it is first needed: that is before the first step, and takes a moment."""
+        if self._model is not None:
+            return self._model
+        try:
+            with quiet():
+                from sentence_transformers import SentenceTransformer  # noqa: PLC0415 an extra, and slow to import
+        except ImportError:
+            raise UserError(
+                f'models.{self.name} needs sentence-transformers: pip install "rewardsmith[similarity]"'
+            ) from None
+        folder = self._found()
+        _require_safe(folder, self.name)
+        try:
+            with quiet():
+                model = SentenceTransformer(
+                    str(folder),
+                    device=self._device.type,
+                    trust_remote_code=False,
+                    local_files_only=True,
+                    model_kwargs={"use_safetensors": True},
+                )
+        except Exception as error:
+            raise UserError(f"models.{self.name}.init: {folder} cannot be loaded: {error}") from error
+        self._model = self._cut(model.eval())
+        return self._model
+
+    def _cut(self, model: Any) -> Any:
+        limit, own = self._settings.max_tokens, model.max_seq_length
+        if limit is not None and own is not None and limit > own:
+            raise UserError(f"models.{self.name}.max_tokens is {limit}, and the model reads {own}: lower it")
+        if limit is not None:
+            model.max_seq_length = limit
+        return model
+
+
+def _folder(init: str, name: str) -> Path:
+    """Return the folder that `init` names, after a download if it is a Hugging Face id."""
+    path = Path(init).expanduser()
+    if path.is_dir():
+        return path
+    if init.startswith(("./", "../", "/", "~")):
+        raise UserError(f"models.{name}.init: there is no folder {init!r}")
+    try:
+        return Path(snapshot_download(init, allow_patterns=list(_FILES)))
+    except Exception as error:
+        raise UserError(
+            f"models.{name}.init: there is no folder {init!r}, and no model of that id could be downloaded. If the id"
+            " is right, check the network, that HF_HUB_OFFLINE is not set, and that your account may read the model"
+            f" (HF_TOKEN). The download said: {type(error).__name__}: {str(error)[:300]}"
+        ) from error
+
+
+def _require_safe(folder: Path, name: str) -> None:
+    """Refuse a folder that is no sentence-transformers model, that wants to run code, or whose weights are pickled."""
+    where = f"models.{name}.init: {folder}"
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        parts = [(str(module["type"]), folder / str(module["path"])) for module in modules]
+    except FileNotFoundError:
+        raise UserError(
+            f"{where} has no modules.json, which says how a text becomes one vector: name a sentence-transformers model"
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UserError(f"{where}: modules.json cannot be read ({type(error).__name__}: {error})") from None
+    for kind, part in parts:
+        if not kind.startswith("sentence_transformers."):
+            raise UserError(f"{where} comes with code of its own ({kind}), which is never run: name another model")
+        if not part.resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"{where}: modules.json names {part}, which is not in the folder")
+        if any(part.glob("*.bin")) and not any(part.glob("*.safetensors")):
+            raise UserError(
+                f"{where}: the weights in {part} are pickled, and loading a pickle can run any code. Where you trust"
+                " the file, load the model there and save it again with save_pretrained(…)"
+            )
+
+
+def _digest(folder: Path) -> str:
+    """Return a hash of the files that a model is made of, by their names within the folder."""
+    found = hashlib.blake2b(digest_size=16)
+    files = {file.relative_to(folder).as_posix(): file for pattern in _FILES for file in folder.rglob(pattern)}
+    for name, file in sorted(files.items()):
+        with file.open("rb") as opened:
+            found.update(f"{name} {hashlib.file_digest(opened, 'blake2b').hexdigest()} ".encode())
+    return found.hexdigest()
+
+
+__all__ = ["SentenceModel"]

@@ -1,0 +1,169 @@
+"""A scalar reward model: one number for a conversation. It may read a critique first, which another model writes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rewardsmith.asking import CannotAnswer, Models, Rater, Unconnected
+from rewardsmith.checks import unicode
+from rewardsmith.components import Refers, Settings
+from rewardsmith.rewards.judges.asking import Asker, AskingSettings, JudgeName, Verdict, failed_score
+from rewardsmith.rewards.judges.shown import LONGEST, Longest
+from rewardsmith.rewards.judges.together import together
+from rewardsmith.rewards.rules.truth import truths
+from rewardsmith.text.answers import final
+from rewardsmith.text.questions import question_of
+from rewardsmith.text.quoting import harmless, quote
+from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.templates import load_template
+from rewardsmith.types import Message, Prompt, RolloutGroup, Score
+
+RaterName = Annotated[str, Refers("models", offer="rate")]
+"""A setting that names a model which gives conversations numbers."""
+
+
+class CritiqueSettings(Settings):
+    """A critique that the scalar model reads after the answer."""
+
+    model: JudgeName = Field(min_length=1, description="the model that writes it")
+    template: str = Field(default="critique", min_length=1, description="what it is asked: built-in, or a path")
+    told: str = Field(
+        default="critique_told",
+        min_length=1,
+        description="how the scalar model is told: built-in, or the path of text with {{critique}}; it follows the"
+        " answer as further turns",
+    )
+    longest: Longest = LONGEST
+    asking: AskingSettings = Field(default=AskingSettings(), description="how it is asked")
+
+
+class Classifier:
+    """Score each rollout by a scalar reward model: a Bradley-Terry model, or any classifier with one label.
+
+    The model reads the prompt's messages and the rollout as the assistant's answer, in its own chat template. With a
+    critique, a model that writes looks at each answer first, and the scalar model reads what it wrote.
+
+    Attributes:
+        deadline: seconds for the numbers of a group; None leaves it to the model.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: RaterName,
+        critique: Annotated[
+            CritiqueSettings | None, Field(description="a critique by another model that is read after the answer")
+        ] = None,
+        system: Annotated[
+            Literal["keep", "drop"], Field(description="whether the model reads the prompt's system messages")
+        ] = "keep",
+        think: Annotated[
+            Literal["keep", "drop"], Field(description="whether it reads what the policy thinks, up to </think>")
+        ] = "drop",
+        activation: Annotated[
+            Literal["none", "sigmoid"], Field(description="the number as it is, or 1 / (1 + exp(-number))")
+        ] = "none",
+        deadline: Annotated[
+            float | None,
+            Field(gt=0, description="seconds for the numbers of a group, waiting included; not set: the model's own"),
+        ] = None,
+    ) -> None:
+        self._name = model
+        self._model: Rater = Unconnected(model)
+        self._critic = None if critique is None else Critic(critique)
+        self._system, self._think, self._activation = system, think, activation
+        self.deadline = deadline
+
+    def connect(self, models: Models) -> None:
+        """Take the model, and that which writes critiques."""
+        self._model = models(self._name)
+        if self._critic is not None:
+            self._critic.asker.connect(models)
+
+    async def check(self) -> None:
+        """Raise if a model cannot work."""
+        await self._model.check()
+        if self._critic is not None:
+            await self._critic.asker.check()
+
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return one score per rollout, with the critique as feedback; equal answers are asked about once."""
+        answers = [self._answer(rollout.text) for rollout in group.rollouts]
+        distinct = list(dict.fromkeys(answers))
+        critiques = {} if self._critic is None else await self._critic.critiques(group.prompt, distinct)
+        scores = {answer: failed_score(why) for answer, why in critiques.items() if isinstance(why, BaseException)}
+        written = {answer: found for answer, found in critiques.items() if isinstance(found, Verdict)}
+        asked = [answer for answer in distinct if answer not in scores]
+        conversations = [self._conversation(group.prompt, answer, written.get(answer)) for answer in asked]
+        found = await together(self._model.rate, conversations, deadline=self.deadline)
+        for answer, number in zip(asked, found, strict=True):
+            feedback = written[answer].feedback if answer in written else ""
+            scores[answer] = self._score(number, feedback)
+        return tuple(scores[answer] for answer in answers)
+
+    def _answer(self, text: str) -> str:
+        """Return what is rated of a rollout; an answer that was not reached is empty, and rated as such."""
+        return text if self._think == "keep" else final(text) or ""
+
+    def _conversation(self, prompt: Prompt, answer: str, critique: Verdict[str] | None) -> tuple[Message, ...]:
+        """Return what the model reads. Nothing in it can open a turn: role tokens inside the messages are broken."""
+        asked = [m for m in prompt.messages if self._system == "keep" or m.role != "system"]
+        said = [Message(m.role, harmless(m.content)) for m in (*asked, Message("assistant", answer))]
+        if self._critic is None or critique is None:
+            return tuple(said)
+        return (*said, *self._critic.told.render({"critique": harmless(unicode(critique.value))}))
+
+    def _score(self, number: float | BaseException, feedback: str) -> Score:
+        if not isinstance(number, BaseException) and not math.isfinite(number):
+            number = CannotAnswer("invalid", f"the model's number for the conversation is {number}")
+        if isinstance(number, BaseException):
+            return Score(failure=failed_score(number).failure, feedback=feedback)
+        return Score(sigmoid(number) if self._activation == "sigmoid" else float(number), feedback=feedback)
+
+
+class Critic:
+    """Writes critiques of answers.
+
+    Args:
+        settings: of the critique.
+
+    Attributes:
+        asker: of the model that writes.
+        told: the turns in which the scalar model is told.
+    """
+
+    def __init__(self, settings: CritiqueSettings) -> None:
+        self._template = load_template(
+            settings.template, known=("question", "response", "reference"), needed=("response",)
+        )
+        self._longest = settings.longest
+        self.told = load_template(settings.told, known=("critique",), needed=("critique",))
+        self.asker = Asker(settings.model, settings.asking)
+
+    async def critiques(self, prompt: Prompt, answers: Sequence[str]) -> Mapping[str, Verdict[str] | BaseException]:
+        """Return the critique of each answer, all written at once, or why there is none."""
+        known = {"question": quote(question_of(prompt))}
+        if "reference" in self._template.places:
+            known["reference"] = quote("\n".join(truths(prompt)))
+        questions = [self._template.render({**known, "response": quote(a, self._longest)}) for a in answers]
+        written = (self.asker.verdict(question, _not_empty) for question in questions)
+        return dict(zip(answers, await asyncio.gather(*written, return_exceptions=True), strict=True))
+
+
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise Unreadable("no critique")
+    return text.strip()
+
+
+def sigmoid(x: float) -> float:
+    """Return 1 / (1 + e⁻ˣ), for any finite x."""
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+__all__ = ["Classifier", "Critic", "CritiqueSettings", "RaterName", "sigmoid"]

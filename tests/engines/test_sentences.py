@@ -1,0 +1,292 @@
+"""Sentence-transformers in this process: vectors as that library makes them, files that cannot do harm."""
+
+import asyncio
+import json
+import shutil
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from rewardsmith.asking import CannotAnswer
+from rewardsmith.engines.sentences import SentenceModel
+from rewardsmith.engines.settings import SentenceSettings
+from rewardsmith.errors import UserError
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg", "cat", "dog", "the", "sat", "##s", ".", "1", "2"]
+TEXTS = ["the cat sat.", "the dogs sat.", "", "a b c d e f g " * 10, "1", "zzz", "the cat sat."]
+LONGEST = 32
+
+
+def write_sentences(folder: Path) -> Path:
+    """Write a tiny model by hand, with the files that published ones have: a BERT, and the first token's vector."""
+    (folder / "1_Pooling").mkdir(parents=True)
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    bert = BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=LONGEST, **shape))
+    with torch.no_grad():
+        for parameter in bert.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    bert.save_pretrained(folder)
+    BertTokenizerFast(vocab={word: i for i, word in enumerate(WORDS)}).save_pretrained(folder)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    files = {
+        "modules.json": [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(modules)
+        ],
+        "sentence_bert_config.json": {"max_seq_length": LONGEST, "do_lower_case": False},
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": 32,
+            "pooling_mode_cls_token": True,
+            "pooling_mode_mean_tokens": False,
+        },
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentences(tmp_path_factory.mktemp("sentences") / "tiny")
+
+
+@pytest.fixture
+def damaged(folder: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def open_model(folder: Path | str, **changes: Any) -> SentenceModel:
+    return SentenceModel(SentenceSettings(init=str(folder), device="cpu", **changes), name="near")
+
+
+@cache
+def shared_model(folder: Path) -> SentenceModel:
+    return open_model(folder)
+
+
+def embed(model: SentenceModel, texts: list[str]) -> np.ndarray:
+    async def run() -> np.ndarray:
+        try:
+            return await model.embed(texts)
+        finally:
+            await model.close()
+
+    return asyncio.run(run())
+
+
+def plain(folder: Path, texts: list[str]) -> np.ndarray:
+    """Return the first token's vector of each text, of length 1, by transformers alone."""
+    bert, tokenizer = BertModel.from_pretrained(folder).eval(), BertTokenizerFast.from_pretrained(folder)
+    vectors = []
+    for text in texts:
+        encoded = tokenizer(text, return_tensors="pt", truncation=True, max_length=LONGEST)
+        with torch.no_grad():
+            vectors.append(bert(**encoded).last_hidden_state[0, 0].numpy())
+    return np.stack([vector / np.linalg.norm(vector) for vector in vectors])
+
+
+# ---- the vectors -----------------------------------------------------------------------------------------------------
+
+
+def test_vectors_are_those_of_transformers(folder: Path) -> None:
+    model = open_model(folder)
+    vectors = embed(model, TEXTS)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, plain(folder, TEXTS), atol=1e-5)
+    assert model.usage.calls == len(TEXTS)
+    assert abs(vectors[0] @ vectors[1]) < 0.999  # they do differ
+
+
+@settings(max_examples=15)
+@given(st.permutations(range(len(TEXTS))), st.integers(1, 7), st.integers(1, 5))
+def test_neither_order_nor_batches_matter(folder: Path, order: list[int], size: int, batch_size: int) -> None:
+    expected = plain_once(folder)[order]
+    model = open_model(folder, batch_size=batch_size)
+    model._model = shared_model(folder)._loaded()
+    parts = [[TEXTS[i] for i in order[at : at + size]] for at in range(0, len(order), size)]
+
+    async def run() -> np.ndarray:
+        vectors = np.concatenate(await asyncio.gather(*(model.embed(part) for part in parts)))
+        await model.close()
+        return vectors
+
+    np.testing.assert_allclose(asyncio.run(run()), expected, atol=1e-5)
+
+
+@cache
+def plain_once(folder: Path) -> np.ndarray:
+    return plain(folder, TEXTS)
+
+
+def test_no_texts_have_no_vectors(folder: Path) -> None:
+    assert len(embed(shared_model(folder), [])) == 0
+
+
+def test_long_texts_are_cut_where_the_recipe_says(folder: Path) -> None:
+    same, other = ["a b c d", "a b c e f g"], ["a b c d", "a b e d"]
+    cut = open_model(folder, max_tokens=5)  # three words, and a token at either end
+    first, second = embed(cut, same)
+    np.testing.assert_allclose(first, second, atol=1e-6)
+    first, second = embed(cut, other)
+    assert not np.allclose(first, second, atol=1e-3)
+    with pytest.raises(UserError, match="max_tokens is 33, and the model reads 32: lower it"):
+        asyncio.run(open_model(folder, max_tokens=33).check())
+
+
+def test_a_huge_text_is_cut_too(folder: Path) -> None:
+    assert embed(shared_model(folder), ["cat " * 200_000]).shape == (1, 32)
+
+
+# ---- beside the event loop -------------------------------------------------------------------------------------------
+
+
+def test_it_works_in_one_thread_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = open_model(folder)
+    encode, seen = model._encode, []
+    monkeypatch.setattr(model, "_encode", lambda *a: seen.append(threading.current_thread().name) or encode(*a))
+
+    async def run() -> None:
+        await asyncio.gather(*(model.embed([text]) for text in TEXTS))
+        await model.close()
+
+    asyncio.run(run())
+    asyncio.run(run())  # in another event loop, after it was closed
+    assert len(seen) == 2 * len(TEXTS)
+    assert set(seen) == {"embed-near_0"}
+
+
+def test_what_the_model_raises_is_no_vector(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = open_model(folder)
+    for made, kind in ((lambda *a: 1 / 0, "crashed"), (lambda *a: np.array([[np.nan]], np.float32), "invalid")):
+        monkeypatch.setattr(model, "_encode", made)
+        with pytest.raises(CannotAnswer) as caught:
+            embed(model, ["a", "b"])
+        assert caught.value.kind == kind
+    assert (model.usage.failed, model.usage.calls) == (4, 0)
+
+
+def test_who_goes_away_leaves_the_model_usable(folder: Path) -> None:
+    model = open_model(folder)
+
+    async def run() -> np.ndarray:
+        gone = asyncio.create_task(model.embed(["a"] * 50))
+        await asyncio.sleep(0)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        vectors = await model.embed(["the cat sat."])
+        await model.close()
+        return vectors
+
+    np.testing.assert_allclose(asyncio.run(run()), plain_once(folder)[:1], atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_shared_with_a_generator(folder: Path) -> None:
+    """A generator records CUDA graphs meanwhile: work in another thread must not break them."""
+    from rewardsmith.engines import ModelSettings
+    from rewardsmith.engines.embedded.engine import EmbeddedEngine
+    from rewardsmith.engines.protocol import Sampling
+
+    from .running import ask
+
+    model = SentenceModel(SentenceSettings(init=str(folder), device="cuda"))
+    engine = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cuda"))
+
+    async def write() -> int:
+        sampling, prompts = Sampling(max_tokens=200), [ask(str(i)) for i in range(20)]
+        return len([1 async for _ in engine.generate(prompts, sampling, n=8, seeds=list(range(20)))])
+
+    async def run() -> np.ndarray:
+        writing = asyncio.create_task(write())
+        vectors = [await model.embed(TEXTS) for _ in range(50)][-1]
+        assert await writing == 20
+        await model.close()
+        return vectors
+
+    np.testing.assert_allclose(asyncio.run(run()), plain(folder, TEXTS), atol=1e-3)
+
+
+# ---- its files -------------------------------------------------------------------------------------------------------
+
+
+def identity(model: SentenceModel) -> str:
+    return asyncio.run(model.identity())
+
+
+def test_identity_follows_the_files_and_not_their_place(folder: Path, damaged: Path) -> None:
+    before = identity(open_model(folder))
+    assert identity(open_model(damaged)) == before
+    (damaged / "README.md").write_text("read me")
+    assert identity(open_model(damaged)) == before
+    assert identity(open_model(damaged, max_tokens=5)) != before
+    assert identity(open_model(damaged, batch_size=2)) == before
+    (damaged / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    assert identity(open_model(damaged)) != before
+
+
+def refusal(init: Path | str) -> str:
+    with pytest.raises(UserError) as caught:
+        asyncio.run(open_model(init).check())
+    return str(caught.value)
+
+
+def test_a_sound_folder_passes_the_check(folder: Path) -> None:
+    asyncio.run(shared_model(folder).check())
+
+
+def test_a_folder_that_is_none_is_refused(folder: Path, damaged: Path, tmp_path: Path) -> None:
+    assert refusal("./nowhere") == "models.near.init: there is no folder './nowhere'"
+    assert "no model of that id could be downloaded" in refusal("nobody/nothing")
+    (damaged / "modules.json").write_text("[{")
+    assert "modules.json cannot be read" in refusal(damaged)
+    (damaged / "modules.json").write_text('{"a": 1}')
+    assert "modules.json cannot be read" in refusal(damaged)
+    (damaged / "modules.json").unlink()
+    assert "has no modules.json" in refusal(damaged)
+    assert "has no modules.json" in refusal(tmp_path)
+
+
+def modules(folder: Path, **change: str) -> None:
+    table = json.loads((folder / "modules.json").read_text())
+    table[1] |= change
+    (folder / "modules.json").write_text(json.dumps(table))
+
+
+def test_code_that_comes_with_a_model_is_never_run(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (damaged / "evil_pooling.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.syspath_prepend(str(damaged))
+    modules(damaged, type="evil_pooling.Pooling")
+    assert "code of its own (evil_pooling.Pooling), which is never run" in refusal(damaged)
+    assert "evil_pooling" not in sys.modules
+
+
+def test_parts_lie_in_the_folder(damaged: Path) -> None:
+    modules(damaged, path="../elsewhere")
+    assert "which is not in the folder" in refusal(damaged)
+
+
+def test_pickled_weights_are_refused(damaged: Path) -> None:
+    (damaged / "model.safetensors").rename(damaged / "pytorch_model.bin")
+    assert "pickled" in refusal(damaged)
+
+
+def test_damaged_weights_are_refused(damaged: Path) -> None:
+    (damaged / "model.safetensors").write_bytes(b"no tensors")
+    assert "cannot be loaded" in refusal(damaged)
+
+
+def test_without_the_library_the_remedy_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    assert 'pip install "rewardsmith[similarity]"' in refusal(folder)

@@ -1,0 +1,326 @@
+"""Similarity to a reference: the angle as other libraries compute it, and the curve that shapes it."""
+
+import asyncio
+import hashlib
+import math
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
+from rewardsmith.asking import CannotAnswer, Usage
+from rewardsmith.engines import MODELS
+from rewardsmith.engines.sentences import SentenceModel
+from rewardsmith.engines.settings import SentenceSettings
+from rewardsmith.errors import UserError
+from rewardsmith.rewards import make_reward
+from rewardsmith.rewards.judges.similarity import LONGEST, Similarity, cosine, exponential
+from rewardsmith.rewards.protocol import CannotScore
+
+CURVE = {"low": 0.65, "high": 0.85, "floor": 0.1, "top": 1.0, "base": 10_000.0}
+
+
+@dataclass
+class Embedding:
+    """A model with a fixed random vector for each text; it remembers what it was asked."""
+
+    refused: tuple[str, ...] = ()
+    ill: BaseException | None = None
+    calls: list[list[str]] = field(default_factory=list)
+    name: str = "near"
+    usage: Usage = field(default_factory=Usage)
+
+    async def identity(self) -> str:
+        return self.name
+
+    async def check(self) -> None:
+        if self.ill is not None:
+            raise self.ill
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.calls.append(list(texts))
+        await asyncio.sleep(0)
+        if set(texts) & set(self.refused):
+            raise CannotAnswer("refused", "too long")
+        return np.stack([vector(text) for text in texts])
+
+
+def vector(text: str) -> NDArray[np.float32]:
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    drawn = np.random.default_rng(seed).normal(size=8) + 1.0
+    return (drawn / np.linalg.norm(drawn)).astype(np.float32)
+
+
+def near(a: str, b: str) -> Any:
+    return pytest.approx(float(np.dot(vector(a).astype(float), vector(b).astype(float))), abs=1e-6)
+
+
+def scores(*texts: str, model: Any = None, answer: Any = "right", info: Any = None, **settings: Any) -> list[Score]:
+    prompt = Prompt("p", [Message("user", "?")], answer=answer, info=info or {})
+    reward = Similarity(model="near", **settings)
+    reward.connect({"near": model or Embedding()}.__getitem__)
+    return list(asyncio.run(reward.score(RolloutGroup(prompt, [Rollout(text) for text in texts]))))
+
+
+def values(*texts: str, **settings: Any) -> list[Any]:
+    return [s.value if s.failure is None else s.failure.kind for s in scores(*texts, **settings)]
+
+
+# ---- what is compared ------------------------------------------------------------------------------------------------
+
+
+def test_the_value_is_the_cosine_of_answer_and_reference() -> None:
+    assert values("right", "other") == [pytest.approx(1.0), near("other", "right")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text", "compared"),
+    [
+        ({}, "<think>a</think> b ", "b"),
+        ({"show": "response"}, "<think>a</think>b", "< think>a< /think>b"),
+        ({"show": "answer"}, r"so \boxed{b} it is", "b"),
+        ({"show": "answer", "extract": ("tagged",)}, "<answer>b</answer>", "b"),
+        ({"field": "Response"}, 'Here: {"Thought": "t", "Response": "b"}.', "b"),
+        ({"field": "Response"}, '```json\n{"Response": "b {x}"}\n```', "b {x}"),
+        ({"field": "Response"}, '{"Response": "a"} {"Response": "b"}', "b"),
+        ({}, "[CLS] b [SEP]", "[ CLS] b [ SEP]"),
+        ({}, "x" * (LONGEST + 5), "x" * LONGEST),
+        ({"field": "Response"}, r'{"Response": "b\ud800"}', "b?"),
+    ],
+)
+def test_what_is_compared_of_a_response(settings: dict[str, Any], text: str, compared: str) -> None:
+    model = Embedding()
+    assert values(text, model=model, **settings) == [near(compared, "right")]
+    assert model.calls == [["right", compared]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({}, ""),
+        ({}, "<think>never ends"),
+        ({}, "  \n"),
+        ({"show": "answer", "extract": ("boxed",)}, "12"),
+        ({"field": "Response"}, "no JSON"),
+        ({"field": "Response"}, "}{"),
+        ({"field": "Response"}, '{"Response": 7}'),
+        ({"field": "Response"}, '{"Response": "  "}'),
+        ({"field": "Response"}, '{"response": "b"}'),
+        ({"field": "Response"}, '["Response"]'),
+        ({"field": "Response"}, '{"Response": ' * 30_000 + '"b"' + "}" * 30_000),
+        ({"field": "Response"}, '{"n": ' + "9" * 5_000 + ', "Response": "b"}'),
+        ({"field": "Response"}, '{"Response": "' + "b" * LONGEST + '"}'),
+    ],
+)
+def test_an_answer_that_is_not_there_is_worth_what_the_recipe_says(settings: dict[str, Any], text: str) -> None:
+    model = Embedding()
+    assert values(text, model=model, **settings) == [0.0]
+    assert model.calls == []  # nobody is asked in vain
+    assert values(text, "b", absent=-0.5, shape="exponential", **settings)[0] == -0.5
+
+
+@pytest.mark.parametrize(
+    ("answer", "info", "settings", "references"),
+    [
+        ("a", {}, {}, ["a"]),
+        (["a", " b "], {}, {}, ["a", "b"]),
+        ("no", {"solution": "a"}, {"reference": "solution"}, ["a"]),
+        ("no", {"extra_info": {"solution": ["a", "b"]}}, {"reference": "extra_info.solution"}, ["a", "b"]),
+        ('{"Response": "a", "Thought": "t"}', {}, {"field": "Response"}, ["a"]),
+        ("plain", {}, {"field": "Response"}, ["plain"]),
+    ],
+)
+def test_where_references_are_found(answer: Any, info: Any, settings: dict[str, Any], references: list[str]) -> None:
+    model = Embedding()
+    scores('{"Response": "said"}', model=model, answer=answer, info=info, **settings)
+    assert model.calls[0][:-1] == references
+
+
+@pytest.mark.parametrize(
+    ("answer", "settings"),
+    [(None, {}), ("", {}), ([], {}), ("a", {"reference": "solution"}), ({"a": 1}, {}), (True, {}), (["a", " "], {})],
+)
+def test_a_prompt_without_a_reference_cannot_be_scored(answer: Any, settings: dict[str, Any]) -> None:
+    with pytest.raises(CannotScore, match="the prompt 'p' has") as caught:
+        scores("a", answer=answer, **settings)
+    assert caught.value.kind == "invalid"
+
+
+def test_several_references() -> None:
+    cosines = [float(vector("said") @ vector(reference)) for reference in ("a", "b", "c")]
+    assert values("said", answer=["a", "b", "c"]) == [pytest.approx(max(cosines), abs=1e-6)]
+    assert values("said", answer=["a", "b", "c"], several="mean") == [pytest.approx(np.mean(cosines), abs=1e-6)]
+
+
+def test_each_text_is_embedded_once_and_all_in_one_call() -> None:
+    model = Embedding()
+    values("a", "right", "a", "b", "<think>", model=model, answer=["right", "right"])
+    assert model.calls == [["right", "a", "b"]]
+
+
+@given(st.permutations(range(5)))
+def test_the_order_of_a_group_does_not_matter(order: list[int]) -> None:
+    texts = ["a", "b", "", "right", "a"]
+    expected = values(*texts)
+    assert values(*(texts[i] for i in order)) == [expected[i] for i in order]
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_one_that_is_refused_fails_alone() -> None:
+    model = Embedding(refused=("long",))
+    assert values("a", "long", "", "b", model=model) == [near("a", "right"), "refused", 0.0, near("b", "right")]
+
+
+def test_without_the_reference_all_fail() -> None:
+    assert values("a", "", "b", model=Embedding(refused=("right",))) == ["refused", 0.0, "refused"]
+    assert values("a", answer=["x", "y"], model=Embedding(refused=("y",))) == ["refused"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [([0, 0], [1, 0]), ([1, 0], [0, 0]), ([math.nan, 1], [1, 0]), ([1, 0], [1, 0, 0]), ([[1]], [[1]])]
+)
+def test_vectors_without_an_angle_are_a_failure(a: list[Any], b: list[Any]) -> None:
+    with pytest.raises(CannotAnswer) as caught:
+        cosine(np.array(a, np.float32), np.array(b, np.float32))
+    assert caught.value.kind == "invalid"
+
+    class Odd(Embedding):
+        async def embed(self, texts: Sequence[str]) -> Any:
+            return [np.array(b if text == "right" else a, np.float32) for text in texts]
+
+    assert values("said", model=Odd()) == ["invalid"]
+
+
+def test_the_model_is_checked() -> None:
+    reward = Similarity(model="near")
+    reward.connect({"near": Embedding(ill=UserError("ill"))}.__getitem__)
+    with pytest.raises(UserError, match="ill"):
+        asyncio.run(reward.check())
+
+
+# ---- the angle -------------------------------------------------------------------------------------------------------
+
+vectors = st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3).filter(lambda v: max(map(abs, v)) > 1e-3)
+
+
+@given(vectors, vectors, st.floats(0.01, 100))
+def test_cosine(a: list[float], b: list[float], factor: float) -> None:
+    x, y = np.array(a, np.float32), np.array(b, np.float32)
+    assert cosine(x, y) == cosine(y, x)
+    assert cosine(x, x) == pytest.approx(1.0)
+    assert cosine(x, -y) == pytest.approx(-cosine(x, y))
+    assert cosine(x * np.float32(factor), y) == pytest.approx(cosine(x, y), abs=1e-5)
+    other = torch.nn.functional.cosine_similarity(torch.tensor(a).double(), torch.tensor(b).double(), dim=0)
+    assert cosine(x, y) == pytest.approx(float(other), abs=1e-6)
+    assert -1 <= cosine(x, y) <= 1
+
+
+def test_the_value_is_that_of_sentence_transformers(tmp_path: Path) -> None:
+    from tests.engines.test_sentences import write_sentences
+
+    model = SentenceModel(SentenceSettings(init=str(write_sentences(tmp_path / "tiny")), device="cpu"), name="near")
+    texts = ["the cat sat.", "the dogs sat.", "a b c"]
+
+    async def run() -> tuple[list[Score], Any]:
+        reward = Similarity(model="near")
+        reward.connect({"near": model}.__getitem__)
+        await reward.check()
+        prompt = Prompt("p", [Message("user", "?")], answer="the dog sat.")
+        found = await reward.score(RolloutGroup(prompt, [Rollout(text) for text in texts]))
+        loaded = model._loaded()
+        await model.close()
+        return list(found), loaded
+
+    found, loaded = asyncio.run(run())
+    from sentence_transformers.util import cos_sim
+
+    expected = cos_sim(loaded.encode(texts), loaded.encode(["the dog sat."]))[:, 0].tolist()
+    assert [score.value for score in found] == pytest.approx(expected, abs=1e-5)
+
+
+# ---- the curve -------------------------------------------------------------------------------------------------------
+
+
+def original(s: float) -> float:
+    """Return the curve as the service had it, with its constants rounded."""
+    return 0.1 if s <= 0.65 else 1.0 if s >= 0.85 else (10_000**s / 3981.07 - 0.1) * 1.69811 + 0.1
+
+
+@pytest.mark.parametrize(("s", "golden"), [(0.65, 0.10), (0.70, 0.199), (0.75, 0.357), (0.80, 0.606), (0.85, 1.00)])
+def test_the_curve_has_the_known_values(s: float, golden: float) -> None:
+    assert original(s) == pytest.approx(golden, abs=5e-4)
+    assert exponential(s, **CURVE) == pytest.approx(golden, abs=1.7e-3)  # the rounding of 1.69811, see below
+
+
+def test_the_constants_follow_from_the_settings() -> None:
+    low, high, floor, top, base = CURVE.values()
+    assert base**low / floor == pytest.approx(3981.07, abs=0.005)
+    # At the upper end base^s / 3981.07 is 0.63096; 1.69811 is what its rounding to 0.63 gives.
+    end = base**high / (base**low / floor)
+    assert (top - floor) / (round(end, 2) - floor) == pytest.approx(1.69811, abs=5e-6)
+    factor = (top - floor) / (end - floor)
+    for s in np.linspace(low, high, 21)[1:-1]:
+        direct = (base**s / (base**low / floor) - floor) * factor + floor
+        assert exponential(s, **CURVE) == pytest.approx(direct, abs=1e-12)
+        assert abs(exponential(s, **CURVE) - original(s)) < 1.7e-3
+
+
+def test_the_original_is_a_top_that_is_clipped() -> None:
+    top = 0.1 + 1.69811 * (10_000**0.85 / 3981.07 - 0.1)
+    for s in np.linspace(0.6, 0.9, 61):
+        clipped = min(1.0, exponential(float(s), **{**CURVE, "top": top}))
+        assert clipped == pytest.approx(min(1.0, original(float(s))), abs=2e-6)
+
+
+@given(st.floats(-1, 1), st.floats(-1, 1), st.floats(1.001, 1e9), st.floats(0.01, 1))
+def test_the_curve_is_continuous_and_rises(s: float, other: float, base: float, width: float) -> None:
+    curve = {**CURVE, "base": base, "high": CURVE["low"] + width}
+    low, high = curve["low"], curve["high"]
+    assert (exponential(low, **curve), exponential(high, **curve)) == (0.1, 1.0)
+    step = 1e-13
+    assert exponential(low + step, **curve) == pytest.approx(0.1, abs=1e-6)
+    assert exponential(high - step, **curve) == pytest.approx(1.0, abs=1e-6)
+    small, large = sorted((s, other))
+    assert 0.1 <= exponential(small, **curve) <= exponential(large, **curve) + 1e-12 <= 1.0 + 2e-12
+
+
+def test_the_curve_is_a_setting() -> None:
+    (plain,), (shaped,) = (
+        values("said", answer="b"),
+        values("said", answer="b", shape="exponential", low=-1.0, high=1.0),
+    )
+    assert shaped == exponential(plain, **{**CURVE, "low": -1.0, "high": 1.0})
+    assert shaped != plain
+    with pytest.raises(UserError, match=r"low = 0.9, not below high = 0.85"):
+        Similarity(model="near", low=0.9)
+
+
+# ---- the documents ---------------------------------------------------------------------------------------------------
+
+
+def test_the_documents_show_what_is() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "scalar_models.md").read_text(encoding="utf-8")
+    blocks = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)]
+    assert len(blocks) == 4
+    for block in blocks:
+        make_reward(block["reward"])
+        for table in block.get("models", {}).values():
+            kind = MODELS[table.pop("type", "embedded")]
+            kind.model_validate(table)
+    shown = re.search(r"\| here \| (.*) \|", page)
+    assert shown is not None
+    curve = [exponential(s, **CURVE) for s in (0.65, 0.70, 0.75, 0.80, 0.85)]
+    assert shown[1] == " | ".join(f"{value:.3f}" for value in curve)
+    assert 0.7 * blocks[-1]["reward"]["reward"]["absent"] + 0.3 == pytest.approx(0, abs=1e-12)
