@@ -1,0 +1,181 @@
+"""What judges of groups compare: the answers within rollouts, each once, and what they are told of the prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges.asking import MAX_FEEDBACK, JudgeName
+from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.rules.translation import references_of
+from rewardsmith.rewards.rules.truth import extra
+from rewardsmith.text.answers import boxed, final, stated, tagged, whole
+from rewardsmith.text.languages import language
+from rewardsmith.text.questions import question_of
+from rewardsmith.text.quoting import PLACEHOLDER, quote
+from rewardsmith.text.templates import Template
+from rewardsmith.types import Failure, Prompt, RolloutGroup, Score
+
+Way = Annotated[
+    Literal["whole", "final", "codeblock", "line", "oneline", "boxed", "stated", "tagged"],
+    Field(
+        description="what of a rollout is judged: all; what follows </think>; the code block at its end; its last line;"
+        " all if it is one line; or an answer as rules find it. A rollout without it is invalid"
+    ),
+]
+Longest = Annotated[
+    int, Field(ge=1, description="characters; a longer answer is invalid, or it would crowd the others out")
+]
+
+JudgeModel = Annotated[JudgeName, Field(description="the judge, one of the recipe's models")]
+Criteria = Annotated[str, Field(description="what matters most; added to the template's own words")]
+Place = Annotated[
+    str, Field(min_length=1, description='where the reference is: "answer", or a place in the prompt\'s info')
+]
+
+PLACES = ("question", "source_text", "source_language", "target_language", "reference", "criteria")
+"""What a template may show beside the candidates."""
+
+_FENCE = re.compile(r"[ \t]{0,3}(`{3,})([^`]*)")
+_INLINE = re.compile(r"(?<!`)(`{3,})(?!`)([^`]+)\1$")
+
+
+def codeblock(text: str) -> str | None:
+    """Return what the fenced block at the end of a text holds, without a language after its fence.
+
+    None when the text does not end with a block, or the block is not closed: then the answer is not what was asked for.
+    """
+    lines = text.rstrip().split("\n")
+    fence, begin, body, end = "", 0, None, -1
+    for i, line in enumerate(lines):
+        match = _FENCE.fullmatch(line.rstrip())
+        if match is None:
+            continue
+        if not fence:
+            fence, begin = match[1], i
+        elif len(match[1]) >= len(fence) and not match[2].strip():
+            body, end, fence = "\n".join(lines[begin + 1 : i]), i, ""
+    if end == len(lines) - 1 and body is not None:
+        return body.strip() or None
+    inline = None if fence else _INLINE.search(lines[-1])
+    return (inline[2].strip() or None) if inline else None
+
+
+def last_line(text: str) -> str | None:
+    """Return the last line that is not blank."""
+    return text.rstrip().rpartition("\n")[2].strip() or None
+
+
+def one_line(text: str) -> str | None:
+    """Return a text of one line."""
+    return None if "\n" in text.strip() else whole(text)
+
+
+WAYS: dict[str, Callable[[str], str | None]] = {
+    "whole": whole,
+    "final": final,
+    "codeblock": codeblock,
+    "line": last_line,
+    "oneline": one_line,
+    "boxed": boxed,
+    "stated": stated,
+    "tagged": tagged,
+}
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The answers of a group.
+
+    Attributes:
+        texts: each distinct answer once, in the order in which they first occur.
+        of: for each rollout the index of its answer; None where it has none that is valid.
+    """
+
+    texts: tuple[str, ...]
+    of: tuple[int | None, ...]
+
+    def copies(self, candidate: int) -> int:
+        """Return how many rollouts have this answer."""
+        return self.of.count(candidate)
+
+
+def candidates_of(group: RolloutGroup, way: str, longest: int) -> Candidates:
+    """Return the answers in the rollouts of a group.
+
+    Args:
+        group: the rollouts.
+        way: one of `WAYS`.
+        longest: characters; longer answers are invalid.
+    """
+    places: dict[str, int] = {}
+    of: list[int | None] = []
+    for rollout in group.rollouts:
+        text = WAYS[way](rollout.text)  # without white space around it
+        of.append(places.setdefault(text, len(places)) if text and len(text) <= longest else None)
+    return Candidates(tuple(places), tuple(of))
+
+
+def shown_of(prompt: Prompt, template: Template, *, reference: str, criteria: str) -> dict[str, str]:
+    """Return what a template shows of a prompt, quoted; what it does not show need not be there.
+
+    Args:
+        prompt: what was asked.
+        template: with placeholders of `PLACES`.
+        reference: where the reference is; see `references_of`.
+        criteria: what the recipe says about how to judge.
+
+    Raises:
+        CannotScore: `invalid`, when the prompt lacks something that the template shows.
+    """
+    ways: Mapping[str, Callable[[], str]] = {
+        "question": lambda: quote(question_of(prompt)),
+        "source_text": lambda: quote(_source_text(prompt)),
+        "source_language": lambda: _language(prompt, "src_lang"),
+        "target_language": lambda: _language(prompt, "trg_lang"),
+        "reference": lambda: "\n\n".join(map(quote, references_of(prompt, reference))),
+        "criteria": lambda: f"\n\nAbove all, judge by this:\n{criteria.strip()}" if criteria.strip() else "",
+    }
+    wanted = {place.group(1) for _, body in template.turns for place in PLACEHOLDER.finditer(body)}
+    return {name: show() for name, show in ways.items() if name in wanted}
+
+
+def _source_text(prompt: Prompt) -> str:
+    text = extra(prompt, "src_text")
+    return text if isinstance(text, str) and text.strip() else question_of(prompt)
+
+
+def _language(prompt: Prompt, name: str) -> str:
+    code = extra(prompt, name)
+    known = language(code.strip()) if isinstance(code, str) else None
+    # A name goes into the prompt unquoted: it must look like one.
+    if known is None or not re.fullmatch(r"[\w ()'-]{3,40}", known):
+        raise CannotScore(
+            "invalid", f"the prompt {prompt.id!r} has {code!r} in info.{name}: not a language that we know"
+        )
+    return known
+
+
+def feedback_of(texts: Sequence[str]) -> str:
+    """Return what a judge wrote in several answers, each cut so that all together stay in bounds."""
+    most = MAX_FEEDBACK // max(1, len(texts))
+    return "\n\n".join(text if len(text) <= most else f"{text[: most // 2]}\n…\n{text[-most // 2 :]}" for text in texts)
+
+
+def without(names: Sequence[str], why: str) -> dict[str, Score]:
+    """Return parts that nobody was asked about."""
+    return {name: Score(failure=Failure("skipped", why)) for name in names}
+
+
+def require_apart(invalid: float, lone: float) -> None:
+    """Raise a `UserError` unless an invalid answer is worth less than a lone valid one."""
+    if invalid >= lone:
+        raise UserError(
+            f"invalid_reward is {invalid:g} and lone {lone:g}: an invalid answer must be worth less than a lone valid"
+            " one, or nothing teaches the form"
+        )

@@ -1,0 +1,236 @@
+"""Compare answers two at a time, each pair in both orders, and turn the verdicts into rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from rewardsmith.algorithms.bradley_terry import bradley_terry, chances
+from rewardsmith.algorithms.offsets import connected, largest
+from rewardsmith.asking import Models
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges.asking import Asker, AskingSettings, failed_score
+from rewardsmith.rewards.judges.candidates import (
+    PLACES,
+    Candidates,
+    Criteria,
+    JudgeModel,
+    Longest,
+    Place,
+    Way,
+    candidates_of,
+    feedback_of,
+    require_apart,
+    shown_of,
+    without,
+)
+from rewardsmith.rewards.judges.orders import all_pairs, drawn, random_rings, ring
+from rewardsmith.rewards.judges.rounds import DIGITS, first_cause, settled
+from rewardsmith.rewards.rules.translation import references_of
+from rewardsmith.text.comparisons import read_comparison
+from rewardsmith.text.quoting import quote
+from rewardsmith.text.templates import load_template
+from rewardsmith.types import RolloutGroup, Score
+
+_ASKING = AskingSettings()
+_SHARES = {"A": 1.0, "B": 0.0, "tie": 0.5}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two texts, compared in both orders.
+
+    Attributes:
+        pair: indices of the two.
+        share: of the first: 1 when it won twice, 0 when it lost twice, the mean of both verdicts between.
+        contradicted: whether the two verdicts name different winners: the judge went by the position.
+        feedback: what the judge wrote, first with the first of the two as A, then as B.
+    """
+
+    pair: tuple[int, int]
+    share: float
+    contradicted: bool = False
+    feedback: tuple[str, ...] = ()
+
+    def share_of(self, candidate: int) -> float:
+        """Return the share of one of the two."""
+        return self.share if candidate == self.pair[0] else 1 - self.share
+
+    def told(self, candidate: int) -> list[str]:
+        """Return what the judge wrote, with the name by which it knew one of the two."""
+        names = "AB" if candidate == self.pair[0] else "BA"
+        return [f"[this answer is {name}]\n{text}" for name, text in zip(names, self.feedback, strict=False)]
+
+    def other(self, candidate: int) -> int:
+        """Return the opponent."""
+        return self.pair[1] if candidate == self.pair[0] else self.pair[0]
+
+
+class Pairwise:
+    """Let a model compare rollouts two at a time, each pair twice with A and B swapped.
+
+    Verdicts that contradict each other are a tie. A pair of which one verdict could not be read is left out.
+
+    Attributes:
+        deadline: seconds for one verdict.
+        parts: `contradicted` is the share of a rollout's pairs on which the judge contradicted itself.
+    """
+
+    parts = ("contradicted",)
+
+    def __init__(
+        self,
+        *,
+        model: JudgeModel,
+        template: Annotated[str, Field(min_length=1, description="pairwise, or the path of your own")] = "pairwise",
+        criteria: Criteria = "",
+        against: Annotated[
+            Literal["group", "reference"], Field(description="whom a rollout is compared with: its siblings, or a text")
+        ] = "group",
+        reference: Place = "answer",
+        pairs: Annotated[
+            Literal["all", "ring", "random"],
+            Field(description="everyone meets everyone; its neighbours in a ring; or others that are drawn"),
+        ] = "all",
+        opponents: Annotated[
+            int, Field(ge=2, multiple_of=2, description="how many each meets at most, under ring and random; even")
+        ] = 4,
+        least: Annotated[int, Field(ge=1, description="a rollout with fewer readable pairs has failed")] = 1,
+        turn_into: Annotated[
+            Literal["wins", "bradley-terry"], Field(description="mean of 1, 0.5 and 0 over the pairs; or a fit")
+        ] = "wins",
+        prior: Annotated[float, Field(ge=1e-6, description="bradley-terry: 1 / variance of log-strengths")] = 0.1,
+        unit: Annotated[
+            bool, Field(description="bradley-terry: the chance to beat an average one, 0 to 1; false: the log-strength")
+        ] = True,
+        extract: Way = "whole",
+        longest: Longest = 20_000,
+        invalid_reward: Annotated[
+            float | None, Field(description="of a rollout without a valid answer; not set: -0.5, half below the worst")
+        ] = None,
+        lone: Annotated[
+            float | None, Field(description="of the only distinct valid answer; not set: that of an average one")
+        ] = None,
+        asking: Annotated[AskingSettings, Field(description="how the judge is asked")] = _ASKING,
+    ) -> None:
+        self._fit = turn_into == "bradley-terry"
+        self._prior, self._unit = prior, unit
+        if self._fit and against == "reference":
+            raise UserError('turn_into = "bradley-terry" needs a group: against = "reference" goes with wins')
+        if self._fit and not unit and invalid_reward is None:
+            raise UserError("invalid_reward is not set: log-strengths have no worst value that it could lie below")
+        self._lone = (0.0 if self._fit and not unit else 0.5) if lone is None else lone
+        self._invalid = -0.5 if invalid_reward is None else invalid_reward
+        require_apart(self._invalid, self._lone)
+        self._by_reference = against == "reference"
+        self._pairs, self._opponents, self._least = pairs, opponents, least
+        self._way, self._longest = extract, longest
+        self._reference, self._criteria = reference, criteria
+        self._template = load_template(template, known=(*PLACES, "first", "second"), needed=["first", "second"])
+        self._asker = Asker(model, asking)
+        self.deadline = asking.deadline
+
+    def connect(self, models: Models) -> None:
+        """Take the judge."""
+        self._asker.connect(models)
+
+    async def check(self) -> None:
+        """Raise if the judge cannot work."""
+        await self._asker.check()
+
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return one score per rollout; who has no opponent with another text is not shown to anyone."""
+        found = candidates_of(group, self._way, self._longest)
+        references = references_of(group.prompt, self._reference) if self._by_reference else []
+        texts = [*found.texts, *(reference.strip() for reference in references)]
+        pairs = self._drawn_pairs(group.prompt.id, found.texts, len(texts))
+        known = [Compared(pair, 0.5) for pair in pairs if texts[pair[0]] == texts[pair[1]]]
+        asked = [pair for pair in pairs if texts[pair[0]] != texts[pair[1]]]
+        errors: list[tuple[tuple[int, int], Exception]] = []
+        if asked:
+            shown = shown_of(group.prompt, self._template, reference=self._reference, criteria=self._criteria)
+            answers = await settled(lambda pair: self._compare(shown, texts, pair), asked)
+            known += [answer for answer in answers if isinstance(answer, Compared)]
+            errors = [(pair, a) for pair, a in zip(asked, answers, strict=True) if isinstance(a, Exception)]
+        by_candidate = self._scores(found, known, errors)
+        invalid = Score(self._invalid, parts=without(self.parts, "there is no valid answer to compare"))
+        return tuple(invalid if i is None else by_candidate[i] for i in found.of)
+
+    def _drawn_pairs(self, key: str, texts: Sequence[str], count: int) -> list[tuple[int, int]]:
+        if self._by_reference:
+            return [(i, opponent) for i in range(len(texts)) for opponent in range(len(texts), count)]
+        if self._pairs == "all":
+            return all_pairs(range(len(texts)))
+        if self._pairs == "ring":
+            return ring(drawn(key, texts), self._opponents)
+        return random_rings(key, texts, self._opponents)
+
+    async def _compare(self, shown: Mapping[str, str], texts: Sequence[str], pair: tuple[int, int]) -> Compared:
+        async def ask(order: tuple[int, int]) -> tuple[float, str]:
+            values = {**shown, "first": quote(texts[order[0]]), "second": quote(texts[order[1]])}
+            verdict = await self._asker.verdict(self._template.render(values), read_comparison)
+            return _SHARES[verdict.value], verdict.feedback
+
+        ahead, behind = await settled(ask, [pair, (pair[1], pair[0])])
+        if isinstance(ahead, Exception):
+            raise ahead
+        if isinstance(behind, Exception):
+            raise behind
+        share = (ahead[0] + 1 - behind[0]) / 2
+        return Compared(pair, share, ahead[0] == behind[0] != 0.5, (ahead[1], behind[1]))
+
+    def _scores(
+        self, found: Candidates, known: Sequence[Compared], errors: Sequence[tuple[tuple[int, int], Exception]]
+    ) -> list[Score]:
+        """Return the score of each distinct answer."""
+        count = len(found.texts)
+        if not self._by_reference and count < 2:
+            alone = without(self.parts, "there is no other answer to compare it with")
+            return [Score(self._lone, parts=alone)] * count
+        own = [[one for one in known if i in one.pair] for i in range(count)]
+        kept = [True] * count if self._by_reference else self._connected(count, known)
+        values = self._strengths(count, known) if self._fit else [_wins(found, i, own[i]) for i in range(count)]
+        scores = []
+        for i in range(count):
+            if kept[i] and len(own[i]) >= min(self._least, len(own[i]) + sum(i in pair for pair, _ in errors)):
+                contradicted = sum(one.contradicted for one in own[i]) / len(own[i])
+                told = feedback_of([text for one in own[i] for text in one.told(i)])
+                parts = {"contradicted": Score(contradicted)}
+                scores.append(Score(round(values[i], DIGITS), parts=parts, feedback=told))
+            else:
+                scores.append(failed_score(first_cause(i, errors), self.parts))
+        return scores
+
+    @staticmethod
+    def _connected(count: int, known: Sequence[Compared]) -> list[bool]:
+        seen = np.zeros((len(known), count), dtype=bool)
+        for row, one in zip(seen, known, strict=True):
+            row[list(one.pair)] = True
+        return [bool(one) for one in largest(connected(seen))]
+
+    def _strengths(self, count: int, known: Sequence[Compared]) -> list[float]:
+        wins = np.zeros((count, count))
+        for one in known:
+            first, second = one.pair
+            wins[first, second] += one.share
+            wins[second, first] += 1 - one.share
+        strengths = bradley_terry(wins, prior=self._prior)
+        return list(map(float, chances(strengths) if self._unit else strengths))
+
+
+def _wins(found: Candidates, candidate: int, own: Sequence[Compared]) -> float:
+    """Return the mean share over opponents, one for each rollout that has the opponent's text; copies are ties.
+
+    With all pairs it is the chance to be preferred to another rollout of the group that is picked at random.
+    """
+    met = [(one.share_of(candidate), max(1, found.copies(one.other(candidate)))) for one in own]
+    copies = found.copies(candidate) - 1 if all(one.other(candidate) < len(found.texts) for one in own) else 0
+    total = copies + sum(count for _, count in met)
+    return (copies / 2 + sum(share * count for share, count in met)) / total if total else 0.5
+
+
+__all__ = ["Compared", "Pairwise"]

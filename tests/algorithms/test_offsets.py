@@ -1,0 +1,95 @@
+"""Scores of panels with a level of their own: who can be compared, and what is left when the levels are gone."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rewardsmith.algorithms.offsets import connected, largest, without_offsets
+
+SCORE = st.floats(-10, 10)
+X = math.nan
+
+
+@st.composite
+def panels(draw: st.DrawFn) -> NDArray[np.float64]:
+    """Return scores of overlapping panels: each shares an item with the one before."""
+    n, count = draw(st.integers(2, 7)), draw(st.integers(1, 4))
+    scores = np.full((count, n), X)
+    for p in range(count):
+        seen = draw(st.sets(st.integers(0, n - 1), min_size=1)) | {0}
+        seen |= set(range(n)) if p == 0 and draw(st.booleans()) else set()
+        for item in seen:
+            scores[p, item] = draw(SCORE)
+    return scores[:, ~np.isnan(scores).all(axis=0)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 6), st.data())
+def test_panels_that_saw_everything_are_averaged(count: int, n: int, data: st.DataObject) -> None:
+    scores = np.array(data.draw(st.lists(st.lists(SCORE, min_size=n, max_size=n), min_size=count, max_size=count)))
+    np.testing.assert_allclose(without_offsets(scores), scores.mean(axis=0), atol=1e-9)
+
+
+def test_levels_are_removed_by_what_two_panels_share() -> None:
+    # the second panel grades 4 lower; item 1 was seen by both
+    scores = [[9, 6, X], [X, 2, 1]]
+    found = without_offsets(scores)
+    assert found[0] - found[1] == pytest.approx(3)
+    assert found[1] - found[2] == pytest.approx(1)
+    assert np.isclose(found - found[1], [3, 0, -1]).all()
+
+
+def test_true_scores_come_back_exactly_when_panels_only_differ_in_level() -> None:
+    true, levels = np.array([3.0, 8.0, 5.0, 1.0, 6.0]), [2.0, -1.0, -1.0]
+    seen = [[0, 1, 2], [2, 3], [3, 4, 0]]
+    scores = np.full((3, 5), X)
+    for p, items in enumerate(seen):
+        scores[p, items] = true[items] + levels[p]
+    found = without_offsets(scores)
+    np.testing.assert_allclose(found - found[0], true - true[0], atol=1e-9)
+    # the condition on the levels: weighted by the sizes of the panels they sum to 0
+    shift = (3 * 2.0 - 2 * 1.0 - 3 * 1.0) / 8
+    np.testing.assert_allclose(found, true + shift, atol=1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(panels())
+def test_it_is_the_least_squares_solution(scores: NDArray[np.float64]) -> None:
+    found = without_offsets(scores)
+    level = np.nanmean(scores - found, axis=1)  # the best level of each panel for these items
+    rest = scores - found - level[:, None]
+    # at the minimum the residuals of every item and of every panel sum to 0
+    np.testing.assert_allclose(np.nansum(rest, axis=0), 0, atol=1e-7)
+    sizes = (~np.isnan(scores)).sum(axis=1)
+    assert (sizes * level).sum() == pytest.approx(0, abs=1e-7)
+
+
+@settings(max_examples=50, deadline=None)
+@given(panels(), SCORE)
+def test_a_common_shift_shifts_and_panels_have_no_order(scores: NDArray[np.float64], shift: float) -> None:
+    found = without_offsets(scores)
+    np.testing.assert_allclose(without_offsets(scores + shift), found + shift, atol=1e-7)
+    np.testing.assert_allclose(without_offsets(scores[::-1]), found, atol=1e-7)
+
+
+def test_who_is_connected() -> None:
+    seen = np.array([[1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 1, 1, 0, 0, 0]], dtype=bool)
+    assert connected(seen).tolist() == [0, 0, 0, 3, 3, -1]
+    assert largest(connected(seen)).tolist() == [True, True, True, False, False, False]
+    # through a chain in the wrong order
+    chain = np.array([[0, 0, 1, 1], [0, 1, 1, 0], [1, 1, 0, 0]], dtype=bool)
+    assert connected(chain).tolist() == [0, 0, 0, 0]
+    # the first of two as large
+    assert largest(connected(np.array([[0, 0, 1, 1], [1, 1, 0, 0]], dtype=bool))).tolist() == [True, True, False, False]
+    assert not largest(connected(np.zeros((2, 3), dtype=bool))).any()
+    assert connected(np.zeros((0, 2), dtype=bool)).tolist() == [-1, -1]
+
+
+def test_separate_sets_have_no_common_level() -> None:
+    for scores in ([[1, 2, X, X], [X, X, 3, 4]], [[1, 2, X]]):
+        with pytest.raises(ValueError, match="do not connect"):
+            without_offsets(scores)
