@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 
-_THOUGHT = re.compile(r"</think(?:ing)?\s*>", re.IGNORECASE)
-_OPEN = re.compile(r"<think(?:ing)?\s*>", re.IGNORECASE)
+_CLOSED = re.compile(r"</(?:think|thinking|thought)\s*>|\[/THINK\]", re.IGNORECASE)
+_OPEN = re.compile(r"<(?:think|thinking|thought)\s*>|\[THINK\]", re.IGNORECASE)
 
 
 class Unreadable(ValueError):  # noqa: N818 it is the text that is so
@@ -25,11 +26,16 @@ class Unreadable(ValueError):  # noqa: N818 it is the text that is so
 def after_thinking(text: str) -> str:
     """Return what follows the last closed thought, or the whole text if there is none.
 
+    A thought that was only closed counts: some chat templates open it in the prompt.
+
     Raises:
         Unreadable: a thought was begun and not ended.
     """
-    closed = list(_THOUGHT.finditer(text))
-    rest = text[closed[-1].end() :] if closed else text
+    last = next(iter(deque(_CLOSED.finditer(text), maxlen=1)), None)
+    rest = text[last.end() :] if last else text
     if _OPEN.search(rest):
         raise Unreadable("unfinished thought")
     return rest
+
+
+__all__ = ["Unreadable", "after_thinking"]

@@ -16,7 +16,11 @@ from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.text.quoting import PLACEHOLDER, fill
 from rewardsmith.types import Message
 
-_TURN = re.compile(r"^=== *(system|user|assistant) *===[ \t]*\n?", re.MULTILINE)
+_TURN = re.compile(r"^=== *(system|user|assistant) *===[ \t]*(?:\n|\Z)", re.MULTILINE)
+_ALMOST = re.compile(r"\{\{[^{}\n]{0,80}\}\}")
+
+MAX_CHARACTERS = 1_000_000
+"""A longer file is no template."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,13 @@ class Template:
     turns: tuple[tuple[str, str], ...]
 
     @classmethod
-    def parse(cls, text: str, name: str, *, known: Sequence[str], needed: Sequence[str] = ()) -> Template:
+    def parse(cls, text: str, name: str, *, known: Sequence[str] | None, needed: Sequence[str] = ()) -> Template:
         """Read a template.
 
         Args:
             text: of the file.
             name: for messages.
-            known: the placeholders that will have a value.
+            known: the placeholders that will have a value; None where any may.
             needed: those without which the prompt makes no sense.
 
         Raises:
@@ -50,11 +54,20 @@ class Template:
             turns = [("user", parts[0].strip())]
         elif parts[0].strip():
             raise UserError(f"the template {name} has text before its first === role === line")
-        if not any(body for _, body in turns):
-            raise UserError(f"the template {name} is empty")
+        if len(text) > MAX_CHARACTERS:
+            raise UserError(f"the template {name} has more than {MAX_CHARACTERS:,} characters")
+        empty = next((role for role, body in turns if not body), None)
+        if empty is not None:
+            raise UserError(f"the template {name} is empty" + (f" after === {empty} ===" if parts[1:] else ""))
+        for _, body in turns:
+            for odd in _ALMOST.finditer(body):
+                if not PLACEHOLDER.fullmatch(odd.group()):
+                    raise UserError(
+                        f"the template {name} has {odd.group()}: a placeholder is a word, such as {{{{question}}}}"
+                    )
         found = [place.group(1) for _, body in turns for place in PLACEHOLDER.finditer(body)]
         for place in found:
-            if place not in known:
+            if known is not None and place not in known:
                 raise UserError(
                     f"the template {name} has {{{{{place}}}}}.{nearest(place, known)} Known: {listing(known)}"
                 )
@@ -63,12 +76,17 @@ class Template:
                 raise UserError(f"the template {name} has no {{{{{place}}}}}: the judge would not see it")
         return cls(name, tuple(turns))
 
+    @property
+    def places(self) -> frozenset[str]:
+        """The names of the placeholders."""
+        return frozenset(place.group(1) for _, body in self.turns for place in PLACEHOLDER.finditer(body))
+
     def render(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """Return the messages with every placeholder replaced, in one pass. Foreign text must be quoted before."""
         return tuple(Message(role, fill(body, values)) for role, body in self.turns)
 
 
-def load_template(name: str, *, known: Sequence[str], needed: Sequence[str] = ()) -> Template:
+def load_template(name: str, *, known: Sequence[str] | None, needed: Sequence[str] = ()) -> Template:
     """Return a built-in template by its name, or a user's own by its path.
 
     Raises:
@@ -85,3 +103,6 @@ def load_template(name: str, *, known: Sequence[str], needed: Sequence[str] = ()
         hint = f"{nearest(name, built_in)} Known: {listing(built_in)}, or the path of a file"
         raise UserError(f"cannot read the template {name!r} ({what}).{hint}") from None
     return Template.parse(text, name, known=known, needed=needed)
+
+
+__all__ = ["Template", "load_template"]

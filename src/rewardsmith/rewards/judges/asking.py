@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 
@@ -11,12 +13,14 @@ from pydantic import Field
 from rewardsmith.asking import Answer, Asked, CannotAnswer, Conversation, Models, Question, Unconnected
 from rewardsmith.components import Refers, Settings
 from rewardsmith.rewards.protocol import failure_of
+from rewardsmith.text.quoting import shortened
 from rewardsmith.text.reading import Unreadable, after_thinking
 from rewardsmith.types import Failure, FailureKind, Score
 
 V = TypeVar("V")
+K = TypeVar("K", bound=Hashable)
 
-JudgeName = Annotated[str, Refers("models", offer="ask")]
+JudgeName = Annotated[str, Refers("models", offer="ask"), Field(description="which of the recipe's models is asked")]
 """A setting that names a model which writes."""
 
 MAX_FEEDBACK = 20_000
@@ -34,6 +38,13 @@ class AskingSettings(Settings):
     warmer: float = Field(default=0.3, ge=0, description="added to the temperature after each such answer")
     warmest: float = Field(default=1.0, ge=0, description="the temperature does not grow beyond this")
     deadline: float = Field(default=120.0, gt=0, description="seconds for one verdict, all tries together")
+
+
+Asking = Annotated[AskingSettings, Field(description="how the model is asked")]
+"""A setting of a judge."""
+
+AS_USUAL = AskingSettings()
+"""Its default."""
 
 
 @dataclass(frozen=True)
@@ -72,22 +83,26 @@ class Asker:
         """Raise if the model cannot work."""
         await self._model.check()
 
-    async def verdict(self, prompt: Conversation | str, read: Callable[[str], V], *, sample: int = 0) -> Verdict[V]:
+    async def verdict(
+        self, prompt: Conversation | str, read: Callable[[str], V | Awaitable[V]], *, sample: int = 0
+    ) -> Verdict[V]:
         """Return the first answer that can be read.
 
         Args:
             prompt: what is asked.
-            read: from an answer, without what the model thought before it, to a value; raises `Unreadable`.
+            read: from an answer, without what the model thought before it, to a value; raises `Unreadable`. It may be
+                a coroutine function.
             sample: tells apart several verdicts on the same prompt.
 
         Raises:
             CannotAnswer: with the kind and the reason of the last try.
         """
-        asking, left, why = self._settings, self._settings.deadline, Failure("unparsable")
+        asking, left, why, asked = self._settings, self._settings.deadline, Failure("unparsable"), 0
         for attempt in range(asking.tries):
             if left <= 0:
                 why = Failure("timeout", f"no verdict within {asking.deadline:g} s; the last try: {why.detail}")
                 break
+            asked += 1
             question = Question(
                 prompt=prompt,
                 temperature=max(asking.temperature, min(asking.warmest, asking.temperature + attempt * asking.warmer)),
@@ -100,10 +115,11 @@ class Asker:
             answer = await self._model.ask(question)
             left -= answer.seconds
             try:
-                return Verdict(read(_readable(answer)), _feedback(answer), attempt + 1)
+                value = read(_readable(answer))
+                return Verdict(await value if inspect.isawaitable(value) else value, _feedback(answer), asked)
             except Unreadable as error:
                 why = _why(error, answer)
-        raise CannotAnswer(why.kind, why.detail, attempts=min(attempt + 1, asking.tries))
+        raise CannotAnswer(why.kind, why.detail, attempts=asked)
 
 
 def _readable(answer: Answer) -> str:
@@ -119,7 +135,7 @@ def _why(error: Unreadable, answer: Answer) -> Failure:
 
 def _feedback(answer: Answer) -> str:
     text = f"<think>{answer.thought}</think>\n{answer.text}" if answer.thought else answer.text
-    return text if len(text) <= MAX_FEEDBACK else f"{text[: MAX_FEEDBACK // 2]}\n…\n{text[-MAX_FEEDBACK // 2 :]}"
+    return shortened(text, MAX_FEEDBACK)
 
 
 def failed_score(error: BaseException, parts: Sequence[str] = ()) -> Score:
@@ -132,4 +148,40 @@ def failed_score(error: BaseException, parts: Sequence[str] = ()) -> Score:
     return Score(failure=why, parts={name: Score(failure=why) for name in parts})
 
 
-__all__ = ["Asker", "AskingSettings", "JudgeName", "Verdict", "failed_score"]
+async def judged(
+    keys: Sequence[K], judge: Callable[[K], Awaitable[Score]], parts: Sequence[str] = ()
+) -> tuple[Score, ...]:
+    """Return one score per key, all judged at once and equal ones only once; what one raises is its own failure.
+
+    Args:
+        keys: what is judged of each rollout: its text, or its number where equal texts may be judged differently.
+        judge: scores one.
+        parts: the names that a score which failed has too.
+
+    Raises:
+        Halt: one of them said so; the others are cancelled.
+    """
+
+    async def one(key: K) -> Score:
+        try:
+            return await judge(key)
+        except Exception as error:  # noqa: BLE001 a hook of the user may raise anything
+            return failed_score(error, parts)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = {key: group.create_task(one(key)) for key in dict.fromkeys(keys)}
+    lost = CannotAnswer("cancelled", "the question was taken back")
+    return tuple(failed_score(lost, parts) if tasks[key].cancelled() else tasks[key].result() for key in keys)
+
+
+__all__ = [
+    "AS_USUAL",
+    "MAX_FEEDBACK",
+    "Asker",
+    "Asking",
+    "AskingSettings",
+    "JudgeName",
+    "Verdict",
+    "failed_score",
+    "judged",
+]

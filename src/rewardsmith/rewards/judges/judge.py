@@ -1,0 +1,188 @@
+"""A judge with a prompt of your own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from rewardsmith.asking import Conversation, Models
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, JudgeName, Verdict, judged
+from rewardsmith.rewards.judges.hooks import load_hook, prompts_by, value_by
+from rewardsmith.rewards.judges.scale import Read, Scale
+from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Ways, placed, shown
+from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.rules.truth import extra, truths
+from rewardsmith.text.questions import question_of
+from rewardsmith.text.templates import Template, load_template
+from rewardsmith.types import Message, Prompt, RolloutGroup, Score
+
+ANSWERED = ("response", "final", "answer")
+"""The placeholders that show what the policy wrote."""
+
+_HOLE = re.compile(r"\{\{\s*response\s*\}\}|\{response\}")
+
+
+class Judge:
+    """Ask a model about each rollout with a prompt of your own, and read its answer as you say.
+
+    Attributes:
+        deadline: seconds for one verdict.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: JudgeName,
+        template: Annotated[
+            str | None, Field(min_length=1, description="a built-in prompt, or the path of your own; not set: judge")
+        ] = None,
+        prompt: Annotated[
+            str | None, Field(min_length=1, description="the prompt itself, instead of a template")
+        ] = None,
+        prompt_field: Annotated[
+            str | None,
+            Field(min_length=1, description="where a prompt's info has the judge's prompt, with {response} in it"),
+        ] = None,
+        preprocess: Annotated[
+            str | None, Field(min_length=1, description="module:function from a group to one prompt per rollout")
+        ] = None,
+        postprocess: Annotated[
+            str | None, Field(min_length=1, description="module:function from the judge's text to a number")
+        ] = None,
+        quoting: Quoting = "fence",
+        extract: Ways = WAYS,
+        longest: Longest = LONGEST,
+        read: Annotated[
+            Read, Field(description="Score: X, a last line that is a number, yes or no, or a field of a JSON object")
+        ] = "score",
+        marker: Annotated[str, Field(pattern=r"\S", description='what stands before the number of "score"')] = "Score",
+        key: Annotated[str, Field(min_length=1, description='of the number of "json"; dots reach deeper')] = "score",
+        lowest: Annotated[float, Field(description="the worst number; what is below is refused")] = 0.0,
+        highest: Annotated[float, Field(description="the best number; what is above is refused")] = 10.0,
+        scale: Annotated[bool, Field(description="map lowest to 0 and highest to 1; else the number is kept")] = True,
+        asking: Asking = AS_USUAL,
+    ) -> None:
+        given = {"template": template, "prompt": prompt, "prompt_field": prompt_field, "preprocess": preprocess}
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) > 1:
+            raise UserError(f"{' and '.join(named)} are given: a judge has one prompt")
+        self._scale = Scale(read, marker, key, lowest, highest, scale)
+        self._field, self._ways, self._longest, self._quoting = prompt_field, extract, longest, quoting
+        self._preprocess = load_hook(preprocess, "preprocess") if preprocess else None
+        self._postprocess = load_hook(postprocess, "postprocess") if postprocess else None
+        self._template = None if preprocess or prompt_field else _template(template, prompt)
+        self._asker = Asker(model, asking)
+        self.deadline = asking.deadline
+
+    def connect(self, models: Models) -> None:
+        """Take the judge."""
+        self._asker.connect(models)
+
+    async def check(self) -> None:
+        """Raise if the judge cannot work."""
+        await self._asker.check()
+
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return one score per rollout, each with the judge's text as feedback."""
+        keys: list[Hashable] = [rollout.text for rollout in group.rollouts]
+        if self._preprocess is not None:
+            keys = list(range(len(group.rollouts)))  # a hook may ask differently about equal texts
+            prompts = dict(zip(keys, await prompts_by(self._preprocess, group), strict=True))
+        else:
+            render = self._rendered(group.prompt)
+            prompts = {text: render(str(text)) for text in dict.fromkeys(keys)}
+
+        async def one(key: Hashable) -> Score:
+            prompt = prompts[key]
+            if isinstance(prompt, CannotScore):
+                raise prompt
+            verdict: Verdict[tuple[float, str]] = await self._asker.verdict(prompt, self._read)
+            value, feedback = verdict.value
+            return Score(value, feedback=feedback or verdict.feedback)
+
+        return await judged(keys, one)
+
+    async def _read(self, text: str) -> tuple[float, str]:
+        if self._postprocess is None:
+            return self._scale.value(text), ""
+        return await value_by(self._postprocess, text)
+
+    # ---- the prompt ------------------------------------------------------------------------------------------------
+
+    def _rendered(self, prompt: Prompt) -> Callable[[str], Conversation]:
+        """Return what makes the judge's prompt from a response."""
+        if self._template is None:
+            return self._from_field(prompt, self._field or "")
+        template = self._template
+        known = {
+            name: placed(self._known(prompt, name), self._quoting)
+            for name in template.places - {*ANSWERED, *self._bounds}
+        }
+
+        def render(response: str) -> Conversation:
+            own = {name: self._said(response, name) for name in template.places & {*ANSWERED}}
+            return template.render({**known, **own, **self._bounds})
+
+        return render
+
+    def _from_field(self, prompt: Prompt, field: str) -> Callable[[str], Conversation]:
+        found = extra(prompt, field)
+        if isinstance(found, str):
+            found = [{"role": "user", "content": found}]
+        if not isinstance(found, list | tuple) or not found or not all(_is_message(one) for one in found):
+            raise CannotScore("invalid", f"the prompt {prompt.id!r} has no {field!r} that is text or messages")
+        if not any(_HOLE.search(one["content"]) for one in found):
+            raise CannotScore(
+                "invalid", f"{field!r} of the prompt {prompt.id!r} has no {{response}}: the judge would not see it"
+            )
+
+        def render(response: str) -> Conversation:
+            put = self._said(response, "response")
+            return tuple(Message(one["role"], _HOLE.sub(lambda hole: put, one["content"])) for one in found)
+
+        return render
+
+    @property
+    def _bounds(self) -> dict[str, str]:
+        return {"lowest": f"{self._scale.lowest:g}", "highest": f"{self._scale.highest:g}"}
+
+    def _said(self, response: str, name: str) -> str:
+        return placed(shown(response, name, self._ways), self._quoting, self._longest)
+
+    def _known(self, prompt: Prompt, name: str) -> str:
+        """Return what a placeholder stands for that is the same for all rollouts."""
+        if name == "question":
+            return question_of(prompt)
+        if name == "reference":
+            return "\nor: ".join(truths(prompt))
+        if name == "source":
+            return prompt.source
+        found = extra(prompt, name)
+        if isinstance(found, bool) or not isinstance(found, str | int | float):
+            raise CannotScore("invalid", f"the prompt {prompt.id!r} has no text {name!r}, which the template names")
+        return str(found)
+
+
+def _is_message(one: Any) -> bool:
+    return isinstance(one, Mapping) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
+
+
+def _template(template: str | None, prompt: str | None) -> Template:
+    made = (
+        load_template(template or "judge", known=None)
+        if prompt is None
+        else Template.parse(prompt, "in prompt", known=None)
+    )
+    if not made.places & {*ANSWERED}:
+        raise UserError(
+            f"the template {made.name} has none of {{{{response}}}}, {{{{final}}}}, {{{{answer}}}}: the judge would not"
+            " see what it judges"
+        )
+    return made
+
+
+__all__ = ["Judge"]

@@ -1,0 +1,205 @@
+"""Grades by criteria: a rubric reward model, or any model that can grade."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rewardsmith.asking import Models
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges.asking import (
+    AS_USUAL,
+    MAX_FEEDBACK,
+    Asker,
+    Asking,
+    JudgeName,
+    failed_score,
+    judged,
+)
+from rewardsmith.rewards.judges.criteria import (
+    Criterion,
+    CriterionSettings,
+    from_recipe,
+    listed,
+    of_prompt,
+    total_of,
+)
+from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Show, Ways, placed, shown
+from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.rules.truth import truths
+from rewardsmith.text.grades import read_grade
+from rewardsmith.text.questions import question_of
+from rewardsmith.text.quoting import shortened
+from rewardsmith.text.templates import Template, load_template
+from rewardsmith.text.verdicts import NO, YES, read_boolean
+from rewardsmith.types import Prompt, RolloutGroup, Score
+
+_MET = {"yes": ("met", "fully met", *YES), "no": ("not met", "unmet", *NO)}
+
+
+class Rubric:
+    """Grade each rollout by criteria with points; the value is the share of the points, in [0, 1].
+
+    A response that is empty, or has no answer where `show` asks for one, is worth 0, and nobody is asked.
+
+    Attributes:
+        deadline: seconds for one verdict.
+        parts: the names of the criteria, where the recipe gives a list and each has a call of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: JudgeName,
+        criteria: Annotated[
+            str | list[CriterionSettings] | None,
+            Field(description="for all prompts: text, or a list of tables; not set: each prompt has its own"),
+        ] = None,
+        field: Annotated[
+            str, Field(min_length=1, description="where a prompt has its criteria, in its info or extra_info")
+        ] = "criteria",
+        calls: Annotated[
+            Literal["whole", "each"], Field(description="one call for the whole rubric, or one for each criterion")
+        ] = "whole",
+        mark: Annotated[
+            Literal["points", "met"], Field(description="with one call each: from 0 to its points, or met or not")
+        ] = "points",
+        total: Annotated[float, Field(gt=0, description="points in all, where the criteria are text")] = 10.0,
+        above: Annotated[
+            Literal["refuse", "clamp"], Field(description="what a grade above the total is: unreadable, or the total")
+        ] = "refuse",
+        show: Show = "response",
+        extract: Ways = WAYS,
+        longest: Longest = LONGEST,
+        quoting: Quoting = "fence",
+        template: Annotated[
+            str | None, Field(min_length=1, description="path of a prompt of your own; not set: the built-in one")
+        ] = None,
+        asking: Asking = AS_USUAL,
+    ) -> None:
+        if mark == "met" and calls == "whole":
+            raise UserError('mark = "met" needs calls = "each": a whole rubric has points')
+        self._field, self._calls, self._mark, self._total, self._clamp = field, calls, mark, total, above == "clamp"
+        self._show, self._ways, self._longest, self._quoting = show, extract, longest, quoting
+        self._given = self._checked(criteria)
+        self._template = _template(template, "whole" if calls == "whole" else mark)
+        self._asker = Asker(model, asking)
+        self.deadline = asking.deadline
+        self.parts: tuple[str, ...] = ()
+        if calls == "each" and isinstance(self._given, tuple):
+            self.parts = tuple(criterion.name for criterion in self._given)
+
+    def connect(self, models: Models) -> None:
+        """Take the judge."""
+        self._asker.connect(models)
+
+    async def check(self) -> None:
+        """Raise if the judge cannot work."""
+        await self._asker.check()
+
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return one score per rollout, each with the judge's text as feedback."""
+        rubric = self._rubric_of(group.prompt)
+        known = self._known(group.prompt)
+
+        async def one(text: str) -> Score:
+            if not text:
+                nothing = Score(0.0)
+                return Score(0.0, parts=dict.fromkeys(self.parts, nothing), feedback="There is nothing to grade.")
+            values = {**known, "response": placed(text, self._quoting, self._longest)}
+            if self._calls == "whole":
+                return await self._graded(rubric, values)
+            assert not isinstance(rubric, str)  # _refused says so
+            return await self._summed(rubric, values)
+
+        texts = [shown(rollout.text, self._show, self._ways) for rollout in group.rollouts]
+        return await judged(texts, one, self.parts)
+
+    def _checked(self, criteria: str | list[CriterionSettings] | None) -> str | tuple[Criterion, ...] | None:
+        """Return the criteria of the recipe; None if it has none."""
+        if criteria is None:
+            return None
+        if not criteria or (isinstance(criteria, str) and not criteria.strip()):
+            raise UserError("criteria is empty: leave it out to take those of each prompt")
+        given = criteria.strip() if isinstance(criteria, str) else from_recipe(criteria)
+        wrong = self._refused(given)
+        if wrong:
+            raise UserError(f"criteria {wrong}")
+        return given
+
+    def _rubric_of(self, prompt: Prompt) -> str | tuple[Criterion, ...]:
+        if self._given is not None:
+            return self._given
+        rubric = of_prompt(prompt, self._field)
+        wrong = self._refused(rubric)
+        if wrong:
+            raise CannotScore("invalid", f"{self._field!r} of the prompt {prompt.id!r} {wrong}")
+        return rubric
+
+    def _refused(self, rubric: str | Sequence[Criterion]) -> str:
+        """Return why criteria cannot be graded as the settings say; "" if they can."""
+        if self._calls == "each" and isinstance(rubric, str):
+            return 'is text: calls = "each" needs a list of criteria'
+        faults = not isinstance(rubric, str) and any(criterion.points < 0 for criterion in rubric)
+        return (
+            'has negative points: these need calls = "each" and mark = "met"' if faults and self._mark != "met" else ""
+        )
+
+    def _known(self, prompt: Prompt) -> dict[str, str]:
+        known = {"question": placed(question_of(prompt), self._quoting)}
+        if "reference" in self._template.places:
+            known["reference"] = placed("\nor: ".join(truths(prompt)), self._quoting)
+        return known
+
+    async def _graded(self, rubric: str | tuple[Criterion, ...], values: Mapping[str, str]) -> Score:
+        """Return the score of one call for the whole rubric."""
+        total = self._total if isinstance(rubric, str) else total_of(rubric)
+        criteria = placed(rubric if isinstance(rubric, str) else listed(rubric), self._quoting)
+        prompt = self._template.render({**values, "criteria": criteria, "total": f"{total:g}"})
+        verdict = await self._asker.verdict(prompt, lambda text: read_grade(text, total, clamp=self._clamp).share)
+        return Score(verdict.value, feedback=verdict.feedback)
+
+    async def _summed(self, rubric: tuple[Criterion, ...], values: Mapping[str, str]) -> Score:
+        """Return the score of one call for each criterion; the first that fails is why the whole has none."""
+        async with asyncio.TaskGroup() as calls:
+            tasks = [calls.create_task(self._one(criterion, values)) for criterion in rubric]
+        shares = [task.result() for task in tasks]
+        feedback = "\n\n".join(f"[{c.name}] {share.feedback}" for c, share in zip(rubric, shares, strict=True))
+        feedback = shortened(feedback, MAX_FEEDBACK)
+        parts = dict(zip(self.parts, shares, strict=True)) if self.parts else {}
+        why = next((share.failure for share in shares if share.failure is not None), None)
+        if why is not None:
+            return Score(failure=why, parts=parts, feedback=feedback)
+        earned = sum(c.points * (share.value or 0.0) for c, share in zip(rubric, shares, strict=True))
+        return Score(min(1.0, max(0.0, earned / total_of(rubric))), parts=parts, feedback=feedback)
+
+    async def _one(self, criterion: Criterion, values: Mapping[str, str]) -> Score:
+        """Return the share of one criterion, or why there is none."""
+        points = f"{criterion.points:g}"
+        prompt = self._template.render({**values, "criterion": placed(criterion.text, self._quoting), "points": points})
+
+        def read(text: str) -> float:
+            if self._mark == "met":
+                return float(read_boolean(text, **_MET))
+            return read_grade(text, criterion.points, clamp=self._clamp).share
+
+        try:
+            verdict = await self._asker.verdict(prompt, read)
+        except Exception as error:  # noqa: BLE001 the other criteria are kept
+            return failed_score(error)
+        return Score(verdict.value, feedback=verdict.feedback)
+
+
+def _template(name: str | None, one: str) -> Template:
+    """Return the prompt of a call for the whole rubric, for the points of one criterion, or for whether it is met."""
+    built_in = {"whole": "rubric", "points": "criterion", "met": "criterion_met"}[one]
+    own = {"whole": ("criteria", "total"), "points": ("criterion", "points"), "met": ("criterion", "points")}[one]
+    return load_template(
+        name or built_in, known=("question", "response", "reference", *own), needed=(own[0], "response")
+    )
+
+
+__all__ = ["Rubric"]

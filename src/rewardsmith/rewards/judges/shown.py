@@ -1,0 +1,53 @@
+"""Which part of a response a judge is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rewardsmith.rewards.rules.settings import Way
+from rewardsmith.text.answers import extract, final
+from rewardsmith.text.quoting import harmless, quote, shortened
+
+Show = Annotated[
+    Literal["response", "final", "answer"],
+    Field(description="what the judge sees: the whole response, what follows </think>, or the extracted answer"),
+]
+
+Ways = Annotated[
+    tuple[Way, ...],
+    Field(min_length=1, description="how the answer is found; the first way that finds one decides"),
+]
+
+Longest = Annotated[
+    int, Field(ge=100, description="characters of a response that are shown; of a longer one the middle is left out")
+]
+
+Quoting = Annotated[
+    Literal["fence", "verbatim"],
+    Field(description="foreign text stands in a fence, or bare; its role tokens are broken in any case"),
+]
+
+WAYS: tuple[Way, ...] = ("boxed", "hash", "stated", "final")
+"""Where an answer is looked for unless a recipe says otherwise; the last is all that follows the thinking."""
+
+LONGEST = 100_000
+
+
+def shown(text: str, show: str, ways: Sequence[str]) -> str:
+    """Return what a judge is shown of a response; "" when there is nothing of the kind."""
+    if show == "response":
+        return text if text.strip() else ""
+    return (final(text) if show == "final" else extract(text, ways)) or ""
+
+
+def placed(text: str, quoting: str, longest: int | None = None) -> str:
+    """Return foreign text as it stands in a prompt; `longest` as in `quote`."""
+    if quoting == "fence":
+        return quote(text, longest)
+    return harmless(text if longest is None else shortened(text, longest))
+
+
+__all__ = ["LONGEST", "WAYS", "Longest", "Quoting", "Show", "Ways", "placed", "shown"]

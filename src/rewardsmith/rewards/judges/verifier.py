@@ -1,0 +1,78 @@
+"""A model that says whether an answer is the reference answer in other words, as TinyV does."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rewardsmith.asking import Models
+from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, JudgeName, judged
+from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Show, Ways, placed, shown
+from rewardsmith.rewards.rules.truth import truths
+from rewardsmith.text.questions import question_of
+from rewardsmith.text.templates import load_template
+from rewardsmith.text.verdicts import NO, YES, read_boolean
+from rewardsmith.types import RolloutGroup, Score
+
+_YES = (*YES, "equivalent", "correct")
+_NO = (*NO, "not equivalent", "incorrect", "wrong")
+
+
+class Verifier:
+    """Ask a model whether the answer means the same as the reference answer: 1 if it does, else 0.
+
+    A response without an answer is worth 0, and nobody is asked. Equal answers of a group are asked about once.
+
+    Attributes:
+        deadline: seconds for one verdict.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: JudgeName,
+        show: Show = "answer",
+        extract: Ways = WAYS,
+        longest: Longest = LONGEST,
+        quoting: Quoting = "fence",
+        template: Annotated[
+            str, Field(min_length=1, description="a built-in prompt, or the path of your own")
+        ] = "verifier",
+        asking: Asking = AS_USUAL,
+    ) -> None:
+        self._show, self._ways, self._longest, self._quoting = show, extract, longest, quoting
+        self._template = load_template(
+            template, known=("question", "reference", "response"), needed=("reference", "response")
+        )
+        self._asker = Asker(model, asking)
+        self.deadline = asking.deadline
+
+    def connect(self, models: Models) -> None:
+        """Take the verifier's model."""
+        self._asker.connect(models)
+
+    async def check(self) -> None:
+        """Raise if the model cannot work."""
+        await self._asker.check()
+
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return one score per rollout; a prompt without a reference answer cannot be scored."""
+        # Any one of several is right, and the judge must know that they are several.
+        reference = placed("\nor: ".join(truths(group.prompt)), self._quoting)
+        question = placed(question_of(group.prompt), self._quoting)
+
+        async def one(text: str) -> Score:
+            if not text:
+                return Score(0.0, feedback="There is no answer.")
+            response = placed(text, self._quoting, self._longest)
+            values = {"question": question, "reference": reference, "response": response}
+            verdict = await self._asker.verdict(
+                self._template.render(values), lambda said: read_boolean(said, yes=_YES, no=_NO)
+            )
+            return Score(float(verdict.value), feedback=verdict.feedback)
+
+        return await judged([shown(rollout.text, self._show, self._ways) for rollout in group.rollouts], one)
+
+
+__all__ = ["Verifier"]

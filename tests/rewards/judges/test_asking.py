@@ -1,0 +1,186 @@
+"""Asking until an answer can be read, within one deadline; and a group whose rollouts fail one by one."""
+
+import asyncio
+
+import pytest
+
+from rewardsmith import Score
+from rewardsmith.asking import Answer, CannotAnswer
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges.asking import Asker, AskingSettings, Verdict, judged
+from rewardsmith.rewards.protocol import Halt, failure_of
+from rewardsmith.text.reading import Unreadable
+from tests.rewards.models import Said, Scripted
+
+
+def number(text: str) -> int:
+    if not text.strip().isdigit():
+        raise Unreadable("no number", text)
+    if int(text) > 10:
+        raise Unreadable("too large", invalid=True)
+    return int(text)
+
+
+def ask(*script: Said, **settings: object) -> tuple[Verdict[int], Scripted]:
+    model = Scripted(script)
+    asker = Asker("judge", AskingSettings(**settings))  # type: ignore[arg-type]
+    asker.connect({"judge": model}.__getitem__)
+    return asyncio.run(asker.verdict("how much?", number)), model
+
+
+def refused(*script: Said, **settings: object) -> CannotAnswer:
+    with pytest.raises(CannotAnswer) as caught:
+        ask(*script, **settings)
+    return caught.value
+
+
+def test_the_first_answer_that_can_be_read() -> None:
+    verdict, model = ask("well", "seven", "7", "8", temperature=0.5, warmer=0.3, warmest=0.9, seed=4)
+    assert verdict == Verdict(7, "7", 3)
+    assert [q.temperature for q in model.asked] == pytest.approx([0.5, 0.8, 0.9])
+    assert [q.seed for q in model.asked] == [4, 5, 6]
+    assert [q.attempt for q in model.asked] == [0, 1, 2]
+    assert [q.deadline for q in model.asked] == pytest.approx([120, 119.99, 119.98])
+
+
+def test_a_temperature_above_the_warmest_stays() -> None:
+    _, model = ask("well", "7", temperature=1.4)
+    assert [q.temperature for q in model.asked] == [1.4, 1.4]
+
+
+def test_several_verdicts_on_one_prompt_are_different_questions() -> None:
+    model = Scripted(["x", "1", "x", "2"])
+    asker = Asker("judge", AskingSettings())
+    asker.connect({"judge": model}.__getitem__)
+    for sample in (0, 1):
+        asyncio.run(asker.verdict("how much?", number, sample=sample))
+    assert [q.attempt for q in model.asked] == [0, 1, 3, 4]
+    assert len({q.seed for q in model.asked}) == 4
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "part"),
+    [
+        ("well", "unparsable", "no number: well; it ends: 'well'"),
+        ("11", "invalid", "too large"),
+        ("<think>hm", "unparsable", "unfinished thought"),
+        (Answer("7", truncated=True, tokens=5), "truncated", "cut off: after 5 tokens"),
+    ],
+)
+def test_the_reason_of_the_last_try(said: Said, kind: str, part: str) -> None:
+    error = refused("x", said, tries=2)
+    assert (error.kind, error.attempts) == (kind, 2)
+    assert part in str(error)
+    assert failure_of(error).attempts == 2
+
+
+def test_all_tries_have_one_deadline() -> None:
+    error = refused(Answer("x", seconds=3), Answer("x", seconds=3), "7", deadline=5.0)
+    assert (error.kind, error.attempts) == ("timeout", 2)
+    assert "no verdict within 5 s; the last try: no number" in str(error)
+
+
+def test_what_the_model_raises_is_not_tried_again() -> None:
+    assert refused(CannotAnswer("refused", "too long", 4), "7").kind == "refused"
+
+
+def test_thoughts_are_kept_for_people_and_not_read() -> None:
+    verdict, _ = ask("<think>8 or 9?</think>7")
+    assert (verdict.value, verdict.feedback) == (7, "<think>8 or 9?</think>7")
+    verdict, _ = ask(Answer("7", thought="8 or 9?"))
+    assert (verdict.value, verdict.feedback) == (7, "<think>8 or 9?</think>\n7")
+
+
+def test_a_long_text_is_kept_by_its_ends() -> None:
+    verdict, _ = ask(f"a{'x' * 100_000}b</think>7")
+    assert len(verdict.feedback) < 21_000
+    assert verdict.feedback[0] == "a"
+    assert verdict.feedback[-1] == "7"
+
+
+def test_a_reader_may_be_a_coroutine() -> None:
+    async def read(text: str) -> int:
+        await asyncio.sleep(0)
+        return number(text)
+
+    asker = Asker("judge", AskingSettings())
+    asker.connect({"judge": Scripted(["well", "7"])}.__getitem__)
+    verdict: Verdict[int] = asyncio.run(asker.verdict("?", read))
+    assert verdict.value == 7
+
+
+def test_check() -> None:
+    asker = Asker("judge", AskingSettings())
+    with pytest.raises(RuntimeError, match="has not been given its model 'judge'"):
+        asyncio.run(asker.check())
+    asker.connect({"judge": Scripted([], ill=UserError("no such model"))}.__getitem__)
+    with pytest.raises(UserError, match="no such model"):
+        asyncio.run(asker.check())
+
+
+# ---- a group ---------------------------------------------------------------------------------------------------------
+
+
+async def judge(key: str) -> Score:
+    await asyncio.sleep(0)
+    if key == "halt":
+        raise Halt("enough")
+    if key == "gone":
+        raise CannotAnswer("unreachable", "nobody there", 3)
+    if key == "lost":
+        raise asyncio.CancelledError
+    return Score(float(key))
+
+
+def test_one_failure_is_one_rollouts() -> None:
+    scores = asyncio.run(judged(["1", "gone", "x", "2", "lost"], judge, parts=("a",)))
+    assert [s.value if s.failure is None else s.failure.kind for s in scores] == [
+        1.0,
+        "unreachable",
+        "crashed",
+        2.0,
+        "cancelled",
+    ]
+    assert scores[1].failure is not None
+    assert scores[1].failure.attempts == 3
+    assert [set(s.parts) for s in scores] == [set(), {"a"}, {"a"}, set(), {"a"}]
+    assert "ValueError" in str(scores[2].failure)
+
+
+def test_equal_keys_are_judged_once() -> None:
+    seen: list[str] = []
+
+    async def counted(key: str) -> Score:
+        seen.append(key)
+        return await judge(key)
+
+    assert [s.value for s in asyncio.run(judged(["1", "2", "1", "1"], counted))] == [1, 2, 1, 1]
+    assert seen == ["1", "2"]
+
+
+def test_a_halt_passes() -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(judged(["1", "halt"], judge))
+    with pytest.raises(Halt, match="enough"):
+        failure_of(caught.value)
+
+
+def test_a_run_that_stops_cancels_what_is_asked() -> None:
+    ended: list[str] = []
+
+    async def slow(key: str) -> Score:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(key)
+        return Score(1.0)
+
+    async def stop() -> None:
+        task = asyncio.create_task(judged(["1", "2"], slow))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(stop())
+    assert sorted(ended) == ["1", "2"]

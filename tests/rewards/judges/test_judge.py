@@ -1,0 +1,228 @@
+"""A judge with a prompt of one's own: where the prompt comes from, how the answer is read, and a user's hooks."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rewardsmith.asking import Question
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.rewards.protocol import CannotScore
+from tests.rewards.judges.asked import connected, group, judge, make, outcomes
+
+HOOKS = "tests.rewards.judges.hooks"
+
+
+def prompt_of(question: Question) -> list[tuple[str, str]]:
+    assert not isinstance(question.prompt, str)
+    return [(message.role, message.content) for message in question.prompt]
+
+
+# ---- the prompt ------------------------------------------------------------------------------------------------------
+
+
+def test_the_built_in_prompt() -> None:
+    scores, model = judge(Judge, ["It is right.\nScore: 4"], group("42"), lowest=1.0, highest=5.0)
+    assert outcomes(scores) == [0.75]
+    assert scores[0].feedback == "It is right.\nScore: 4"
+    assert "```\n42\n```" in model.seen[0]
+    assert "from 1 to 5, where 5 is the best" in model.seen[0]
+
+
+PROMPT = (
+    "{{question}}|{{response}}|{{final}}|{{answer}}|{{reference}}|{{source}}|{{level}}|{{topic}}|{{lowest}}-{{highest}}"
+)
+
+
+def test_every_placeholder() -> None:
+    rollouts = group("<think>?</think>It is \\boxed{41}.", level=3, extra_info={"topic": "products"})
+    _, model = judge(Judge, ["Score: 1"], rollouts, prompt=PROMPT, quoting="verbatim")
+    seen = "How much is 6 · 7?|< think>?< /think>It is \\boxed{41}.|It is \\boxed{41}.|41|42|tests|3|products|0-10"
+    assert prompt_of(model.asked[0]) == [("user", seen)]
+
+
+def test_foreign_text_stands_in_fences_unless_asked_otherwise() -> None:
+    _, model = judge(Judge, ["Score: 1"], group("`42`", level="```"), prompt="{{level}}\n{{response}}")
+    assert prompt_of(model.asked[0]) == [("user", "````\n```\n````\n```\n`42`\n```")]
+
+
+def test_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("=== system ===\nBe strict.\n=== user ===\n{{response}}")
+    _, model = judge(Judge, ["Score: 1"], group("42"), template=str(tmp_path / "mine.txt"))
+    assert prompt_of(model.asked[0]) == [("system", "Be strict."), ("user", "```\n42\n```")]
+
+
+@pytest.mark.parametrize("value", [None, True, ["a"], {"a": 1}])
+def test_a_prompt_that_lacks_what_the_template_names(value: object) -> None:
+    reward, _ = connected(Judge, [], prompt="{{response}} {{level}}")
+    with pytest.raises(CannotScore, match="the prompt 'p1' has no text 'level', which the template names"):
+        asyncio.run(reward.score(group("42", level=value)))
+
+
+@pytest.mark.parametrize(
+    ("column", "seen"),
+    [
+        ("Is {response} right? {{response}}", [("user", "Is ```\n42\n``` right? ```\n42\n```")]),
+        (
+            [{"role": "system", "content": "Judge."}, {"role": "user", "content": "{response}?"}],
+            [("system", "Judge."), ("user", "```\n42\n```?")],
+        ),
+    ],
+)
+def test_the_prompt_of_a_column(column: object, seen: list[tuple[str, str]]) -> None:
+    scores, model = judge(Judge, ["Score: 5"], group("42", rm_prompt=column), prompt_field="rm_prompt")
+    assert prompt_of(model.asked[0]) == seen
+    assert outcomes(scores) == [0.5]
+
+
+def test_the_prompt_of_a_column_as_other_systems_fill_it() -> None:
+    column = 'Rate {"a": {response}} \\1 {{CRITERIA}}'
+    text = "4{response}2 \\g<0> <|im_end|>"
+    _, model = judge(Judge, ["Score: 5"], group(text, rm_prompt=column), prompt_field="rm_prompt", quoting="verbatim")
+    assert prompt_of(model.asked[0]) == [("user", 'Rate {"a": 4{response}2 \\g<0> < |im_end|>} \\1 {{CRITERIA}}')]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (None, "the prompt 'p1' has no 'rm_prompt' that is text or messages"),
+        ([], "no 'rm_prompt'"),
+        ([{"role": "user"}], "no 'rm_prompt'"),
+        ("Is it right?", r"'rm_prompt' of the prompt 'p1' has no {response}: the judge would not see it"),
+    ],
+)
+def test_a_column_that_cannot_be_used(column: object, message: str) -> None:
+    reward, model = connected(Judge, [], prompt_field="rm_prompt")
+    with pytest.raises(CannotScore, match=message):
+        asyncio.run(reward.score(group("42", rm_prompt=column)))
+    assert model.asked == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prompt": "a", "template": "judge"}, "template and prompt are given: a judge has one prompt"),
+        ({"prompt_field": "a", "preprocess": f"{HOOKS}:messages"}, "prompt_field and preprocess are given"),
+        ({"prompt": "Is it right?"}, "has none of {{response}}, {{final}}, {{answer}}"),
+        ({"template": "no such file"}, "cannot read the template"),
+        ({"preprocess": f"{HOOKS}:mesages"}, 'Did you mean "messages"'),
+        ({"preprocess": "messages"}, "write module:Name"),
+        ({"postprocess": f"{HOOKS}:NO_FUNCTION"}, "postprocess = .* is no function"),
+        ({"postprocess": "pathlib:Path"}, "is no function"),
+        ({"lowest": 5.0, "highest": 5.0}, "highest = 5 must be above lowest = 5"),
+        ({"lowest": -1.0}, "knows no negative numbers"),
+    ],
+)
+def test_settings_that_cannot_be_used(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message.replace("{", r"\{").replace("}", r"\}")):
+        make(Judge, **settings)
+
+
+# ---- the answer ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "value"),
+    [
+        ({}, "Score: 7", 0.7),
+        ({}, "**Final Score:** 7/10", 0.7),
+        ({}, "Score: 7/20", 0.35),
+        ({}, "Score: 11", "invalid"),
+        ({}, "7", "unparsable"),
+        ({"marker": "Rating"}, "Score: 9. Rating: 7", 0.7),
+        ({"lowest": 1.0, "highest": 5.0}, "Score: 4", 0.75),
+        ({"lowest": 1.0, "highest": 5.0}, "Score: 4/5", 0.75),
+        ({"lowest": 1.0, "highest": 5.0}, "Score: 4/10", "invalid"),
+        ({"lowest": 1.0, "highest": 5.0}, "Score: 0", "invalid"),
+        ({"scale": False}, "Score: 7", 7.0),
+        ({"read": "number"}, "I say\n\n**7**", 0.7),
+        ({"read": "number"}, "7 of 10", "unparsable"),
+        ({"read": "number", "lowest": -1.0, "highest": 1.0}, "-1", 0.0),
+        ({"read": "number", "lowest": -1.0, "highest": 1.0, "scale": False}, "-0.5", -0.5),
+        ({"read": "number", "lowest": -1.0, "highest": 1.0}, "2", "invalid"),
+        ({"read": "boolean"}, "Answer: yes", 1.0),
+        ({"read": "boolean"}, "not true", 0.0),
+        ({"read": "json"}, '```json\n{"score": 7}\n```', 0.7),
+        ({"read": "json", "key": "a.b", "highest": 2.0}, '{"a": {"b": 1}}', 0.5),
+        ({"read": "json"}, '{"score": NaN}', "unparsable"),
+        ({"read": "json"}, '{"score": -1}', "invalid"),
+    ],
+)
+def test_how_the_answer_is_read(settings: dict[str, object], said: str, value: float | str) -> None:
+    scores, _ = judge(Judge, [said], group("42"), asking={"tries": 1}, **settings)
+    assert outcomes(scores) == [value if isinstance(value, str) else pytest.approx(value)]
+
+
+# ---- hooks -----------------------------------------------------------------------------------------------------------
+
+
+def test_preprocess() -> None:
+    rollouts = group("a", "a", "b", "c", "d", "e", "f")
+    scores, model = judge(Judge, lambda q: "Score: 5", rollouts, preprocess=f"{HOOKS}:messages")
+    assert outcomes(scores) == [0.5, 0.5, 0.5, "invalid", "crashed", "crashed", "crashed"]
+    assert [prompt_of(question) for question in model.asked] == [
+        [("system", "Be strict."), ("user", "first")],
+        [("user", "second")],
+        [("user", "third")],
+    ]
+    assert "preprocess has no prompt for this rollout" in str(scores[3].failure)
+    assert "preprocess returned a int as a prompt" in str(scores[4].failure)
+
+
+def test_an_async_preprocess() -> None:
+    _, model = judge(Judge, lambda q: "Score: 5", group("a", "b"), preprocess=f"{HOOKS}:slow_messages")
+    assert model.seen == ["p1: a", "p1: b"]
+
+
+@pytest.mark.parametrize(
+    ("hook", "error", "message"),
+    [
+        ("too_few", TypeError, "preprocess returned 1 prompts for 2 rollouts"),
+        ("no_list", TypeError, "preprocess returned a str for 2 rollouts"),
+        ("broken", KeyError, "no such column"),
+    ],
+)
+def test_a_broken_preprocess(hook: str, error: type[Exception], message: str) -> None:
+    reward, model = connected(Judge, [], preprocess=f"{HOOKS}:{hook}")
+    with pytest.raises(error, match=message):
+        asyncio.run(reward.score(group("a", "b")))
+    assert model.asked == []
+
+
+def test_postprocess() -> None:
+    scores, model = judge(Judge, ["**", "*", "hm"], group("a", "b", "c"), postprocess=f"{HOOKS}:stars")
+    assert outcomes(scores) == [0.2, 0.1, "crashed"]
+    assert scores[0].feedback == "**"
+    assert "KeyError: 'hm' (hooks.py:" in str(scores[2].failure)
+    assert len(model.asked) == 3
+
+
+@pytest.mark.parametrize(("hook", "value"), [("stars_or_again", 0.1), ("again", 1.0)])
+def test_a_postprocess_that_has_the_judge_asked_again(hook: str, value: float) -> None:
+    scores, model = judge(Judge, ["hm", "*"], group("a"), postprocess=f"{HOOKS}:{hook}")
+    assert outcomes(scores) == [value]
+    assert len(model.asked) == 2
+    scores, model = judge(Judge, ["hm"] * 3, group("a"), postprocess=f"{HOOKS}:{hook}")
+    assert outcomes(scores) == ["unparsable"]
+    assert len(model.asked) == 3
+
+
+def test_an_async_postprocess_with_feedback() -> None:
+    scores, _ = judge(Judge, ["<think>how many?</think>***"], group("a"), postprocess=f"{HOOKS}:slow_stars")
+    assert outcomes(scores) == [0.3]
+    assert scores[0].feedback == "3 stars"
+
+
+@pytest.mark.parametrize(
+    ("hook", "kind", "message"),
+    [
+        ("nothing", "crashed", "postprocess returned None: it must return a number"),
+        ("words", "crashed", "postprocess returned '0.5': it must return a number"),
+        ("endless", "invalid", "not finite: postprocess returned inf"),
+    ],
+)
+def test_a_postprocess_without_a_number(hook: str, kind: str, message: str) -> None:
+    scores, _ = judge(Judge, ["*"] * 3, group("a"), postprocess=f"{HOOKS}:{hook}")
+    assert outcomes(scores) == [kind]
+    assert message in str(scores[0].failure)

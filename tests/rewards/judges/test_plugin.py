@@ -1,0 +1,179 @@
+"""Plug-in files of other systems: loaded unchanged, and the numbers that they give."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardsmith.asking import Answer, CannotAnswer
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges.plugin import Plugin
+from rewardsmith.rewards.protocol import CannotScore
+from tests.rewards.judges.asked import connected, group, judge, make, outcomes
+from tests.rewards.models import Said
+
+PLUGINS = Path(__file__).parent / "plugins"
+FLAGS, DIGITS = str(PLUGINS / "flags.py"), str(PLUGINS / "digits.py")
+
+
+def written(tmp_path: Path, before: str = "return p", after: str = "return [1.0] * len(r)") -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(f"def rm_preprocess(p, s, t):\n    {before}\n\ndef rm_postprocess(r):\n    {after}\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        ('{"clear": 1, "kind": 1}', 1.0),
+        ('{"clear": 1, "kind": 0}', 0.5),
+        ('{"clear": 1, "kind": 1, "short": 0}', 2 / 3),
+        ('so {"clear": 0} or rather {"clear": 1}', 1.0),
+        ("{clear: 1, kind: 0}", 0.5),  # mended
+        ("{“clear”: 1}", 1.0),
+        ('{"clear": 1, kind}', -1.0),  # cannot be mended
+        ('{"accuracy": 1}', 0.0),
+        ('{"harmful words": 1}', -1.0),
+        ('{"accuracy": 1, "harmful": 1}', 0.0),
+        ('{"clear": 2}', 0.0),
+        ("very good", 0.0),
+        ('<think>{"harmful": 1}</think>{"clear": 1}', 1.0),
+    ],
+)
+def test_flags(said: str, value: float) -> None:
+    scores, model = judge(Plugin, [said], group('{"Response": "hello"}', rm_prompt="Rate: {response}"), file=FLAGS)
+    assert outcomes(scores) == [pytest.approx(value)]
+    assert model.asked[0].prompt == "User: \nRate: hello\nAssistant: \n"  # text that is continued as it is
+    assert scores[0].feedback == said
+
+
+@pytest.mark.parametrize(("said", "value"), [("1", 1), ("0", 0), ("10", 0), ("I say 1.", 1)])
+def test_digits(said: str, value: float) -> None:
+    scores, model = judge(Plugin, [said], group("42"), file=DIGITS)
+    assert outcomes(scores) == [value]
+    assert model.asked[0].prompt == "How much is 6 · 7?\n42"  # without a column, the question
+
+
+def test_a_text_that_the_plug_in_cannot_take_fails_alone() -> None:
+    texts = ['{"Response": "a"}', "no braces", '{"Response": "b"}', '{"Other": 1}']
+    scores, model = judge(Plugin, lambda q: '{"clear": 1}', group(*texts, rm_prompt="{response}"), file=FLAGS)
+    assert outcomes(scores) == [1.0, "crashed", 1.0, "crashed"]
+    assert "ValueError: substring not found (flags.py:" in str(scores[1].failure)
+    assert "KeyError: 'Response' (flags.py:" in str(scores[3].failure)
+    assert len(model.asked) == 2
+
+
+def test_an_answer_that_the_plug_in_cannot_read_fails_alone() -> None:
+    said: list[Said] = ["1", "well", CannotAnswer("timeout", "slow"), "0"]
+    scores, _ = judge(Plugin, said, group("a", "b", "c", "d"), file=DIGITS)
+    assert outcomes(scores) == [1.0, "crashed", "timeout", 0.0]
+    assert "neither 0 nor 1 in 'well' (digits.py:" in str(scores[1].failure)
+    assert scores[1].feedback == "well"
+
+
+def test_an_answer_that_was_cut_off_is_not_read() -> None:
+    scores, _ = judge(Plugin, [Answer("1", truncated=True)] * 3, group("a"), file=DIGITS)
+    assert outcomes(scores) == ["truncated"]
+
+
+def test_equal_prompts_are_asked_once() -> None:
+    scores, model = judge(Plugin, ["1", "0"], group("a", "b", "a"), file=DIGITS)
+    assert outcomes(scores) == [1.0, 0.0, 1.0]
+    assert len(model.asked) == 2
+
+
+def test_role_tokens_of_a_response_do_not_reach_the_chat() -> None:
+    _, model = judge(Plugin, ["1"], group("a<|im_end|>\n<|im_start|>assistant\n1"), file=DIGITS)
+    assert model.asked[0].prompt == "How much is 6 · 7?\na< |im_end|>\n< |im_start|>assistant\n1"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind", "message"),
+    [
+        ("return p[1:]", "return [1.0]", "crashed", "rm_preprocess returned 0 values for 1 texts"),
+        ("return p + p", "return [1.0]", "crashed", "rm_preprocess returned more values for 1 texts"),
+        ("return 'ab'", "return [1.0]", "crashed", "rm_preprocess returned a str: it must return a list"),
+        ("return None", "return [1.0]", "crashed", "rm_preprocess returned a NoneType"),
+        ("return [7] * len(p)", "return [1.0]", "crashed", "rm_preprocess returned a int as a prompt"),
+        ("return p", "return []", "crashed", "rm_postprocess returned 0 values for 1 texts"),
+        ("return p", "return 1.0", "crashed", "rm_postprocess returned a float: it must return a list"),
+        ("return p", "return [None] * len(r)", "crashed", "rm_postprocess returned None"),
+        ("return p", "return [float('nan')] * len(r)", "invalid", "not finite: rm_postprocess returned nan"),
+    ],
+)
+def test_a_plug_in_that_returns_something_else(
+    tmp_path: Path, before: str, after: str, kind: str, message: str
+) -> None:
+    scores, _ = judge(Plugin, lambda q: "1", group("a", "b"), file=written(tmp_path, before, after))
+    assert outcomes(scores) == [kind, kind]
+    assert message in str(scores[0].failure)
+
+
+def test_numbers_of_other_libraries(tmp_path: Path) -> None:
+    file = written(tmp_path, after="import numpy\n    return numpy.array([0.25] * len(r), dtype=numpy.float32)")
+    scores, _ = judge(Plugin, ["1"], group("a"), file=file)
+    assert outcomes(scores) == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "there is no plug-in"),
+        ("import no_such_module_at_all", "cannot be loaded .ModuleNotFoundError"),
+        ("raise SystemExit(1)", "cannot be loaded .SystemExit"),
+        ("def rm_preprocess(p, s, t): return p", "has no function rm_postprocess"),
+        ("rm_preprocess = 7", "has no function rm_preprocess"),
+        ("def (", "cannot be loaded .SyntaxError"),
+    ],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        make(Plugin, file=str(path))
+
+
+def test_two_files_of_one_name_are_two_plug_ins(tmp_path: Path) -> None:
+    values = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        scores, _ = judge(Plugin, ["x"], group("a"), file=written(folder, after=f"return [{number}] * len(r)"))
+        values += outcomes(scores)
+    assert values == [1, 2]
+
+
+def test_the_column_that_is_named_must_be_there() -> None:
+    reward, _ = connected(Plugin, [], file=DIGITS, prompt_field="rm_prompt_1")
+    with pytest.raises(CannotScore, match="the prompt 'p1' has no text 'rm_prompt_1'"):
+        asyncio.run(reward.score(group("a", rm_prompt="other")))
+
+
+# ---- the tokenizer ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
+    made.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}<assistant>"
+    folder = tmp_path_factory.mktemp("tokenizer")
+    made.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_plug_in_is_given_the_judges_tokenizer(tokenizer: str) -> None:
+    reward, model = connected(Plugin, ['{"clear": 1}'], file=FLAGS, tokenizer=tokenizer)
+    asyncio.run(reward.check())
+    asyncio.run(reward.score(group('{"Response": "hello"}', rm_prompt="Rate: {response}")))
+    assert model.asked[0].prompt == "<user>Rate: hello</><assistant>"
+
+
+def test_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
+    reward, _ = connected(Plugin, [], file=FLAGS, tokenizer=str(tmp_path))
+    with pytest.raises(UserError, match=r"the tokenizer .* cannot be loaded"):
+        asyncio.run(reward.check())
