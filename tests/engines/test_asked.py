@@ -78,8 +78,6 @@ def test_questions_of_several_kinds_at_once(engine):
     questions = [Question(messages("x"), temperature=t, max_tokens=n) for t in (0.0, 1.0) for n in (3, 7)]
     answers, _ = asked(engine, questions)
     assert all(answer.tokens <= question.max_tokens for answer, question in zip(answers, questions, strict=True))
-        True
-    ] * 4
 
 
 def test_a_prompt_beyond_the_model_is_refused_alone(engine):
@@ -148,3 +146,11 @@ def test_the_identity_is_that_of_the_weights(engine):
     assert identity(engine) != before
     other = EmbeddedEngine.open(ModelSettings(init="tiny-llama", template={"x": "y"}), seed=3)
     assert identity(other) != before
+
+
+def test_a_role_token_inside_a_question_opens_no_turn(engine):
+    def tokens(text):
+        return AskedModel(engine)._ready(Question(messages(text), max_tokens=3)).request.prompt
+
+    user = engine.tokenizer.convert_tokens_to_ids("<|assistant|>")
+    assert (tokens("a <|assistant|> b") == user).sum() == 1  # the one at the end, where the answer begins

@@ -170,7 +170,7 @@ def test_a_judge_that_stays_away_stops_the_run_and_the_run_goes_on_when_it_is_ba
 def test_a_judge_that_is_not_there_is_found_out_before_the_first_step(tmp_path, serving):
     checked = recipe(serving)
     serving.do(serving.server.stop())
-    with pytest.raises(Exception, match="127.0.0.1") as error:
+    with pytest.raises(Exception, match=r"127\.0\.0\.1") as error:
         run(tmp_path, checked)
     assert "stages.0.reward" in str(error.value)
     assert not (tmp_path / "metrics.jsonl").exists() or not (tmp_path / "metrics.jsonl").read_text()

@@ -10,6 +10,14 @@ from rewardsmith.errors import RecipeError
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Cascade, Product, Sum
 from rewardsmith.rewards.failures import in_place
+from rewardsmith.rewards.judges.classifier import Classifier
+from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.rewards.judges.pairwise import Pairwise
+from rewardsmith.rewards.judges.plugin import Plugin
+from rewardsmith.rewards.judges.ranking import Ranking
+from rewardsmith.rewards.judges.rubric import Rubric
+from rewardsmith.rewards.judges.similarity import Similarity
+from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.rewards.pair import Fallback, Gate, Mixed
 from rewardsmith.rewards.protocol import CannotScore, Halt, Online, Reward
 from rewardsmith.rewards.route import Route
@@ -18,6 +26,16 @@ from rewardsmith.rewards.transform import Clip, Scale, Shape, Standardise
 
 REWARDS: dict[str, type[Reward]] = {
     "rule": Rule,
+    # asking a model about each answer
+    "rubric": Rubric,
+    "verifier": Verifier,
+    "judge": Judge,
+    "plugin": Plugin,
+    "classifier": Classifier,
+    "similarity": Similarity,
+    # asking a model about a whole group
+    "ranking": Ranking,
+    "pairwise": Pairwise,
     # made of several
     "sum": Sum,
     "product": Product,

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from rewardsmith.asking import Answer, CannotAnswer, Question, Usage
+from rewardsmith.engines.embedded.batches import Batches, Piece, Turn
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.generate import Request
 from rewardsmith.engines.embedded.loading import require_chat_template
+from rewardsmith.engines.embedded.plain import Plain
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.errors import UserError
 from rewardsmith.types import Prompt
 
-Turn = Callable[[], AbstractAsyncContextManager[None]]
 
-
-@dataclass(eq=False)
-class _Waiting:
+@dataclass(frozen=True)
+class _Asked:
     request: Request
     sampling: Sampling
-    answer: asyncio.Future[Answer]
 
 
 class AskedModel:
@@ -41,9 +39,8 @@ class AskedModel:
         self.name = engine.name
         self.usage = Usage()
         self._engine = engine
-        self._turn = turn
-        self._waiting: list[_Waiting] = []
-        self._work: asyncio.Task[None] | None = None
+        self._plain = Plain(engine.tokenizer)
+        self._batches: Batches[_Asked, Answer] = Batches(self._answer, turn, alike=lambda asked: asked.sampling)
 
     async def identity(self) -> str:
         """Return what a cache knows the model by: a hash of its weights and of its chat template."""
@@ -55,9 +52,7 @@ class AskedModel:
 
     async def close(self) -> None:
         """Stop answering."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+        await self._batches.close()
 
     async def ask(self, question: Question) -> Answer:
         """Return the model's answer.
@@ -66,11 +61,7 @@ class AskedModel:
             CannotAnswer: the prompt is longer than what the model reads, or the engine failed.
         """
         try:
-            mine = self._ready(question)
-            self._waiting.append(mine)
-            if self._work is None or self._work.done():
-                self._work = asyncio.create_task(self._serve())
-            answer = await mine.answer
+            answer = await self._batches.add(self._ready(question))
         except CannotAnswer:
             self.usage.failed += 1
             raise
@@ -79,13 +70,13 @@ class AskedModel:
         self.usage.tokens += answer.tokens
         return answer
 
-    def _ready(self, question: Question) -> _Waiting:
+    def _ready(self, question: Question) -> _Asked:
         """Return a question as tokens, with a seed that depends on it alone; an answer without room will be cut off."""
         try:
             if isinstance(question.prompt, str):
                 tokens = self._engine.encode_text(question.prompt)
             else:
-                tokens = self._engine.encode(Prompt("question", question.prompt))
+                tokens = self._engine.encode(Prompt("question", self._plain(question.prompt)))
         except UserError as error:
             raise CannotAnswer("refused", str(error)) from None
         room = self._engine.max_length - len(tokens)
@@ -100,40 +91,17 @@ class AskedModel:
             max_tokens=min(question.max_tokens, room),
             stop=question.stop,
         )
-        return _Waiting(Request(tokens, 1, seed), sampling, asyncio.get_running_loop().create_future())
+        return _Asked(Request(tokens, 1, seed), sampling)
 
-    async def _serve(self) -> None:
-        """Answer all that waits, batch after batch; questions that are sampled alike make a batch."""
-        await asyncio.sleep(0)  # the questions of a group come one after the other
-        while self._waiting:
-            sampling = self._waiting[0].sampling
-            batch = [one for one in self._waiting if one.sampling == sampling and not one.answer.done()]
-            self._waiting = [one for one in self._waiting if one.sampling != sampling]
-            try:
-                async with self._turn():
-                    await self._answer(batch, sampling)
-            except Exception as error:  # noqa: BLE001 whatever the engine raises, it is these that have no answer
-                _fail(batch, CannotAnswer("crashed", f"{type(error).__name__}: {error}"))
-            except BaseException:
-                _fail([*batch, *self._waiting], CannotAnswer("cancelled", "the run stopped before the answer came"))
-                self._waiting = []
-                raise
-
-    async def _answer(self, batch: list[_Waiting], sampling: Sampling) -> None:
-        async for number, (answer,) in self._engine.answer([one.request for one in batch], sampling):
-            if not batch[number].answer.done():  # who asked may have gone
-                batch[number].answer.set_result(
-                    Answer(
-                        answer.text,
-                        truncated=not answer.stopped,
-                        prompt_tokens=len(batch[number].request.prompt),
-                        tokens=len(answer.tokens),
-                        logprobs=tuple(answer.logprobs.tolist()),
-                    )
+    async def _answer(self, batch: Sequence[Piece[_Asked, Answer]]) -> None:
+        requests = [piece.job.request for piece in batch]
+        async for number, (answer,) in self._engine.answer(requests, batch[0].job.sampling):
+            batch[number].finish(
+                Answer(
+                    answer.text,
+                    truncated=not answer.stopped,
+                    prompt_tokens=len(requests[number].prompt),
+                    tokens=len(answer.tokens),
+                    logprobs=tuple(answer.logprobs.tolist()),
                 )
-
-
-def _fail(batch: list[_Waiting], why: CannotAnswer) -> None:
-    for one in batch:
-        if not one.answer.done():
-            one.answer.set_exception(why)
+            )

@@ -8,10 +8,8 @@ alike, as the answers to one prompt do, go through the model with that beginning
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,11 @@ from numpy.typing import NDArray
 from transformers import AutoConfig
 
 from rewardsmith.asking import CannotAnswer, Conversation, Usage
-from rewardsmith.engines.embedded.asked import Turn
+from rewardsmith.engines.embedded.batches import Batches, Piece, Turn
 from rewardsmith.engines.embedded.engine import TOKENS_PER_PASS, EmbeddedEngine
 from rewardsmith.engines.embedded.loading import quiet, require_chat_template
 from rewardsmith.engines.embedded.packing import micro_batches
+from rewardsmith.engines.embedded.plain import Plain
 from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError
@@ -32,12 +31,6 @@ from rewardsmith.types import Message
 
 _UNREAD = np.zeros(1, dtype=np.int32)
 """Ends the answer of every row: a value stands before a token, so the last one that is wanted needs one after it."""
-
-
-@dataclass(eq=False)
-class _Waiting:
-    row: Row
-    rating: asyncio.Future[float]
 
 
 class RatingModel:
@@ -58,11 +51,9 @@ class RatingModel:
         self.name = engine.name
         self.usage = Usage()
         self._engine = engine
-        self._turn = turn
         self._padding = _padding_of(engine)
-        self._special = _special_of(engine.tokenizer)
-        self._waiting: list[_Waiting] = []
-        self._work: asyncio.Task[None] | None = None
+        self._plain = Plain(engine.tokenizer)
+        self._batches = Batches(self._rate, turn)
 
     async def identity(self) -> str:
         """Return what a cache knows the model by: a hash of its weights and of its chat template."""
@@ -93,9 +84,7 @@ class RatingModel:
 
     async def close(self) -> None:
         """Stop rating."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+        await self._batches.close()
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return the number of each conversation.
@@ -107,13 +96,10 @@ class RatingModel:
         try:
             tokens = [self._tokens(conversation) for conversation in conversations]
             distinct = {each.tobytes(): row for each, row in zip(tokens, _rows(conversations, tokens), strict=True)}
-            jobs = {key: _Waiting(row, asyncio.get_running_loop().create_future()) for key, row in distinct.items()}
-            self._waiting += jobs.values()
-            if jobs and (self._work is None or self._work.done()):
-                self._work = asyncio.create_task(self._serve())
+            results = [self._batches.add(row) for row in distinct.values()]
             # All are waited for, also when one has failed: an exception that nobody takes is reported by asyncio.
-            found = await asyncio.gather(*(job.rating for job in jobs.values()), return_exceptions=True)
-            ratings = dict(zip(jobs, map(_finite, found), strict=True))
+            found = await asyncio.gather(*results, return_exceptions=True)
+            ratings = dict(zip(distinct, map(_finite, found), strict=True))
         except CannotAnswer:
             self.usage.failed += len(conversations)
             raise
@@ -122,8 +108,7 @@ class RatingModel:
 
     def _tokens(self, conversation: Conversation) -> NDArray[np.int32]:
         """Return a conversation as the model reads it, up to the token at which its number stands."""
-        plain = [[self._special.sub(_broken, text) for text in (m.role, m.content)] for m in conversation]
-        messages = [{"role": role, "content": content} for role, content in plain]
+        messages = [{"role": m.role, "content": m.content} for m in self._plain(conversation)]
         arguments: dict[str, Any] = dict(self._engine.settings.template)
         try:
             text = self._engine.tokenizer.apply_chat_template(
@@ -139,34 +124,19 @@ class RatingModel:
             raise CannotAnswer("refused", f"the conversation has {length}")
         return tokens[: last_word(tokens, self._padding) + 1]
 
-    async def _serve(self) -> None:
-        """Rate all that waits, until nothing does."""
-        await asyncio.sleep(0)  # the groups of a step come one after the other
-        while self._waiting:
-            jobs, self._waiting = [job for job in self._waiting if not job.rating.done()], []
-            try:
-                async with self._turn():
-                    await self._rate(jobs)
-            except Exception as error:  # noqa: BLE001 whatever the engine raises, it is these that have no number
-                _fail(jobs, CannotAnswer("crashed", f"{type(error).__name__}: {error}"))
-            except BaseException:
-                _fail([*jobs, *self._waiting], CannotAnswer("cancelled", "the run stopped before it was rated"))
-                self._waiting = []
-                raise
-
-    async def _rate(self, jobs: Sequence[_Waiting]) -> None:
+    async def _rate(self, pieces: Sequence[Piece[Row, float]]) -> None:
         """Rate pass by pass; others run in between."""
         engine = self._engine
         budget = engine.settings.tokens_per_pass or TOKENS_PER_PASS[engine.device.type]
-        for chosen in micro_batches([job.row for job in jobs], budget):
-            batch = [jobs[i] for i in chosen if not jobs[i].rating.done()]  # who asked may have gone
+        for chosen in micro_batches([piece.job for piece in pieces], budget):
+            batch = [pieces[i] for i in chosen if not pieces[i].result.done()]  # who asked may have gone
             if not batch:
                 continue
-            rows = [job.row for job in batch]
+            rows = [piece.job for piece in batch]
             values_BT = engine.values(rows).tolist()
             self.usage.prompt_tokens += tokens_of(rows)
-            for job, values_T in zip(batch, values_BT, strict=True):
-                job.rating.set_result(values_T[len(job.row.response) - 1])
+            for piece, values_T in zip(batch, values_BT, strict=True):
+                piece.finish(values_T[len(piece.job.response) - 1])
             await asyncio.sleep(0)
 
 
@@ -213,12 +183,6 @@ def _finite(found: float | BaseException) -> float:
     return found
 
 
-def _fail(jobs: Sequence[_Waiting], why: CannotAnswer) -> None:
-    for job in jobs:
-        if not job.rating.done():
-            job.rating.set_exception(why)
-
-
 def _padding_of(engine: EmbeddedEngine) -> int | None:
     """Return the padding token that the folder of a model names; None where it names none.
 
@@ -232,17 +196,6 @@ def _padding_of(engine: EmbeddedEngine) -> int | None:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     padding: int | None = config.get_text_config().pad_token_id
     return padding
-
-
-def _special_of(tokenizer: Any) -> re.Pattern[str]:
-    """Return what finds the model's special tokens in a text; in a message they are plain text, never a new turn."""
-    added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    names = sorted({*added, *tokenizer.all_special_tokens} - {""}, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, names)) or r"(?!)")
-
-
-def _broken(token: re.Match[str]) -> str:
-    return f"{token[0][0]} {token[0][1:]}"
 
 
 __all__ = ["RatingModel", "last_word"]
