@@ -174,8 +174,8 @@ class ManagedSettings(ClientSettings):
                 which = "a command of your own" if own else f"the command {self.command!r}"
                 remedy = "write it into the command" if own else "use vllm, or a command of your own"
                 raise ValueError(f"{which} cannot be told {setting}: {remedy}")
-        if self.command == "transformers" and self.serves != "chat":
-            raise ValueError(f"transformers serve cannot serve {self.serves!r}: use vllm")
+        if self.serves not in _SERVES.get(str(self.command), (self.serves,)):
+            raise ValueError(f"the command {self.command!r} cannot serve {self.serves!r}: use vllm")
         if self.devices is not None and len(self.devices) < self.tensor_parallel:
             raise ValueError(f"tensor_parallel is {self.tensor_parallel}, and devices names {len(self.devices)} GPUs")
         return self
@@ -187,6 +187,9 @@ _CANNOT_BE_TOLD: dict[str, tuple[str, ...]] = {
     "transformers": ("sleeps", "tensor_parallel", "memory", "max_length"),
 }
 """The commands that are known by name, and the settings that they have no option for."""
+
+_SERVES = {"sglang": ("chat", "embed"), "transformers": ("chat",)}
+"""What those can be asked that cannot be asked everything."""
 
 _IN_OWN_COMMAND = ("python", "tensor_parallel", "memory", "max_length")
 

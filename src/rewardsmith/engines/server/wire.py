@@ -1,0 +1,278 @@
+"""One HTTP request and what comes back, within bounds of time and size. Nothing is tried twice here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from ipaddress import ip_address
+from typing import Any
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from yarl import URL
+
+from rewardsmith import __version__
+from rewardsmith.engines.server.faults import Fault, asked_to_wait, error_code, excerpt, garbage, of_error, of_status
+from rewardsmith.engines.server.stream import gather_stream
+from rewardsmith.errors import UserError
+
+MAX_BODY = 32 * 2**20
+"""Bytes of an answer; whoever sends more is not talking to us."""
+
+MAX_SHOWN = 4096
+"""Bytes of an answer that are looked at for an error's text."""
+
+# Servers close idle connections after about five seconds; a request on one that is being closed would be lost.
+_KEEP_ALIVE = 4.0
+
+_LONG = 2**18
+
+
+@dataclass(frozen=True)
+class Base:
+    """The address of a server, in parts.
+
+    Attributes:
+        url: as the recipe gives it, without credentials.
+        shown: for people: without credentials and query.
+        login: the header that the URL's credentials make, if it has any.
+        proxy: that the environment wants for it; never for this machine itself.
+    """
+
+    url: URL
+    shown: str
+    login: str | None = field(repr=False)
+    proxy: str | None
+
+    @classmethod
+    def of(cls, text: str) -> Base:
+        """Return the parts of an address.
+
+        Raises:
+            UserError: it is no address.
+        """
+        try:
+            full = URL(text)
+            if full.scheme not in ("http", "https") or not full.host:
+                raise ValueError("it must begin with http:// or https:// and a host")
+            pair = f"{full.user}:{full.password or ''}".encode()
+            login = f"Basic {b64encode(pair).decode()}" if full.user else None
+            url = full.with_user(None).with_fragment(None)
+        except ValueError as error:
+            raise UserError(f"a server's address cannot be used: {_without_credentials(text)!r}: {error}") from None
+        return cls(url, str(url.with_query(None)).rstrip("/"), login, _proxy_for(url))
+
+    @property
+    def key(self) -> str:
+        """By which the same address is known again."""
+        return str(self.url).rstrip("/")
+
+    def at(self, path: str, *, root: bool = False) -> URL:
+        """Return where a verb is: below the address, or beside its last part `v1` if it is no part of that version."""
+        base = self.url.raw_path.rstrip("/")
+        if root:
+            base = base.removesuffix("/v1")
+        return self.url.with_path(f"{base}/{path}", encoded=True).with_query(self.url.query)
+
+
+def _without_credentials(text: str) -> str:
+    scheme, mark, rest = text.partition("://")
+    return scheme + mark + rest.rpartition("@")[2]
+
+
+def _proxy_for(url: URL) -> str | None:
+    host = url.host or ""
+    try:
+        here = ip_address(host).is_loopback
+    except ValueError:
+        here = host == "localhost" or host.endswith(".localhost")
+    if here or proxy_bypass(host):
+        return None
+    return getproxies().get(url.scheme)
+
+
+@dataclass(frozen=True)
+class Patient:
+    """How long is waited.
+
+    Attributes:
+        connect: seconds until a connection must stand.
+        first_byte: seconds from the sending until an answer must begin; None: only the deadline counts.
+        until: the deadline, on the event loop's clock.
+    """
+
+    connect: float
+    first_byte: float | None
+    until: float
+
+
+class Wire:
+    """Connections to servers, kept alive between requests; it belongs to the event loop in which it was made."""
+
+    def __init__(self, key: str | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        headers = {"User-Agent": f"rewardsmith/{__version__}", "Accept-Encoding": "identity"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        self._key = key
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        self._closing = _closes(self._session)
+
+    async def open(self) -> None:
+        """See to it that the connections are closed before the event loop is, whether or not `close` is called."""
+        await anext(self._closing)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it belongs to the running event loop, and is open."""
+        return self._loop is asyncio.get_running_loop() and not self._session.closed
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._loop is asyncio.get_running_loop():
+            await self._closing.aclose()
+
+    async def send(
+        self,
+        base: Base,
+        url: URL,
+        payload: Mapping[str, Any] | None,
+        patience: Patient,
+        *,
+        method: str = "POST",
+        silent: bool = False,
+    ) -> Any:
+        """Return the JSON of a server's answer; that of a stream is put together.
+
+        Args:
+            base: whom to ask.
+            url: where exactly.
+            payload: what to send, as JSON.
+            patience: how long.
+            method: of HTTP.
+            silent: the answer need not be JSON, and None is returned if it is not.
+
+        Raises:
+            Fault: there is none.
+        """
+        try:
+            async with asyncio.timeout_at(patience.until):
+                return await self._send(base, url, payload, patience, method, silent)
+        except Fault as fault:
+            fault.args = (self.without_key(str(fault)),)
+            raise
+        except aiohttp.ClientError as error:  # before TimeoutError: that a connection takes too long is one of them
+            raise _fault(error, base) from None
+        except TimeoutError:
+            raise Fault("timeout", f"{base.shown} did not finish its answer") from None
+        except OSError as error:
+            raise Fault("unreachable", f"{base.shown}: {type(error).__name__}: {error}", gone=True) from None
+
+    async def _send(
+        self, base: Base, url: URL, payload: Mapping[str, Any] | None, patience: Patient, method: str, silent: bool
+    ) -> Any:
+        data = None if payload is None else json.dumps(payload).encode()
+        headers = {"Content-Type": "application/json"} if data is not None else {}
+        if base.login is not None and self._key is None:
+            headers["Authorization"] = base.login
+        now = self._loop.time()
+        # A connection that does not stand before the deadline is one that cannot be made, not an answer that is late.
+        connect = min(patience.connect, 0.95 * max(0.0, patience.until - now))
+        begins = asyncio.timeout_at(now + patience.first_byte if patience.first_byte else None)
+        try:
+            async with begins:
+                response = await self._session.request(
+                    method,
+                    url,
+                    # Written in pieces if it is long, so that others are served between them.
+                    data=BytesIO(data) if data is not None and len(data) > _LONG else data,
+                    headers=headers,
+                    proxy=base.proxy,
+                    allow_redirects=False,
+                    timeout=aiohttp.ClientTimeout(total=None, connect=connect, ceil_threshold=math.inf),
+                )
+        except TimeoutError:
+            if begins.expired():
+                what = f"{base.shown} did not begin an answer in {patience.first_byte:g} s"
+                raise Fault("timeout", what, gone=True) from None
+            raise
+        async with response:  # leaving it early closes the connection
+            return await self._read(response, base, patience, now, silent)
+
+    async def _read(
+        self, response: aiohttp.ClientResponse, base: Base, patience: Patient, sent: float, silent: bool
+    ) -> Any:
+        if response.ok and response.status < 300 and response.content_type == "text/event-stream":
+            begin = sent + patience.first_byte if patience.first_byte else None
+            return await gather_stream(response.content, base.shown, begin, MAX_BODY)
+        body = await _bounded(response.content, base)
+        try:
+            parsed = json.loads(body)
+        except (ValueError, RecursionError):
+            parsed = None
+        status = response.status
+        if 300 <= status < 400:
+            to = _without_credentials(response.headers.get("Location", "")[:200])
+            raise Fault(
+                "refused", f"{base.shown} redirects to {to!r} (status {status}): give that address", passing=False
+            )
+        shown = self.without_key(body[:MAX_SHOWN].decode("utf-8", "replace"))
+        if status >= 400:
+            raise of_status(status, base.shown, shown, after=asked_to_wait(response.headers), code=error_code(parsed))
+        if silent:
+            return parsed
+        if not isinstance(parsed, dict | list):
+            raise garbage(f"{base.shown} sent no JSON", shown)
+        if isinstance(parsed, dict) and parsed.get("error"):
+            raise of_error(parsed["error"], base.shown)
+        return parsed
+
+    def without_key(self, text: str) -> str:
+        """Return what may be shown of a server's words: some repeat the key in their errors."""
+        return text.replace(self._key, "(the key)") if self._key else text
+
+
+async def _closes(session: aiohttp.ClientSession) -> AsyncGenerator[None, None]:
+    """Close a session when this generator is closed, which an event loop does with all of them before it ends."""
+    try:
+        yield
+    finally:
+        await session.close()
+        await asyncio.sleep(0)  # the transports close in the next round of the loop
+
+
+async def _bounded(content: aiohttp.StreamReader, base: Base) -> bytes:
+    parts, size = [], 0
+    async for part in content.iter_any():
+        size += len(part)
+        if size > MAX_BODY:
+            raise Fault("unparsable", f"{base.shown} sent more than {MAX_BODY >> 20} MiB", passing=False)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _fault(error: aiohttp.ClientError, base: Base) -> Fault:
+    said = str(error)
+    if base.url.raw_query_string:  # it may hold a secret
+        said = said.replace(base.url.raw_query_string, "…")
+    what = f"{base.shown}: {type(error).__name__}: {excerpt(said)}"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        return Fault("refused", what, passing=False)
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return Fault("unreachable", what, gone=True)
+    if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
+        return Fault("unreachable", what)
+    return garbage(what)
+
+
+__all__ = ["Base", "Patient", "Wire"]

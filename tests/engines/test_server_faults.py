@@ -1,0 +1,300 @@
+"""Faults: which end each of them has, which pass, and what a deadline does to all of them."""
+
+import asyncio
+import contextlib
+import gzip
+import math
+import socket
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewardsmith.asking import CannotAnswer
+from rewardsmith.engines.server import replies
+from rewardsmith.engines.server.faults import Fault, asked_to_wait
+from tests.engines.asked import client, kind_of, outcome, question
+from tests.engines.faulty import FAULTS, FaultyServer, status
+
+ENDS = {
+    "ok": ("ok", 1),
+    "length": ("ok", 1),
+    "429": ("refused", 3),
+    "429-after": ("refused", 3),
+    "quota": ("refused", 1),
+    "408": ("refused", 3),
+    "500": ("refused", 3),
+    "502": ("unreachable", 3),
+    "503": ("unreachable", 3),
+    "400": ("refused", 1),
+    "401": ("refused", 1),
+    "404": ("refused", 1),
+    "reset": ("unreachable", 3),
+    "reset-midway": ("unreachable", 3),
+    "stall": ("timeout", 1),
+    "drip": ("timeout", 1),
+    "drip-events": ("timeout", 1),
+    "broken-stream": ("unreachable", 3),
+    "half": ("unparsable", 3),
+    "schema": ("unparsable", 3),
+    "list": ("unparsable", 3),
+    "number": ("unparsable", 3),
+    "nothing": ("unparsable", 3),
+    "deep": ("unparsable", 3),
+    "empty": ("unparsable", 3),
+    "odd-choice": ("unparsable", 3),
+    "odd-finish": ("unparsable", 3),
+    "null": ("unparsable", 3),
+    "latin": ("unparsable", 3),
+    "html": ("unparsable", 3),
+    "html-503": ("unreachable", 3),
+    "error-body": ("refused", 1),
+    "error-body-503": ("unreachable", 3),
+    "filtered": ("refused", 1),
+    "abort": ("refused", 3),
+    "huge": ("unparsable", 1),
+    "redirect": ("refused", 1),
+}
+
+
+def test_every_fault_has_its_end_if_it_stays() -> None:
+    assert ENDS.keys() == FAULTS.keys()
+
+    async def main() -> None:
+        async with FaultyServer() as server:
+            for name, (kind, attempts) in ENDS.items():
+                model = client(server, retries=2)
+                server.plan(*[name] * attempts)
+                slow = kind == "timeout"
+                result = await outcome(model, question(deadline=0.5 if slow else 20.0))
+                assert (name, kind_of(result), result.attempts) == (name, kind, attempts)
+                if isinstance(result, CannotAnswer):
+                    assert server.url in str(result)
+                    assert len(str(result)) < 1000
+                answered = kind == "ok"
+                assert (model.usage.calls, model.usage.failed) == (answered, not answered)
+                assert model.usage.retries == attempts - 1
+                await model.close()
+                assert not server._plan
+
+    asyncio.run(main())
+
+
+def test_every_passing_fault_passes() -> None:
+    async def main() -> None:
+        async with FaultyServer() as server:
+            for name, (kind, attempts) in ENDS.items():
+                if attempts == 1:
+                    continue
+                model = client(server, retries=1)
+                server.plan(name)
+                answer = await model.ask(question(name))
+                assert (answer.text, answer.attempts) == (f"echo: {name}", 2), kind
+                assert (model.usage.calls, model.usage.retries, model.usage.failed) == (1, 1, 0)
+                await model.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": " 0.25 "}, 0.25),
+        ({"retry-after-ms": "1500", "retry-after": "7"}, 1.5),
+        ({"retry-after-ms": "soon", "retry-after": "7"}, 7.0),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "later"}, None),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:30 GMT", "date": "Wed, 21 Oct 2015 07:28:00 GMT"}, 30.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "Wed, 99 Foo 99999 07:28:00 GMT"}, None),
+    ],
+)
+def test_what_a_server_asks_us_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+    assert asked_to_wait(headers) == seconds
+
+
+def test_a_date_without_the_servers_clock_is_read_by_ours() -> None:
+    then = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    assert 90 < (asked_to_wait({"retry-after": then}) or 0) <= 101
+
+
+def test_retry_after_is_waited_for_but_never_beyond_the_deadline() -> None:
+    async def main() -> None:
+        async with FaultyServer() as server:
+            model = client(server, retries=3)
+            server.plan(status(429, Retry_After="0.3"))
+            answer = await model.ask(question())
+            assert answer.attempts == 2
+            assert answer.seconds >= 0.3
+            server.plan(status(429, Retry_After="3600"))
+            begun = time.monotonic()
+            result = await outcome(model, question(deadline=20.0))
+            assert (kind_of(result), result.attempts) == ("refused", 1)
+            assert "3600 s" in str(result)
+            assert time.monotonic() - begun < 10  # it did not wait
+
+    asyncio.run(main())
+
+
+def test_one_deadline_for_all_tries() -> None:
+    async def main() -> None:
+        async with FaultyServer() as server:
+            server.plan(*["500"] * 10_000)
+            model = client(server, retries=1_000_000, backoff=0.05, longest_backoff=0.05)
+            begun = time.monotonic()
+            result = await outcome(model, question(deadline=1.0))
+            assert time.monotonic() - begun < 10
+            assert kind_of(result) in ("refused", "timeout")  # the deadline may strike while a request is on its way
+            assert len(server.requests) > 2
+            assert 0 <= result.attempts - len(server.requests) <= 1
+            assert model.usage.retries == result.attempts - 1
+
+    asyncio.run(main())
+
+
+def test_a_host_that_never_takes_the_call_is_unreachable_not_late() -> None:
+    async def main(port: int) -> None:
+        for limit, deadline in [(0.2, 20.0), (10.0, 2.0)]:
+            model = client(f"http://127.0.0.1:{port}/v1", retries=2, connect=limit)
+            assert kind_of(await outcome(model, question(deadline=deadline))) == "unreachable"
+            await model.close()
+
+    with contextlib.ExitStack() as stack:
+        # A listener whose queue is full: further connections are neither accepted nor refused.
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(16):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        asyncio.run(main(listener.getsockname()[1]))
+
+
+@settings(max_examples=25)
+@given(
+    plans=st.lists(
+        st.lists(st.sampled_from([n for n, (k, _) in ENDS.items() if k != "timeout" and n != "huge"]), max_size=5),
+        min_size=1,
+        max_size=5,
+    ),
+    retries=st.integers(0, 3),
+)
+def test_whatever_happens_ends_in_an_answer_or_a_failure_and_adds_up(plans: list[list[str]], retries: int) -> None:
+    async def main() -> None:
+        async with FaultyServer() as server:
+            model = client(server, retries=retries)
+            results = []
+            for plan in plans:
+                server.plan(*plan)
+                results.append(await outcome(model, question()))
+            ends = [kind_of(result) for result in results]
+            usage = model.usage
+            assert usage.calls == ends.count("ok")
+            assert usage.failed == len(ends) - usage.calls
+            assert sum(result.attempts for result in results) == len(ends) + usage.retries == len(server.requests)
+            assert server.in_flight == 0
+            await model.close()
+
+    asyncio.run(main())
+
+
+_LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400)
+_NAMES = ["choices", "message", "content", "text", "type", "finish_reason", "logprobs", "logprob", "token_logprobs"]
+_NAMES += ["usage", "prompt_tokens", "data", "index", "probs", "score", "embedding", "id", "refusal", "reasoning"]
+_JSON = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_NAMES), inner, max_size=4),
+    max_leaves=12,
+)
+_CHOICE = st.fixed_dictionaries({}, optional=dict.fromkeys(["message", "text", "finish_reason", "logprobs"], _JSON))
+_ROW = st.fixed_dictionaries({}, optional=dict.fromkeys(["index", "probs", "score", "embedding", "id"], _JSON))
+_BODY = st.fixed_dictionaries({"choices": st.lists(_CHOICE, max_size=2), "data": st.lists(_ROW, max_size=2)})
+
+
+@given(body=_JSON | _BODY, logprobs=st.booleans(), chat=st.booleans(), count=st.integers(1, 2))
+def test_any_json_is_read_or_is_a_fault(body: object, logprobs: bool, chat: bool, count: int) -> None:
+    read, wrote = replies.tokens_of(body)
+    assert read >= 0
+    assert wrote >= 0
+    with contextlib.suppress(Fault):
+        found = replies.written(body, chat=chat, logprobs=logprobs)
+        (found.text + found.thought).encode()
+        assert all(math.isfinite(value) for value in found.logprobs)
+    for read_numbers in (replies.classes, lambda b: replies.scores(b, count)):
+        with contextlib.suppress(Fault):
+            assert all(math.isfinite(value) for value in read_numbers(body))
+    with contextlib.suppress(Fault):
+        vectors = replies.vectors(body, count)
+        assert len(vectors) == count
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    with contextlib.suppress(Fault):
+        assert all(replies.served_models(body))
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("response", "kind"),
+    [
+        (OK + b"Content-Length: abc\r\n\r\n{}", "unparsable"),
+        (OK + b"Content-Length: 100\r\n\r\n{}", "unreachable"),
+        (OK + b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello", "unreachable"),
+        (OK + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(b" " * 2**26), "unparsable"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\nhello", "unparsable"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhel", "unreachable"),
+        (OK + b"X: " + b"y" * 20_000 + b"\r\n\r\n{}", "unparsable"),
+        (OK + b"Content-Type: \xff;;=\r\n\r\n{}", "unparsable"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", "unreachable"),
+        (b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n{}", "unparsable"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", "unparsable"),
+        (b"HTTP/1.1 302 Found\r\nLocation: ://[\r\n\r\n", "refused"),
+        (b"HTTP/1.1 429 X\r\nRetry-After: \xff\r\nDate: x\r\n\r\n", "refused"),
+        (b"HTTP/1.1 999 Odd\r\n\r\n", "refused"),
+    ],
+)
+def test_a_server_that_speaks_http_badly(response: bytes, kind: str) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(response)
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(speak, "127.0.0.1", 0)
+        model = client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", retries=0)
+        result = await outcome(model, question())
+        assert kind_of(result) == kind
+        assert len(str(result)) < 1000
+        await model.close()
+        server.close()
+
+    asyncio.run(main())
+
+
+@settings(max_examples=60)
+@given(noise=st.binary(max_size=300), head=st.booleans(), close=st.booleans())
+def test_a_server_that_speaks_no_http(noise: bytes, head: bool, close: bool) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write((b"HTTP/1.1 200 OK\r\n" if head else b"") + noise)
+        if close:
+            await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(speak, "127.0.0.1", 0)
+        model = client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", retries=1)
+        assert kind_of(await outcome(model, question(deadline=5.0))) in ("unparsable", "unreachable", "refused")
+        await model.close()
+        server.close()
+
+    asyncio.run(main())

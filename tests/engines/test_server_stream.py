@@ -1,0 +1,174 @@
+"""Answers that come in pieces, as they do where their beginning has a deadline."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewardsmith.asking import Question
+from tests.engines.asked import client, kind_of, outcome, question
+from tests.engines.faulty import FaultyServer, pieces, raw
+
+
+def sent(*events: Any, kind: str = "text/event-stream") -> Any:
+    lines = [event if isinstance(event, bytes) else f"data: {json.dumps(event)}\n\n".encode() for event in events]
+    return raw(b"".join(lines), kind=kind)
+
+
+def delta(finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": fields, "finish_reason": finish}]}
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def test_a_streamed_answer_is_the_same_answer() -> None:
+    async def main() -> None:
+        async with FaultyServer() as server:
+            plain, streaming = client(server), client(server, first_byte=10.0)
+            for prompt in (question("an é and a \U0001f600").prompt, "once upon"):
+                asked = Question(prompt)
+                one, other = await plain.ask(asked), await streaming.ask(asked)
+                assert (one.text, one.prompt_tokens, one.tokens) == (other.text, other.prompt_tokens, other.tokens)
+            assert [body.get("stream") for body in server.bodies] == [None, True, None, True]
+            assert server.bodies[1]["stream_options"] == {"include_usage": True}
+            await plain.close()
+            await streaming.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("events", "end"),
+    [
+        ([delta(content="ye"), delta(content="s"), delta("stop"), DONE], ("yes", "", False)),
+        ([delta(content="yes"), delta("stop")], ("yes", "", False)),
+        ([delta(content="yes"), DONE], ("yes", "", False)),
+        ([delta(content="yes"), delta("stop"), b"data: [DONE]"], ("yes", "", False)),
+        ([b": hello\r\n\r\n", delta(content="yes"), b"event: ping\n\n", delta("stop"), DONE], ("yes", "", False)),
+        ([delta(reasoning_content="h"), delta(reasoning_content="m"), delta("stop", content="y")], ("y", "hm", False)),
+        ([delta(reasoning="hm"), delta("length"), DONE], ("", "hm", True)),
+        ([delta(content="ye"), delta("length")], ("ye", "", True)),
+        ([delta(content="ye")], "unreachable"),
+        ([], "unreachable"),
+        ([DONE], "unparsable"),
+        ([delta(content="ye"), b"data: {half\n\n", delta("stop")], "unparsable"),
+        ([delta(content="ye"), b"data: [1]\n\n"], "unparsable"),
+        ([delta(content="ye"), {"error": {"message": "out of memory", "code": 500}}], "refused"),
+        ([delta(content="ye"), {"error": {"message": "bad", "code": "bad"}}], "refused"),
+        ([delta(content="ye"), delta("content_filter"), DONE], "refused"),
+        ([delta("stop"), DONE], "unparsable"),
+    ],
+)
+def test_streams(events: list[Any], end: Any) -> None:
+    async def main() -> None:
+        async with FaultyServer() as server:
+            server.plan(sent(*events))
+            model = client(server, first_byte=10.0, retries=0)
+            result = await outcome(model, question())
+            if isinstance(end, str):
+                assert kind_of(result) == end
+            else:
+                assert (result.text, result.thought, result.truncated) == end
+            await model.close()
+
+    asyncio.run(main())
+
+
+def test_log_probabilities_of_a_stream() -> None:
+    def with_logprob(text: str, value: float) -> dict[str, Any]:
+        choice = {"index": 0, "delta": {"content": text}, "logprobs": {"content": [{"token": text, "logprob": value}]}}
+        return {"choices": [choice]}
+
+    async def main() -> None:
+        async with FaultyServer() as server:
+            server.plan(sent(with_logprob("a", -0.25), with_logprob("b", -2.0), delta("stop"), DONE))
+            model = client(server, first_byte=10.0)
+            assert (await model.ask(question(logprobs=True))).logprobs == (-0.25, -2.0)
+            await model.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", ["stall", "drip-events"])
+def test_an_answer_that_does_not_begin(fault: str) -> None:
+    async def main() -> None:
+        async with FaultyServer() as server:
+            server.plan(fault)
+            model = client(server, first_byte=0.5, retries=1)
+            answer = await model.ask(question())  # signs of life are no beginning
+            assert answer.attempts == 2
+            server.plan(fault)
+            assert kind_of(await outcome(client(server, first_byte=0.5, retries=0), question())) == "timeout"
+            await model.close()
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_begins_may_take_its_time_until_the_deadline() -> None:
+    async def slowly(server: FaultyServer, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for i, piece in enumerate(pieces(body, "abcdefghi")):
+            await response.write(piece)
+            await asyncio.sleep(1.3 if i == 1 else 0.0)
+        return response
+
+    async def forever(server: FaultyServer, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(1000):
+            await response.write(pieces(body, "abc")[1])
+            await asyncio.sleep(0.02)
+        return response
+
+    async def lingering(server: FaultyServer, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in pieces(body, "abc"):
+            await response.write(piece)
+        await asyncio.sleep(server.deadly)
+        return response
+
+    async def main() -> None:
+        async with FaultyServer() as server:
+            model = client(server, first_byte=1.0, retries=0)
+            server.plan(slowly)
+            assert (await model.ask(question())).text == "abcdefghi"
+            server.plan(forever)
+            assert kind_of(await outcome(model, question(deadline=0.8))) == "timeout"
+            server.plan(lingering)  # all is said, but the connection is not closed
+            assert (await model.ask(question())).text == "abc"
+            await model.close()
+
+    asyncio.run(main())
+
+
+@settings(max_examples=40)
+@given(text=st.text(max_size=60), cuts=st.lists(st.integers(1, 200), max_size=30))
+def test_the_pieces_may_be_cut_anywhere(text: str, cuts: list[int]) -> None:
+    text = text.encode("utf-8", "ignore").decode()
+
+    async def cut(server: FaultyServer, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        whole, at = b"".join(pieces(body, text)), 0
+        for size in [*cuts, len(whole)]:
+            if whole[at : at + size]:
+                await response.write(whole[at : at + size])
+                await asyncio.sleep(0)
+            at += size
+        return response
+
+    async def main() -> None:
+        async with FaultyServer() as server:
+            server.plan(cut)
+            model = client(server, first_byte=10.0, retries=0)
+            assert (await model.ask(question())).text == text
+            await model.close()
+
+    asyncio.run(main())
