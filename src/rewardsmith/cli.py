@@ -26,6 +26,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+cached = typer.Typer(
+    name="cache",
+    help="Look at what models have said, which is kept so that nothing is asked twice, or throw it away.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+app.add_typer(cached)
+
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a TOML file, such as recipes/quickstart.toml")]
 Overrides = Annotated[
     list[str] | None,
@@ -59,6 +67,14 @@ ResponsesOption = Annotated[
 ]
 AnswersOption = Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the right answer.")]
 AtOnceOption = Annotated[int, typer.Option(min=1, help="How many groups are scored at the same time.")]
+CacheFolder = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Of the cache; not set: $REWARDSMITH_CACHE, or ~/.cache/rewardsmith.")
+]
+CacheModel = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Only this model, by its name in the recipe or by its identity.")
+]
+OlderOption = Annotated[float | None, typer.Option(metavar="DAYS", help="Only what is older than so many days.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether it is meant.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
@@ -176,6 +192,46 @@ def score(
     except Interrupted as stopped:
         sys.stderr.write(f"{stopped}\n")
         raise typer.Exit(130) from None
+
+
+@cached.command("stats")
+def cache_stats(folder: CacheFolder = None, json: JsonOption = False) -> None:
+    """Show what is kept of each model: how many verdicts, how large, of how many tokens, and since when.
+
+    The tokens are what a replay of all of it would not have to ask for.
+
+    Example: `rewardsmith cache stats`
+    """
+    from rewardsmith.runs.caching import show  # noqa: PLC0415 other commands need not wait for it
+
+    show(folder, json=json)
+
+
+@cached.command("clear")
+def cache_clear(
+    folder: CacheFolder = None, model: CacheModel = None, older_than: OlderOption = None, yes: YesOption = False
+) -> None:
+    """Throw verdicts away, and give their space back to the disk. They are asked anew when they are needed.
+
+    Everything, after a question:
+
+    `rewardsmith cache clear`
+
+    What one model said more than 30 days ago, without a question:
+
+    `rewardsmith cache clear --model judge --older-than 30 --yes`
+    """
+    from rewardsmith.runs.caching import clear  # noqa: PLC0415
+
+    try:
+        agreed = (lambda _: True) if yes else typer.confirm
+        done = clear(folder, model=model, older_than=older_than, agreed=agreed)
+    except typer.Abort:  # Ctrl-C, or nobody is there to answer
+        sys.stderr.write("\n")
+        done = False
+    if not done:
+        sys.stderr.write("nothing was removed; with --yes there is no question\n")
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -1,0 +1,372 @@
+"""Nothing is asked twice: a model whose answers are kept on disk.
+
+A question is known by the SHA-256 of all that the answer depends on: the model's identity, the messages, how the
+answer is sampled, and which attempt it is. A run that is resumed or replayed gets the same answers, those that cannot
+be read included, and so goes the same way. Failures are never kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rewardsmith.asking import Answer, Conversation, Question, Usage
+from rewardsmith.rewards.cache_file import VerdictCache, cache_folder
+from rewardsmith.rewards.cache_tables import Holding, Kept
+
+V = TypeVar("V")
+
+FORMAT = 1
+"""Part of every key: a change in what is kept, or in what a key is made of, makes all older verdicts unknown."""
+
+LONG = 512
+"""Bytes from which on an answer is compressed."""
+
+MOST = 16 * 2**20
+"""Bytes of the largest answer that is kept."""
+
+MOST_TOKENS = 2**40
+"""A server may claim any number of tokens; the sum over all answers must stay a number that SQLite knows."""
+
+
+def key_of(identity: str, verb: str, prompt: Conversation | str, question: Question | None = None) -> bytes:
+    """Return what an answer is known by: 32 bytes that depend on all that the answer depends on.
+
+    Args:
+        identity: of the model.
+        verb: what is asked of it: `ask`, `rate` or `embed`.
+        prompt: a conversation or a text.
+        question: how an answer is to be written; its deadline is left out, because it changes no answer.
+    """
+    asked: dict[str, Any] = {"format": FORMAT, "model": identity, "verb": verb}
+    asked["prompt"] = prompt if isinstance(prompt, str) else [[turn.role, turn.content] for turn in prompt]
+    if question is not None:
+        asked |= {
+            "temperature": float(question.temperature) + 0.0,  # -0.0 is 0.0
+            "top_p": float(question.top_p),
+            "max_tokens": int(question.max_tokens),
+            "stop": list(question.stop),
+            "seed": int(question.seed),
+            "attempt": int(question.attempt),
+            "logprobs": bool(question.logprobs),
+        }
+    return hashlib.sha256(_encoded(asked)).digest()
+
+
+def _encoded(value: object) -> bytes:
+    # Not as ASCII: two halves of a surrogate pair would become the same escapes as the letter that they make.
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")
+
+
+class _Unpackable(Exception):  # noqa: N818 nobody made a mistake
+    """What is kept is not what was kept once."""
+
+
+@dataclass(frozen=True)
+class _Verb(Generic[V]):
+    """How answers of one kind are kept: as bytes that begin with a letter for their form."""
+
+    name: str
+    pack: Callable[[V], bytes | None]
+    unpack: Callable[[bytes], V]
+
+
+def _pack(value: object) -> bytes | None:
+    data = _encoded(value)
+    if len(data) > MOST:
+        return None
+    return b"z" + zlib.compress(data, 1) if len(data) >= LONG else b"j" + data
+
+
+def _unpack(packed: bytes) -> Any:
+    try:
+        data = packed[1:]
+        if packed[:1] == b"z":
+            unpacking = zlib.decompressobj()
+            data = unpacking.decompress(data, MOST + 1)  # no more than was ever kept
+            if not unpacking.eof:
+                raise _Unpackable
+        return json.loads(data.decode("utf-8", "surrogatepass"))
+    except (zlib.error, ValueError, RecursionError) as error:
+        raise _Unpackable from error
+
+
+def _pack_answer(answer: Answer) -> bytes | None:
+    kept = {
+        "text": answer.text,
+        "truncated": bool(answer.truncated),
+        "thought": answer.thought,
+        "prompt_tokens": int(answer.prompt_tokens),
+        "tokens": int(answer.tokens),
+        "logprobs": [float(number) for number in answer.logprobs],
+    }
+    return _pack(kept)
+
+
+def _unpack_answer(packed: bytes) -> Answer:
+    try:
+        fields = _unpack(packed)
+        answer = Answer(**{**fields, "logprobs": tuple(fields["logprobs"])}, cached=True)
+    except (TypeError, KeyError) as error:
+        raise _Unpackable from error
+    if not isinstance(answer.text, str) or not isinstance(answer.thought, str):
+        raise _Unpackable
+    return answer
+
+
+def _pack_number(number: float) -> bytes | None:
+    return _pack(float(number)) if math.isfinite(number) else None
+
+
+def _unpack_number(packed: bytes) -> float:
+    number = _unpack(packed)
+    if not isinstance(number, float):
+        raise _Unpackable
+    return number
+
+
+def _pack_vector(vector: NDArray[np.float32]) -> bytes | None:
+    return b"v" + vector.astype("<f4").tobytes() if np.isfinite(vector).all() and vector.nbytes < MOST else None
+
+
+def _unpack_vector(packed: bytes) -> NDArray[np.float32]:
+    if packed[:1] != b"v" or len(packed) % 4 != 1:
+        raise _Unpackable
+    return np.frombuffer(packed, "<f4", offset=1).astype(np.float32)
+
+
+ASK = _Verb("ask", _pack_answer, _unpack_answer)
+RATE = _Verb("rate", _pack_number, _unpack_number)
+EMBED = _Verb("embed", _pack_vector, _unpack_vector)
+
+
+@dataclass(frozen=True)
+class _Request(Generic[V]):
+    """What a call wants of a model.
+
+    Attributes:
+        verb: what is asked.
+        identity: of the model.
+        send: from keys to the answers of the model, in order.
+        deadline: seconds that it may take.
+    """
+
+    verb: _Verb[V]
+    identity: str
+    send: Callable[[Sequence[bytes]], Awaitable[Sequence[V]]]
+    deadline: float = math.inf
+
+
+@dataclass
+class _Flight(Generic[V]):
+    """A request that is under way, for all who want its answers.
+
+    Attributes:
+        task: gives the answers by key, after they were kept.
+        size: how many questions it holds.
+        deadline: seconds that it was given.
+        waiting: how many wait for it; when the last one has gone, it is cancelled.
+    """
+
+    task: asyncio.Task[dict[bytes, V]]
+    size: int
+    deadline: float
+    waiting: int = 0
+
+    def speaks_for(self, deadline: float) -> bool:
+        """Whether what came of it would also have come of asking for one of its keys alone, with this deadline."""
+        if not _failed(self.task):
+            return True
+        return not self.task.cancelled() and self.size == 1 and self.deadline >= deadline
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+async def _landed(flights: Iterable[_Flight[Any]]) -> None:
+    """Wait until all have ended, well or not. Who stops waiting takes with him the requests that nobody else wants."""
+    flights = list(flights)
+    for flight in flights:
+        flight.waiting += 1
+    try:
+        await asyncio.wait({flight.task for flight in flights})
+    finally:
+        for flight in flights:
+            flight.waiting -= 1
+        unwanted = {flight.task for flight in flights if not flight.waiting and not flight.task.done()}
+        for task in unwanted:
+            task.cancel()
+        if unwanted:
+            await asyncio.wait(unwanted)
+
+
+class Cached:
+    """A model that looks up what it has said before, and asks only for the rest.
+
+    The same question asked twice at the same time is asked once. Where two processes ask it at the same time, the
+    answer that was kept first counts for both. All else (`sleep`, `wake`, `close` …) is the model's own.
+
+    Args:
+        model: any of `rewardsmith.asking`.
+        cache: where its answers are kept.
+
+    Attributes:
+        name: the model's.
+        usage: the model's; here `cached` is counted.
+    """
+
+    def __init__(self, model: Any, cache: VerdictCache) -> None:
+        self._model = model
+        self._cache = cache
+        self._flights: dict[bytes, _Flight[Any]] = {}
+        self.name: str = model.name
+        self.usage: Usage = model.usage
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what only the model has."""
+        if name == "_model":  # a copy that is being made has nothing yet
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+    async def identity(self) -> str:
+        """Return what the model is known by."""
+        return str(await self._model.identity())
+
+    async def check(self) -> None:
+        """Raise if the cache is damaged or the model cannot work."""
+        await asyncio.to_thread(self._cache.check)
+        await self._model.check()
+
+    async def ask(self, question: Question) -> Answer:
+        """Return the model's answer; one that was known took no time, and says that it is `cached`."""
+        identity = await self.identity()
+        key = key_of(identity, "ask", question.prompt, question)
+
+        async def send(_: Sequence[bytes]) -> list[Answer]:
+            return [await self._model.ask(question)]
+
+        found, sent = await self._answers(_Request(ASK, identity, send, question.deadline), [key])
+        return found[key] if sent else replace(found[key], cached=True)
+
+    async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
+        """Return a number for each conversation; only those that are not known are asked for."""
+        identity = await self.identity()
+        keys = [key_of(identity, "rate", conversation) for conversation in conversations]
+        by_key = dict(zip(keys, conversations, strict=True))
+
+        async def send(wanted: Sequence[bytes]) -> list[float]:
+            return list(await self._model.rate([by_key[key] for key in wanted]))
+
+        found, _ = await self._answers(_Request(RATE, identity, send), keys)
+        return [found[key] for key in keys]
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return a vector for each text, [n, D]; only those that are not known are asked for."""
+        if not texts:  # only the model knows how long its vectors are
+            return np.asarray(await self._model.embed(texts), np.float32)
+        identity = await self.identity()
+        keys = [key_of(identity, "embed", text) for text in texts]
+        by_key = dict(zip(keys, texts, strict=True))
+
+        async def send(wanted: Sequence[bytes]) -> list[NDArray[np.float32]]:
+            return list(np.asarray(await self._model.embed([by_key[key] for key in wanted]), np.float32))
+
+        found, _ = await self._answers(_Request(EMBED, identity, send), keys)
+        return np.stack([found[key] for key in keys])
+
+    async def _answers(self, request: _Request[V], keys: Sequence[bytes]) -> tuple[dict[bytes, V], int]:
+        """Return the answer to each key, and for how many of them the model was asked by this call."""
+        found = self._known(request.verb, keys)
+        missing = [key for key in dict.fromkeys(keys) if key not in found]
+        others = {key: flight for key in missing if (flight := self._under_way(key)) is not None}
+        sent = [key for key in missing if key not in others]
+        own = [self._start(request, sent)] if sent else []
+        if missing:
+            await _landed([*own, *others.values()])
+        for flight in own:
+            found |= flight.task.result()
+        again = [key for key, flight in others.items() if not flight.speaks_for(request.deadline)]
+        for key in others.keys() - set(again):
+            found[key] = others[key].task.result()[key]
+        if again:  # they shared a request with questions that are not ours, had less time, or were given up
+            flight = self._start(request, again)
+            await _landed([flight])
+            found |= flight.task.result()
+        asked = len(sent) + len(again)
+        self.usage.cached += len(keys) - asked
+        return found, asked
+
+    def _known(self, verb: _Verb[V], keys: Sequence[bytes]) -> dict[bytes, V]:
+        found = {}
+        for key, packed in self._cache.find(dict.fromkeys(keys)).items():
+            try:
+                found[key] = verb.unpack(packed)
+            except _Unpackable:
+                self._cache.forget(key)
+        return found
+
+    def _under_way(self, key: bytes) -> _Flight[Any] | None:
+        flight = self._flights.get(key)
+        here = flight is not None and flight.task.get_loop() is asyncio.get_running_loop()
+        return flight if here and flight is not None and not flight.task.done() else None
+
+    def _start(self, request: _Request[V], keys: Sequence[bytes]) -> _Flight[V]:
+        flight = _Flight(asyncio.create_task(self._fetched(request, keys)), len(keys), request.deadline)
+        self._flights |= dict.fromkeys(keys, flight)
+
+        def landed(task: asyncio.Task[dict[bytes, V]]) -> None:
+            _failed(task)  # it was looked at: asyncio need not report a failure that nobody waits for any more
+            for key in keys:
+                if self._flights.get(key) is flight:
+                    del self._flights[key]
+
+        flight.task.add_done_callback(landed)
+        return flight
+
+    async def _fetched(self, request: _Request[V], keys: Sequence[bytes]) -> dict[bytes, V]:
+        """Ask the model and keep what it says; where another process was faster, return what that one kept."""
+        answers = dict(zip(keys, await request.send(keys), strict=True))
+        kept = [row for key, answer in answers.items() if (row := self._kept(request, key, answer)) is not None]
+        if kept:
+            earlier = await asyncio.wrap_future(self._cache.keep_soon(kept))
+            with suppress(_Unpackable):
+                answers |= {key: request.verb.unpack(earlier[key]) for key in answers.keys() & earlier.keys()}
+        return answers
+
+    def _kept(self, request: _Request[V], key: bytes, answer: V) -> Kept | None:
+        verb, packed = request.verb.name, request.verb.pack(answer)
+        if packed is None:
+            self._cache.say(f"an answer of {self.name} is not kept: it has more than {MOST} bytes, or is not finite")
+            return None
+        read, written = (answer.prompt_tokens, answer.tokens) if isinstance(answer, Answer) else (0, 0)
+        return Kept(
+            key=key,
+            model=_text(self.name),
+            identity=_text(request.identity),
+            verb=verb,
+            time=int(time.time()),
+            prompt_tokens=min(max(int(read), 0), MOST_TOKENS),
+            tokens=min(max(int(written), 0), MOST_TOKENS),
+            value=packed,
+        )
+
+
+def _text(text: str) -> str:
+    """Return text that can be stored as such, whatever it is."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+__all__ = ["Cached", "Holding", "VerdictCache", "cache_folder", "key_of"]
