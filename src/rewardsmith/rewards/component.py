@@ -79,9 +79,7 @@ class Component:
         return cls(name, Instead(cls("first", reward, failure), cls("instead", failure.instead.build())))
 
     @classmethod
-    def root(
-        cls, chosen: Chosen, say: Callable[[str], None] | None = None, models: Models | None = None
-    ) -> Component:
+    def root(cls, chosen: Chosen, say: Callable[[str], None] | None = None, models: Models | None = None) -> Component:
         """Return the whole reward that a recipe describes; its components know their dotted names.
 
         Args:

@@ -1,0 +1,313 @@
+"""A model behind a server that is started when it is needed, started again when it dies, and stopped at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question, Usage
+from rewardsmith.engines.managed.commands import command_of, environment_of
+from rewardsmith.engines.managed.naming import served_name
+from rewardsmith.engines.managed.probe import Probe, address, free_port
+from rewardsmith.engines.managed.process import Log, Process
+from rewardsmith.engines.server import ServedModel
+from rewardsmith.engines.settings import ManagedSettings
+from rewardsmith.errors import UserError, listing
+
+PORTS = 3
+"""How many ports are tried: between the moment that one is found free and that the server takes it, another may."""
+
+TELL_EVERY = 10.0
+"""Seconds between two messages while a server starts."""
+
+DYING = 3.0
+"""Seconds in which a server that does not answer may turn out to have ended."""
+
+_NOWHERE = "http://127.0.0.1:9/v1"
+"""Stands for the address of a server that was not started yet; nothing is sent there."""
+
+_TAKEN = re.compile(r"address (is )?already in use|errno (98|48)\b|EADDRINUSE|port \d+ is (already )?in use", re.I)
+
+
+class _PortTakenError(Exception):
+    pass
+
+
+class ManagedModel:
+    """Speaks to a server as `ServedModel` does, and sees to it that there is one.
+
+    Whoever needs the model first starts the server; the others wait for the same start. A server that has died is
+    started again by the next `check` or question, at most `restarts` times. A healthy server that has the model and
+    listens on `port` already is used as it is, and never stopped.
+
+    Args:
+        settings: of the model.
+        name: what the recipe calls it.
+        folder: where the server's log goes, as `NAME.log`.
+        say: tells the user something, in one or several lines.
+    """
+
+    def __init__(self, settings: ManagedSettings, *, name: str, folder: Path, say: Callable[[str], None]) -> None:
+        self.name = name
+        self._settings = settings
+        self._say = say
+        self._log = Log(folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log")
+        self._process: Process | None = None  # None also while a server of somebody else is used
+        # What it is called is asked of the server itself, unless that lists models which it does not have loaded.
+        called = settings.model if settings.command == "transformers" else None
+        self._served = ServedModel(settings, [_NOWHERE], model=called, name=name)
+        self._root = ""  # of the server, once it is healthy
+        self._starting: asyncio.Task[None] | None = None
+        self._deaths = 0
+        self._told = ""
+        self._asleep = False
+
+    @property
+    def usage(self) -> Usage:
+        """What was asked of it so far."""
+        return self._served.usage
+
+    # ---- what may be asked of it -----------------------------------------------------------------------------------
+
+    async def identity(self) -> str:
+        """Return what a cache knows the model by: neither the port nor the way to its folder is part of it."""
+        settings = self._settings
+        known = {"model": self._name, "version": settings.version, "body": settings.body}
+        return json.dumps(known, sort_keys=True, ensure_ascii=False, default=str)
+
+    async def check(self) -> None:
+        """Start the server if it does not run; raise if it cannot work."""
+        await self.start()
+        if not await self._healthy():
+            # It may have died a moment ago, and what it left behind is just being ended.
+            if self._process is None or not await self._process.ends(within=DYING):
+                raise CannotAnswer("unreachable", f"the server of {self.name} at {self._root} is not healthy")
+            await self.start()
+        if self._settings.command != "transformers":
+            await self._served.check()
+
+    async def ask(self, question: Question) -> Answer:
+        """Return the model's answer; the time that the server takes to start does not count."""
+        async with self._running():
+            return await self._served.ask(question)
+
+    async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
+        """Return one number for each conversation."""
+        async with self._running():
+            return await self._served.rate(conversations)
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return a vector of length 1 for each text, [n, D]."""
+        async with self._running():
+            return await self._served.embed(texts)
+
+    async def sleep(self) -> None:
+        """Let the server give its memory back; one that does not run has none."""
+        self._asleep = True
+        if self._up():
+            await self._served.sleep()
+
+    async def wake(self) -> None:
+        """Let the server take its memory again; one that does not run is started."""
+        self._asleep = False
+        async with self._running():
+            await self._served.wake()
+
+    async def close(self) -> None:
+        """Stop the server, unless somebody else has started it. A question that comes later starts it anew."""
+        starting, self._starting = self._starting, None
+        if starting is not None and starting.get_loop() is asyncio.get_running_loop():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        process, self._process = self._process, None
+        self._root, self._deaths, self._asleep = "", 0, False
+        try:
+            await self._served.close()
+        finally:
+            if process is not None:
+                await process.stop()
+
+    # ---- the server ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the server, unless it runs; return when it is healthy.
+
+        Raises:
+            UserError: it cannot be started, has died too often, or another one has its port.
+        """
+        if self._up():
+            return
+        loop = asyncio.get_running_loop()
+        if self._starting is None or self._starting.done() or self._starting.get_loop() is not loop:
+            self._starting = loop.create_task(self._start())
+            self._starting.add_done_callback(_look)
+        # Who waits may be cancelled, by a deadline perhaps; the others still want the server.
+        await asyncio.shield(self._starting)
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        """Have a server while something is asked of it."""
+        try:
+            await self.start()
+        except UserError as error:
+            raise CannotAnswer("crashed", str(error)) from None
+        try:
+            yield
+        except CannotAnswer as error:
+            last = self._process if self._deaths >= self._settings.restarts else None
+            if error.kind == "unreachable" and last is not None and await last.ends(within=DYING):
+                # Nobody will start it again: this is no outage that could be waited for.
+                why = self._error(last, f"{last.ended()}, and is not started again (restarts)")
+                raise CannotAnswer("crashed", str(why), error.attempts) from None
+            raise
+
+    def _up(self) -> bool:
+        return bool(self._root) and (self._process is None or not self._process.ended())
+
+    async def _start(self) -> None:
+        self._root = ""
+        try:
+            await self._clear()
+            root = await self._found() if self._settings.port else ""
+            root = root or await self._launch()
+        except UserError as error:
+            if self._deaths and str(error) != self._told:  # amid a run, it is but a failure among others
+                self._told = str(error)
+                self._say(self._told)
+            raise
+        self._served.replace_urls([f"{root}/v1"])
+        if self._asleep:  # it died in its sleep
+            await self._served.sleep()
+        self._root = root
+
+    async def _clear(self) -> None:
+        """Deal with the process of the last start."""
+        if self._process is not None and self._process.ended():
+            self._count_death(self._process)
+        elif self._process is not None:  # a start that was given up
+            await self._process.stop()
+        self._process = None
+
+    def _count_death(self, process: Process) -> None:
+        """Tell what has happened to the last server, and refuse to go on for ever."""
+        how, most = process.ended(), self._settings.restarts
+        if self._deaths >= most:
+            raise self._error(process, f"{how}, and was started again {most} times before (restarts)")
+        self._deaths += 1
+        lines = "\n".join(f"    {line}" for line in self._log.tail())
+        again = f"it is started again ({self._deaths} of {most}). Its last lines, kept in {self._log.file}.1"
+        self._say(f"{self.name}: the server {how}; {again}:\n{lines}")
+
+    async def _found(self) -> str:
+        """Return the address of a healthy server on the port that the recipe names, "" if nobody listens there."""
+        assert self._settings.port is not None
+        root = address(self._settings.host, self._settings.port)
+        async with self._probe(root) as probe:
+            healthy = await probe.healthy()
+            if healthy is None:
+                return ""
+            models = await probe.models() if healthy else {}
+        if self._match(models):
+            self._process = None
+            self._say(f"{self.name}: using the server at {root}, which has the model already")
+            return root
+        has = f"a server that has {listing(models)}" if models else "something that is no healthy model server"
+        raise UserError(
+            f"models.{self.name}.port = {self._settings.port}: {has} answers at {root}, and not {self._name}. Stop it,"
+            " choose another port, or leave port out to take any free one"
+        )
+
+    async def _launch(self) -> str:
+        """Start the server and wait until it is healthy; return its address."""
+        self._require_program()
+        for _ in range(PORTS):
+            port = self._settings.port or free_port(self._settings.host)
+            command = command_of(self._settings, name=self._name, port=port)
+            process = Process(command, environment_of(self._settings), self._log)
+            self._process = process
+            self._say(f"{self.name}: starting a server on port {port}; its log is {self._log.file}")
+            try:
+                root = address(self._settings.host, port)
+                await self._wait(process, root)
+            except _PortTakenError:
+                self._say(f"{self.name}: port {port} was taken meanwhile; trying another")
+                continue
+            except BaseException:
+                process.hang_up()
+                raise
+            return root
+        assert self._process is not None
+        raise self._error(self._process, f"found its port taken, {PORTS} times")
+
+    def _require_program(self) -> None:
+        command, python = self._settings.command, self._settings.python
+        setting, program = ("command", command[0]) if isinstance(command, list) else ("python", python)
+        if program is not None and shutil.which(program) is None:
+            raise UserError(f"models.{self.name}.{setting}: there is no program {program!r} that could be run")
+
+    async def _wait(self, process: Process, root: str) -> None:
+        """Return when the server is healthy; tell how it goes meanwhile."""
+        begun = told = time.monotonic()
+        pause = 0.05
+        async with self._probe(root) as probe:
+            while not await self._answers(probe) or process.ended():
+                now = time.monotonic()
+                if how := process.ended():
+                    if self._settings.port is None and _TAKEN.search("\n".join(self._log.tail())):
+                        raise _PortTakenError
+                    raise self._error(process, f"{how} before it was healthy")
+                if now - begun > self._settings.ready_within:
+                    await process.stop()
+                    limit = f"{self._settings.ready_within:g} s (ready_within)"
+                    raise self._error(process, f"was not healthy within {limit}, and was stopped")
+                if now - told >= TELL_EVERY:
+                    told = now
+                    self._say(f"{self.name}: starting since {now - begun:.0f} s: {' '.join(self._log.tail(1))[:160]}")
+                await asyncio.sleep(pause)
+                pause = min(1.0, 1.3 * pause)
+        self._say(f"{self.name}: ready after {time.monotonic() - begun:.0f} s")
+
+    async def _answers(self, probe: Probe) -> bool:
+        """Return whether a healthy server is there, and it is ours: a stranger may have taken the port before it."""
+        if not await probe.healthy():
+            return False
+        models = await probe.models()
+        return not models or bool(self._match(models)) or self._settings.command not in ("vllm", "sglang")
+
+    def _match(self, models: dict[str, str]) -> str:
+        """Return what a server calls our model, "" if it has it not."""
+        ours = {self._name, self._settings.model, str(Path(self._settings.model).expanduser().resolve())}
+        return next((name for name, origin in models.items() if name in ours or origin in ours), "")
+
+    async def _healthy(self) -> bool:
+        async with self._probe(self._root) as probe:
+            return bool(await probe.healthy())
+
+    def _probe(self, root: str) -> Probe:
+        return Probe(root, os.environ.get(self._settings.key_from or "", ""))
+
+    def _error(self, process: Process, what: str) -> UserError:
+        lines = "\n".join(f"    {line}" for line in self._log.tail()) or "    (nothing)"
+        shown = f"  command: {process.command}\n  log: {self._log.file}\n  its last lines:\n{lines}"
+        return UserError(f"models.{self.name}: the server {what}\n{shown}")
+
+    @cached_property
+    def _name(self) -> str:
+        return served_name(self._settings.model)
+
+
+def _look(task: asyncio.Task[None]) -> None:
+    """Take note of how a start went: all who waited for it may be gone."""
+    if not task.cancelled():
+        task.exception()

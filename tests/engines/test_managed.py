@@ -1,0 +1,316 @@
+"""Servers that the run starts: what is started, what is told, what is found wrong. The server is `small_server`."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rewardsmith.asking import Answer, CannotAnswer, Question
+from rewardsmith.engines.managed import ManagedModel
+from rewardsmith.engines.managed.process import Log
+from rewardsmith.engines.settings import ManagedSettings
+from rewardsmith.errors import UserError
+from rewardsmith.types import Message
+from tests.engines.processes import alive, eventually
+
+SERVER = str(Path(__file__).with_name("small_server.py"))
+COMMAND = [sys.executable, SERVER, "--model", "{model}", "--host", "{host}", "--port", "{port}"]
+
+
+class Told(list[str]):
+    """What the user was told."""
+
+    def __contains__(self, text: object) -> bool:
+        return any(str(text) in line for line in self)
+
+
+def managed(folder: Path, *arguments: str, told: list[str] | None = None, **settings: object) -> ManagedModel:
+    values = {"command": COMMAND, "model": "small", "backoff": 0.05, "retries": 2, "ready_within": 60.0, **settings}
+    settings_ = ManagedSettings(arguments=list(arguments), **values)  # type: ignore[arg-type]
+    say = (Told() if told is None else told).append
+    return ManagedModel(settings_, name="judge", folder=folder, say=say)
+
+
+def question(text: str = "hello") -> Question:
+    return Question([Message("user", text)], deadline=60.0)
+
+
+async def pid_of(model: ManagedModel) -> int:
+    return int((await model.ask(question())).text)
+
+
+# ---- a life without trouble ------------------------------------------------------------------------------------------
+
+
+def test_the_first_question_starts_the_server_and_close_stops_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        told = Told()
+        model = managed(tmp_path, "--after", "0.3", told=told)
+        answer = await model.ask(question())
+        assert isinstance(answer, Answer)
+        assert (model.usage.calls, model.usage.tokens) == (1, 1)
+        pid = int(answer.text)
+        assert alive(pid)
+        assert await pid_of(model) == pid
+        await model.check()
+        await model.close()
+        assert not alive(pid)
+        await model.close()
+        assert "starting a server on port" in told
+        assert "ready after" in told
+
+    asyncio.run(run())
+
+
+def test_many_askers_start_one_server(tmp_path: Path) -> None:
+    async def run() -> set[int]:
+        told = Told()
+        model = managed(tmp_path, told=told)
+        try:
+            pids = await asyncio.gather(*(pid_of(model) for _ in range(20)), model.check())
+            assert sum("starting a server" in line for line in told) == 1
+            return {pid for pid in pids if pid is not None}
+        finally:
+            await model.close()
+
+    assert len(asyncio.run(run())) == 1
+
+
+def test_an_asker_that_is_cancelled_does_not_stop_the_start(tmp_path: Path) -> None:
+    async def run() -> None:
+        told = Told()
+        model = managed(tmp_path, "--after", "0.5", told=told)
+        try:
+            impatient = asyncio.create_task(model.check())
+            other = asyncio.create_task(pid_of(model))
+            await asyncio.sleep(0.2)
+            impatient.cancel()
+            assert await other > 0
+            assert sum("starting a server" in line for line in told) == 1
+        finally:
+            await model.close()
+
+    asyncio.run(run())
+
+
+def test_a_server_lives_on_between_event_loops(tmp_path: Path) -> None:
+    model = managed(tmp_path)
+    first = asyncio.run(pid_of(model))
+    assert asyncio.run(pid_of(model)) == first
+    asyncio.run(model.close())
+    assert not alive(first)
+    again = asyncio.run(pid_of(model))
+    assert again != first
+    asyncio.run(model.close())
+
+
+def test_a_server_without_a_health_page_is_healthy_when_it_lists_its_models(tmp_path: Path) -> None:
+    async def run() -> None:
+        model = managed(tmp_path, "--no-health")
+        try:
+            await model.check()
+        finally:
+            await model.close()
+
+    asyncio.run(run())
+
+
+def test_the_server_sees_the_environment_of_the_recipe(tmp_path: Path) -> None:
+    async def run() -> list[str]:
+        model = managed(tmp_path, environment={"FLAVOUR": "plain"}, devices=[3, 1], sleeps=True)
+        try:
+            names = ["FLAVOUR", "CUDA_VISIBLE_DEVICES", "VLLM_SERVER_DEV_MODE", "PYTHONUNBUFFERED", "PATH"]
+            return [(await model.ask(question(f"variable {name}"))).text for name in names]
+        finally:
+            await model.close()
+
+    assert asyncio.run(run()) == ["plain", "3,1", "1", "1", os.environ["PATH"]]
+
+
+def test_sleep_and_wake_reach_the_server(tmp_path: Path) -> None:
+    async def run() -> None:
+        model = managed(tmp_path, sleeps=True)
+        await model.sleep()  # nothing runs yet: nothing to do
+        await model.wake()
+        await model.sleep()
+        await model.wake()
+        await model.close()
+
+    asyncio.run(run())
+    orders = [line for line in (tmp_path / "judge.log").read_text().split() if line.startswith("/")]
+    assert orders == ["/wake_up", "/sleep?level=1", "/wake_up"]
+
+
+# ---- what goes wrong at the start ------------------------------------------------------------------------------------
+
+
+def test_a_server_that_ends_at_once_is_reported_with_its_last_lines(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        asyncio.run(managed(tmp_path, "--fail", "no such model: small").check())
+    text = str(caught.value)
+    assert "models.judge: the server ended with status 3 before it was healthy" in text
+    assert "small_server.py --model small --host 127.0.0.1 --port" in text
+    assert str(tmp_path / "judge.log") in text
+    assert text.rstrip().endswith("no such model: small")
+    assert "    line 39" in text
+    assert "line 10\n" not in text  # only the last thirty lines
+    assert "\x1b" not in text
+
+
+def test_a_question_to_a_server_that_does_not_start_is_a_failure_and_not_an_answer(tmp_path: Path) -> None:
+    async def run() -> None:
+        model = managed(tmp_path, "--fail", "broken")
+        try:
+            await model.ask(question())
+        finally:
+            await model.close()
+
+    with pytest.raises(CannotAnswer, match="ended with status 3") as caught:
+        asyncio.run(run())
+    assert caught.value.kind == "crashed"
+
+
+def test_a_server_that_is_never_healthy_is_stopped(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    model = managed(tmp_path, "--after", "600", "--child", str(pids), "--stubborn", ready_within=1.5)
+    with pytest.raises(UserError, match=r"was not healthy within 1\.5 s \(ready_within\), and was stopped"):
+        asyncio.run(model.check())
+    assert not any(alive(int(pid)) for pid in pids.read_text().split())
+
+
+def test_progress_is_told_with_the_last_line_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewardsmith.engines.managed.model.TELL_EVERY", 0.2)
+
+    async def run() -> Told:
+        told = Told()
+        model = managed(tmp_path, "--after", "1", told=told)
+        await model.check()
+        await model.close()
+        return told
+
+    assert "judge: starting since 0 s: started with" in asyncio.run(run())
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    model = managed(tmp_path, command=["no-such-program", "{port}"])
+    with pytest.raises(UserError, match=r"models\.judge\.command: there is no program 'no-such-program'"):
+        asyncio.run(model.check())
+    model = managed(tmp_path, command="vllm", python="/nowhere/python")
+    with pytest.raises(UserError, match=r"models\.judge\.python: there is no program '/nowhere/python'"):
+        asyncio.run(model.check())
+
+
+def test_a_log_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write to"):
+        asyncio.run(managed(tmp_path / "file").check())
+
+
+# ---- ports -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_was_taken_meanwhile_is_replaced_by_another(tmp_path: Path) -> None:
+    async def run() -> Told:
+        told = Told()
+        model = managed(tmp_path, "--busy-once", str(tmp_path / "taken"), told=told)
+        await model.check()
+        await model.close()
+        return told
+
+    assert "was taken meanwhile; trying another" in asyncio.run(run())
+
+
+def free() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(model: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server that somebody else has started."""
+    values = ["--model", model, "--host", "127.0.0.1", "--port", str(port)]
+    with subprocess.Popen([sys.executable, SERVER, *values], stdout=subprocess.DEVNULL) as process:
+        try:
+            eventually(lambda: _listens(port))
+            yield process
+        finally:
+            process.kill()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_healthy_server_with_the_model_is_used_and_left_alone(tmp_path: Path) -> None:
+    port = free()
+
+    async def run() -> int:
+        told = Told()
+        model = managed(tmp_path, port=port, told=told)
+        pid = await pid_of(model)
+        await model.check()
+        await model.close()
+        assert "using the server at http://127.0.0.1" in told
+        return pid
+
+    with running("small", port) as process:
+        assert asyncio.run(run()) == process.pid
+        assert alive(process.pid)
+        assert process.poll() is None
+
+
+def test_a_server_with_another_model_is_refused(tmp_path: Path) -> None:
+    port = free()
+    with running("large", port), pytest.raises(UserError) as caught:
+        asyncio.run(managed(tmp_path, port=port).check())
+    assert f"models.judge.port = {port}: a server that has large answers" in str(caught.value)
+
+
+def test_something_else_on_the_port_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        async def bang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(bang, "127.0.0.1", 0) as other:
+            await managed(tmp_path, port=other.sockets[0].getsockname()[1]).check()
+
+    with pytest.raises(UserError, match="something that is no healthy model server answers"):
+        asyncio.run(run())
+
+
+def test_a_port_of_ones_own_is_taken_if_it_is_free(tmp_path: Path) -> None:
+    port = free()
+
+    async def run() -> None:
+        model = managed(tmp_path, port=port)
+        await model.check()
+        assert _listens(port)
+        await model.close()
+        assert not _listens(port)
+
+    asyncio.run(run())
+
+
+# ---- the log ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_log_is_readable(tmp_path: Path) -> None:
+    log = Log(tmp_path / "folder" / "a.log")
+    assert log.tail() == []
+    log.renew()
+    log.file.write_bytes(b"x" * 3_000_000 + b"\n\x1b[32mgreen\x1b[0m\n\n 10%\r 100% done\r\nbad \xff\x00 bytes\n")
+    assert log.tail(3) == ["green", "100% done", "bad \ufffd  bytes"]
+    assert len(log.tail(9)[0]) == 500
+    log.renew()
+    assert log.tail() == []
+    assert "green" in (tmp_path / "folder" / "a.log.1").read_bytes().decode("utf-8", "replace")
