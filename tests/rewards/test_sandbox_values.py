@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rewardsmith.rewards.sandbox.cases import names_used
@@ -88,6 +88,7 @@ def test_what_is_no_plain_data_stays() -> None:
 
 
 @given(json_values | st.lists(st.sampled_from("iltsfqdrcbBnoDF") | json_values))
+@example(["c", []])
 def test_malformed_values_are_called_so(data: Any) -> None:
     with suppress(Malformed):
         decode(data, lambda number: number)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from rewardsmith.errors import UserError
 from rewardsmith.types import Failure, Score
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
@@ -91,6 +92,8 @@ class Patience:
             try:
                 async with asyncio.timeout(left):
                     await self._check()
+            except UserError:
+                return None  # waiting does not mend it: asking again says what it is
             except (Exception, SystemExit):  # noqa: BLE001 whatever it is, it is not back
                 return False
             self._seen_up = time.monotonic()

@@ -20,6 +20,7 @@ from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import Loaded, load, place, quiet, require_chat_template, save_folder
 from rewardsmith.engines.embedded.packing import Pack, micro_batches, pack
+from rewardsmith.engines.embedded.resting import Rest
 from rewardsmith.engines.embedded.weights import read_tensors, restore_weights, write_tensors
 from rewardsmith.engines.protocol import Loss, Outputs, Row, Sampling, Step
 from rewardsmith.engines.settings import ModelSettings, OptimizerSettings
@@ -58,6 +59,8 @@ class EmbeddedEngine:
             self.model = adapters.attach(self.model, settings.lora, name)
         self._learner: Learner | None = None
         self._digest = ""
+        self._rest = Rest()
+        self._rested = False  # whether host memory has the weights as they are
         self._awake = True
         self._budget = settings.tokens_per_pass or TOKENS_PER_PASS[self.device.type]
         self._rows = settings.rows or ROWS[self.device.type]
@@ -231,7 +234,7 @@ class EmbeddedEngine:
         except BaseException:
             self._learner.forget()
             raise
-        self._digest = ""
+        self._digest, self._rested = "", False
         return self._learner.step(lr)
 
     @torch.no_grad()
@@ -272,21 +275,22 @@ class EmbeddedEngine:
     # ---- keeping ---------------------------------------------------------------------------------------------------
 
     def sleep(self) -> None:
-        """Move weights and optimizer to host memory."""
-        self._move(torch.device("cpu"))
-        self._awake = False
-        if self.device.type == "cuda":
+        """Move weights and optimizer to host memory; a model that has not learned since need not be copied again."""
+        if self.device.type == "cuda" and self._awake:
+            self._rest.down(self._tensors(), known=self._learner is None and self._rested)
+            self._rested = True
             torch.cuda.empty_cache()
+        self._awake = False
 
     def wake(self) -> None:
         """Move them back, exactly as they were."""
-        self._move(self.device)
+        if self.device.type == "cuda" and not self._awake:
+            self._rest.up(self._tensors(), self.device)
         self._awake = True
 
-    def _move(self, device: torch.device) -> None:
-        self.model.to(device)
-        if self._learner is not None:
-            self._learner.to(device)
+    def _tensors(self) -> list[Tensor]:
+        learned = [] if self._learner is None else self._learner.tensors()
+        return [*self.model.parameters(), *self.model.buffers(), *learned]
 
     def _require_awake(self) -> None:
         if not self._awake:
@@ -318,7 +322,7 @@ class EmbeddedEngine:
     def load(self, folder: Path) -> None:
         """Take over the weights that `save` wrote."""
         restore_weights(self.model, folder, adapter=self.settings.lora is not None)
-        self._digest = ""
+        self._digest, self._rested = "", False
 
     def digest(self) -> str:
         """Return a hash of all that decides what the model says: weights, tokenizer, chat template, precision."""

@@ -130,10 +130,8 @@ class Learner:
             }
         return shapes
 
-    def to(self, device: torch.device) -> None:
-        """Move masters and moments; the model moves its own parameters."""
-        for name, master in self._masters.items():
-            if master is not self._parameters[name]:
-                master.data = master.data.to(device)
-            for key, value in self._adam.state.get(master, {}).items():
-                self._adam.state[master][key] = value.to(device)
+    def tensors(self) -> list[Tensor]:
+        """Return masters and moments, which must be where the model is."""
+        masters = [master for name, master in self._masters.items() if master is not self._parameters[name]]
+        moments = [self._adam.state.get(master, {}).values() for master in self._masters.values()]
+        return [*masters, *(tensor for some in moments for tensor in some)]

@@ -22,7 +22,9 @@ from rewardsmith.text.objects import last_object
 from rewardsmith.text.quoting import harmless
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
-EmbedderName = Annotated[str, Refers("models", offer="embed")]
+EmbedderName = Annotated[
+    str, Refers("models", offer="embed"), Field(description="which of the recipe's models gives the vectors")
+]
 """A setting that names a model which turns texts into vectors."""
 
 LONGEST = 100_000

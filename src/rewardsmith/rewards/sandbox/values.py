@@ -78,7 +78,7 @@ def decode(data: Any, opaque: Callable[[int], Any], depth: int = DEPTH) -> Any:
     """
     try:
         return _decode(data, opaque, depth)
-    except (TypeError, ValueError, ArithmeticError, KeyError) as error:
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise Malformed(f"{type(error).__name__}: {error}"[:200]) from None
 
 

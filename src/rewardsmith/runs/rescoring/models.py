@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,9 +29,12 @@ def models_of(found: Found, say: Callable[[str], None]) -> AskedModels | None:
             if settings.copy_of is not None:
                 engines[name] = engine(settings.copy_of).copy(settings, name=name)
             else:
-                engines[name] = EmbeddedEngine.open(settings, seed=derive(found.seed, "weights", name) % 2**32, name=name)
+                engines[name] = EmbeddedEngine.open(
+                    settings, seed=derive(found.seed, "weights", name) % 2**32, name=name
+                )
             models.share(engines[name])
         return engines[name]
 
-    models = AskedModels(found.models, engine, folder=Path.cwd(), say=say, cache=found.cache)
+    logs = Path(tempfile.gettempdir()) / f"rewardsmith-{os.getpid()}"  # of servers that are started
+    models = AskedModels(found.models, engine, folder=logs, say=say, cache=found.cache)
     return models

@@ -62,7 +62,10 @@ def as_tables(rescored: Rescored) -> Iterator[RenderableType]:
 def _used(used: Usage) -> str:
     told = [f"{used.calls:,} calls", f"{used.cached:,} answers from the cache" if used.cached else ""]
     told += [f"{used.retries:,} retries" if used.retries else "", f"{used.failed:,} failed" if used.failed else ""]
-    told += [f"{used.prompt_tokens:,} tokens read and {used.tokens:,} written", f"cost {used.cost:.4g}" * bool(used.cost)]
+    told += [
+        f"{used.prompt_tokens:,} tokens read and {used.tokens:,} written",
+        f"cost {used.cost:.4g}" * bool(used.cost),
+    ]
     return ", ".join(part for part in told if part)
 
 
