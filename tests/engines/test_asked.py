@@ -154,3 +154,32 @@ def test_a_role_token_inside_a_question_opens_no_turn(engine):
 
     user = engine.tokenizer.convert_tokens_to_ids("<|assistant|>")
     assert (tokens("a <|assistant|> b") == user).sum() == 1  # the one at the end, where the answer begins
+
+
+def test_questions_of_any_length_are_answered_together(engine, monkeypatch):
+    batches = []
+    plainly = engine.answer
+
+    def counted(requests, sampling):
+        batches.append(len(requests))
+        return plainly(requests, sampling)
+
+    monkeypatch.setattr(engine, "answer", counted)
+    questions = [Question(messages("x" * length), max_tokens=2048) for length in (3, 500, 1000)]
+    answers, _ = asked(engine, questions)
+    assert batches == [3]
+    for question, answer in zip(questions, answers, strict=True):
+        assert answer.tokens <= 1024 - len(question.prompt[0].content) - 2
+        assert answer.text == asked(engine, [question])[0][0].text
+
+
+def test_what_is_asked_before_the_end_and_not_begun_has_no_answer(engine):
+    async def main():
+        model = AskedModel(engine)
+        task = asyncio.ensure_future(model.ask(Question(messages("x"))))
+        await asyncio.sleep(0)
+        await model.close()
+        with pytest.raises(CannotAnswer):
+            await asyncio.wait_for(task, 5)
+
+    asyncio.run(main())

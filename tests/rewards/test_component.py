@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith import Rollout, RolloutGroup, ScoredGroup, UserError
+from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup, UserError
 from rewardsmith.rewards import Component, Halt, make_reward, patience
 from rewardsmith.rewards.tree import check, latencies, learn, load, save, walk
 from tests.rewards.stubs import Flaky, given, group, said, values
@@ -114,6 +114,36 @@ def test_a_dead_service_is_waited_for_and_no_rollout_is_lost(checked: bool) -> N
 def test_a_service_that_stays_away_stops_the_run() -> None:
     with pytest.raises(Halt, match=r"(?s)was unreachable for 0.2 s.*port 9.*run the same command again"):
         said({"type": FLAKY, "after": 10**6, "failure": {"wait": 0.2}}, {})
+
+
+class Comparing:
+    """Gives each rollout its place in the group; goes away in the middle of the first one."""
+
+    whole = True
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    async def check(self) -> None:
+        pass
+
+    async def score(self, group: RolloutGroup) -> list[Score]:
+        self.seen.append(len(group.rollouts))
+        order = sorted(rollout.text for rollout in group.rollouts)
+        gone = Score(failure=Failure("unreachable", "nobody"))
+        return [
+            gone if len(self.seen) == 1 and i == 0 else Score(float(order.index(rollout.text)))
+            for i, rollout in enumerate(group.rollouts)
+        ]
+
+
+def test_scores_that_belong_together_are_asked_for_together_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewardsmith.rewards.patience.FIRST_WAIT", 0.01)
+    reward = Comparing()
+    group_ = RolloutGroup(Prompt("p", [Message("user", "?")]), [Rollout(text) for text in "cab"])
+    scores = asyncio.run(Component("ranking", reward).score(group_))
+    assert [score.value for score in scores] == [2.0, 0.0, 1.0]
+    assert reward.seen == [3, 3]
 
 
 def test_waiting_can_be_switched_off() -> None:

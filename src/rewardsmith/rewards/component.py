@@ -174,13 +174,25 @@ class Component:
         return scores
 
     async def _waited(self, group: RolloutGroup, chosen: Sequence[int]) -> Sequence[Score]:
+        together: list[Score] = []
+
         async def ask(numbers: Sequence[int]) -> Sequence[Score]:
             return await self._called(_subset(group, [chosen[i] for i in numbers]))
+
+        async def ask_whole(numbers: Sequence[int]) -> Sequence[Score]:
+            # The scores belong together: what is left of a group must not be compared with itself alone.
+            together[:] = await self._called(_subset(group, chosen))
+            gone = [score for score in together if score.failure is not None and score.failure.kind == "unreachable"]
+            return [*gone, *together][:1]
 
         def tell(failure: Failure, seconds: float) -> None:
             self.say(f'"{self.name}" is unreachable, waiting up to {seconds:.0f} s: {failure.detail[:300]}')
 
-        scores, nobody = await self._patience.scores(ask, len(chosen), tell)
+        if getattr(self.reward, "whole", False):
+            _, nobody = await self._patience.scores(ask_whole, 1, tell)
+            scores: Sequence[Score] = together
+        else:
+            scores, nobody = await self._patience.scores(ask, len(chosen), tell)
         if nobody and self._failure.do != "use" and not self.forgiven:
             why = next(score.failure for score in scores if score.failure and score.failure.kind == "unreachable")
             raise Halt(

@@ -33,6 +33,8 @@ class Reward(Protocol):
     - `connect(models) -> None` takes a function from the name of a model in the recipe to the model
       (`rewardsmith.asking`). It is called once, before anything else.
     - `deadline: float`, seconds: then it keeps its deadlines itself.
+    - `whole: bool`, whether the scores of a group belong together, as those of a ranking do. After an outage the whole
+      group is asked again, and not only the rollouts that had no answer.
     - `parts: Sequence[str]`, the names of the parts that its scores have, so that a score which failed has them too.
     - the methods of `Online`, if it learns while the policy learns.
     """

@@ -6,7 +6,7 @@ Each kind is imported when a recipe has one: scoring with a served judge needs n
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from copy import copy
 from dataclasses import asdict
 from functools import partial
@@ -123,13 +123,14 @@ class AskedModels:
 
     async def close(self) -> None:
         """Let go of connections, and stop the servers that were started."""
-        for model in self._made.values():
-            close: Callable[[], Awaitable[None]] | None = getattr(model, "close", None)
-            if close is not None:
-                await close()
-        self._made = {}
-        if self._cache is not None:
-            self._cache.close()
+        made, self._made = self._made, {}
+        async with AsyncExitStack() as closing:  # one that cannot be closed does not keep the others open
+            if self._cache is not None:
+                closing.callback(self._cache.close)
+            for model in made.values():
+                close: Callable[[], Awaitable[None]] | None = getattr(model, "close", None)
+                if close is not None:
+                    closing.push_async_callback(close)
 
 
 class Later(Unconnected):

@@ -88,10 +88,10 @@ class AskedModel:
         sampling = Sampling(
             temperature=question.temperature,
             top_p=question.top_p,
-            max_tokens=min(question.max_tokens, room),
+            max_tokens=question.max_tokens,
             stop=question.stop,
         )
-        return _Asked(Request(tokens, 1, seed), sampling)
+        return _Asked(Request(tokens, 1, seed, limit=room), sampling)
 
     async def _answer(self, batch: Sequence[Piece[_Asked, Answer]]) -> None:
         requests = [piece.job.request for piece in batch]

@@ -69,6 +69,7 @@ class Batches(Generic[J, R]):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._give_up([])
 
     async def _serve(self) -> None:
         await asyncio.sleep(0)  # the pieces of a group come one after the other
@@ -81,12 +82,16 @@ class Batches(Generic[J, R]):
                 if batch:
                     async with self._turn():
                         await self._work(batch)
+                        _fail(batch, CannotAnswer("crashed", "the engine left it out"))
             except Exception as error:  # noqa: BLE001 whatever the engine raises, it is these that have no result
                 _fail(batch, CannotAnswer("crashed", f"{type(error).__name__}: {error}"))
             except BaseException:
-                _fail([*batch, *self._waiting], CannotAnswer("cancelled", "the run stopped before it was done"))
-                self._waiting = []
+                self._give_up(batch)
                 raise
+
+    def _give_up(self, batch: Sequence[Piece[J, R]]) -> None:
+        _fail([*batch, *self._waiting], CannotAnswer("cancelled", "the run stopped before it was done"))
+        self._waiting = []
 
 
 def _fail(pieces: Sequence[Piece[J, R]], why: CannotAnswer) -> None:

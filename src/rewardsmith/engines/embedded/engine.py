@@ -152,7 +152,7 @@ class EmbeddedEngine:
             lambda tokens: str(self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)),
             self._stop_ids(sampling),
             self.device,
-            rows=self._room(max((len(request.prompt) for request in requests), default=1) + sampling.max_tokens),
+            rows=self._room(max((len(r.prompt) + r.most(sampling) for r in requests), default=1)),
         )
         async for finished in generator.answer(requests, sampling, tick):
             yield finished

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from rewardsmith.engines.embedded.attention import Decode, KeyValues, Prefill, planned
 from rewardsmith.engines.embedded.heads import Head
+from rewardsmith.engines.embedded.rows import Rows
 from rewardsmith.engines.embedded.sampling import sample, uniforms
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.errors import UserError
@@ -48,11 +49,17 @@ class Request:
         prompt: int32 [P], at least one token.
         n: answers.
         seed: of their randomness; answer i depends on (seed, i) and on nothing else in the batch.
+        limit: longest answer, where that is less than what the sampling allows; None where it is not.
     """
 
     prompt: NDArray[np.int32]
     n: int
     seed: int
+    limit: int | None = None
+
+    def most(self, sampling: Sampling) -> int:
+        """Return the tokens that an answer may have."""
+        return sampling.max_tokens if self.limit is None else min(self.limit, sampling.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -70,43 +77,6 @@ class Answer:
     logprobs: NDArray[np.float32]
     text: str
     stopped: bool
-
-
-class Rows:
-    """The state of S rows on the device.
-
-    Attributes:
-        token_S: the last token, not yet read by the model.
-        position_S: where it stands.
-        count_S: tokens written so far.
-        done_S: whether the row is finished.
-        tokens_ST, logprobs_ST: what was written, and how likely it was.
-        uniforms_ST: the row's random numbers.
-    """
-
-    def __init__(self, rows: int, width: int, device: torch.device) -> None:
-        self.token_S = torch.zeros(rows, dtype=torch.long, device=device)
-        self.position_S = torch.zeros(rows, dtype=torch.long, device=device)
-        self.count_S = torch.zeros(rows, dtype=torch.long, device=device)
-        self.done_S = torch.ones(rows, dtype=torch.bool, device=device)
-        # One column more than an answer has: a finished row goes on writing there.
-        self.tokens_ST = torch.zeros(rows, width + 1, dtype=torch.int32, device=device)
-        self.logprobs_ST = torch.zeros(rows, width + 1, device=device)
-        self.uniforms_ST = torch.zeros(rows, width + 1, device=device)
-
-    def retire(self, rows_R: Tensor) -> None:
-        """Let rows stand still that belong to no one.
-
-        They stand at the start, where they see themselves however little of the cache is read: a row that saw nothing
-        would leave NaN behind, and a masked NaN is still NaN for whoever gets the row next.
-        """
-        self.done_S[rows_R] = True
-        self.position_S[rows_R] = 0
-
-    def move(self, sources: Tensor, targets: Tensor) -> None:
-        """Copy rows."""
-        for tensor in vars(self).values():
-            tensor[targets] = tensor[sources]
 
 
 class Generator:
@@ -202,8 +172,8 @@ class _Batch:
         )
         self._most = min(generator._rows, sum(request.n for request in requests))
         size = _up(self._most, self._rows_step)
-        longest = max(len(request.prompt) for request in requests) + sampling.max_tokens + 1
-        self._rows = Rows(size, sampling.max_tokens, self._device)
+        longest = max(len(request.prompt) + request.most(sampling) for request in requests) + 1
+        self._rows = Rows(size, max(request.most(sampling) for request in requests), self._device)
         self._cache = KeyValues(size, _up(longest, self._length_step))
         self._owner: list[tuple[int, int] | None] = [None] * size  # (request, rollout) of each row
         self._length = [0] * size  # an upper bound of each row's tokens, kept on the host: asking the device would wait
@@ -288,7 +258,7 @@ class _Batch:
         state.count_S[rows_R] = torch.where(done_R, count_R, count_R + 1)
         # The first token follows the prompt, where the row stands already; each later one is a place further on.
         state.position_S[rows_R] = torch.where(done_R | (count_R == 0), position_R, position_R + 1)
-        ends_R = (tokens_R[:, None] == self._g._stops_K).any(-1) | (count_R + 1 >= sampling.max_tokens)
+        ends_R = (tokens_R[:, None] == self._g._stops_K).any(-1) | (count_R + 1 >= state.limit_S[rows_R])
         state.done_S[rows_R] = done_R | ends_R
 
     # ---- rows come and go ------------------------------------------------------------------------------------------
@@ -321,6 +291,9 @@ class _Batch:
         rows_R = self._ids([row for _, _, mine in admitted for row in mine])
         state = self._rows
         state.count_S[rows_R], state.done_S[rows_R] = 0, False
+        state.limit_S[rows_R] = self._ids(
+            [self._requests[number].most(self._sampling) for number, _, mine in admitted for _ in mine]
+        )
         state.position_S[rows_R] = self._ids(
             [n for n, (_, _, mine) in zip(lengths, admitted, strict=True) for _ in mine]
         )

@@ -16,8 +16,8 @@ from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.choice import find_reward
 from rewardsmith.runs.rescoring.compare import Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores, Maker
-from rewardsmith.runs.rescoring.rescore import Halted, Interrupted, Rescored, rescore
 from rewardsmith.runs.rescoring.models import models_of
+from rewardsmith.runs.rescoring.rescore import Halted, Interrupted, Rescored, rescore
 from rewardsmith.runs.rescoring.stored import StoredRollouts, Wanted
 from rewardsmith.runs.rescoring.tables import as_json, as_tables
 

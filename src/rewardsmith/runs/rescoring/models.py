@@ -1,4 +1,4 @@
-"""The models that a reward asks when stored rollouts are scored: as the recipe describes them, not as a run left them."""
+"""The models that a reward asks about stored rollouts: as the recipe describes them, not as a run left them."""
 
 from __future__ import annotations
 
