@@ -1,9 +1,11 @@
 """What a user may write before and after a judge."""
 
 import asyncio
+import sys
 from typing import Any
 
 from rewardsmith import Message, RolloutGroup
+from rewardsmith.rewards import Halt
 from rewardsmith.text.reading import Unreadable
 
 NO_FUNCTION = 7
@@ -26,6 +28,19 @@ def messages(group: RolloutGroup) -> list[Any]:
 async def slow_messages(group: RolloutGroup) -> list[str]:
     await asyncio.sleep(0)
     return [f"{group.prompt.id}: {rollout.text}" for rollout in group.rollouts]
+
+
+def no_role(group: RolloutGroup) -> list[Any]:
+    return [[{"role": "", "content": "x"}], *("ask" for _ in group.rollouts[1:])]
+
+
+def no_unicode(group: RolloutGroup) -> list[str]:
+    return ["\ud800", *("ask" for _ in group.rollouts[1:])]
+
+
+async def hanging_messages(group: RolloutGroup) -> list[str]:
+    await asyncio.sleep(3600)
+    return []
 
 
 def too_few(group: RolloutGroup) -> list[str]:
@@ -71,3 +86,20 @@ def endless(text: str) -> float:
 
 def words(text: str) -> str:
     return "0.5"
+
+
+def leaving(text: str) -> float:
+    sys.exit(f"the score is {text}")
+
+
+def halting(text: str) -> float:
+    raise Halt("the judge is not the one that was meant")
+
+
+async def hanging(text: str) -> float:
+    await asyncio.sleep(3600)
+    return 1.0
+
+
+async def cancelled(text: str) -> float:
+    raise asyncio.CancelledError

@@ -1,6 +1,8 @@
 """What is judged of a rollout, and what a judge is told of the prompt."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup
 from rewardsmith.rewards.judges.candidates import WAYS, candidates_of, feedback_of, shown_of
@@ -49,9 +51,16 @@ def test_identical_answers_are_one_candidate_and_bad_ones_none() -> None:
     texts = ["b", " a\n", "", "a", "x" * 11, "b "]
     group = RolloutGroup(Prompt("p", [Message("user", "?")]), [Rollout(text) for text in texts])
     found = candidates_of(group, "whole", 10)
-    assert found.texts == ("b", "a")
-    assert found.of == (0, 1, None, 1, None, 0)
+    assert sorted(found.texts) == ["a", "b"]
+    assert [None if i is None else found.texts[i] for i in found.of] == ["b", "a", None, "a", None, "b"]
     assert [found.copies(i) for i in range(2)] == [2, 2]
+
+
+@given(st.permutations(["a", "b", "c", "b", "", "d"]))
+def test_candidates_have_an_order_of_their_own(texts: list[str]) -> None:
+    group = RolloutGroup(Prompt("p", [Message("user", "?")]), [Rollout(text) for text in texts])
+    usual = RolloutGroup(group.prompt, [Rollout(text) for text in "abcd"])
+    assert candidates_of(group, "whole", 10).texts == candidates_of(usual, "whole", 10).texts
 
 
 def shown(template: str, **prompt: object) -> dict[str, str]:

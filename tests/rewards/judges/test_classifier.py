@@ -177,6 +177,22 @@ def test_whatever_a_model_raises_is_a_failure_and_halt_is_not() -> None:
         values(Rated(halt), "a")
 
 
+def test_a_call_that_is_cancelled_is_no_crash() -> None:
+    def lost(conversation: Conversation) -> float:
+        raise asyncio.CancelledError
+
+    assert values(Rated(lost), "a", "b") == ["cancelled", "cancelled"]
+
+
+def test_a_model_that_is_late_by_itself_has_not_met_the_deadline() -> None:
+    def late(conversation: Conversation) -> float:
+        raise TimeoutError("its own")
+
+    (score,) = scores(Rated(late), "a", deadline=60.0)
+    assert score.failure is not None
+    assert (score.failure.kind, "its own" in score.failure.detail) == ("timeout", True)
+
+
 def test_a_deadline_ends_the_waiting() -> None:
     class Slow(Rated):
         async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
@@ -253,6 +269,13 @@ def test_a_critique_that_fails_fails_its_rollout_alone() -> None:
     rm = Rated(length)
     assert values(rm, "12", "13", critic=Scripted(write), critique=CRITIQUE) == [52.0, "timeout"]
     assert len(rm.calls[0]) == 1
+
+
+def test_a_critique_that_is_cancelled_is_no_crash() -> None:
+    def write(question: Question) -> str | BaseException:
+        return asyncio.CancelledError() if "\n13\n" in question.prompt[0].content else "Fine."
+
+    assert values(Rated(length), "12", "13", critic=Scripted(write), critique=CRITIQUE) == [52.0, "cancelled"]
 
 
 def test_an_empty_critique_is_asked_for_again() -> None:

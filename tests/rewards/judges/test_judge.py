@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.asking import Question
+from rewardsmith.asking import CannotAnswer, Question
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.judge import Judge
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.protocol import CannotScore, Halt, scores_of
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
 
 HOOKS = "tests.rewards.judges.hooks"
+OWN = {"prompt": "{{response}}"}
+STARS = {"postprocess": f"{HOOKS}:stars"}
+STARS_AND_BOUNDS = {**STARS, "prompt": "{{response}}, from {{lowest}} to {{highest}}"}
 
 
 def prompt_of(question: Question) -> list[tuple[str, str]]:
@@ -112,11 +115,59 @@ def test_a_column_that_cannot_be_used(column: object, message: str) -> None:
         ({"postprocess": "pathlib:Path"}, "is no function"),
         ({"lowest": 5.0, "highest": 5.0}, "highest = 5 must be above lowest = 5"),
         ({"lowest": -1.0}, "knows no negative numbers"),
+        ({"highest": 1e6}, "highest = 1000000 is more"),
+        # what the built-in prompt does not ask for
+        ({"read": "boolean"}, 'asks for a line `Score: X`: read = "boolean" needs a template of your own'),
+        ({"read": "number"}, 'read = "number" needs a template'),
+        ({"read": "json", "template": "judge"}, 'read = "json" needs a template'),
+        ({"marker": "Rating"}, 'marker = "Rating" needs a template'),
+        # what would do nothing
+        ({**OWN, "read": "number", "marker": "Score"}, 'marker = "Score" does nothing beside read = "number"'),
+        ({**OWN, "key": "score"}, 'key = "score" does nothing beside read = "score"'),
+        ({**OWN, "read": "boolean", "highest": 10.0}, 'highest = 10.0 does nothing beside read = "boolean"'),
+        ({**OWN, "read": "boolean", "lowest": 0.0}, 'lowest = 0.0 does nothing beside read = "boolean"'),
+        ({**OWN, "read": "boolean", "scale": True}, 'scale = true does nothing beside read = "boolean"'),
+        ({**OWN, **STARS, "lowest": 1.0}, "lowest = 1.0 does nothing beside postprocess"),
+        ({**STARS, "scale": False}, "scale = false does nothing beside postprocess"),
+        ({**STARS, "read": "score"}, 'read = "score" does nothing beside postprocess'),
+        ({"preprocess": f"{HOOKS}:messages", "longest": 100_000}, "longest = 100000 does nothing beside preprocess"),
+        ({"preprocess": f"{HOOKS}:messages", "quoting": "fence"}, 'quoting = "fence" does nothing beside preprocess'),
+        ({"extract": ["boxed"]}, "does nothing beside a prompt that does not have {{answer}}"),
     ],
 )
 def test_settings_that_cannot_be_used(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message.replace("{", r"\{").replace("}", r"\}")):
         make(Judge, **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"marker": "score"},
+        {**STARS_AND_BOUNDS, "lowest": -1.0, "highest": 1.0},
+        {"prompt": "{{response}}: yes, or below {{highest}}?", "read": "boolean", "highest": 5.0},
+        {"template": "verifier", "read": "boolean"},
+        {"prompt": "{{answer}}", "extract": ["boxed"]},
+    ],
+)
+def test_settings_that_belong_together(settings: dict[str, object]) -> None:
+    make(Judge, **settings)
+
+
+def test_bounds_are_shown_without_an_exponent() -> None:
+    _, model = judge(Judge, ["Score: 1"], group("42"), lowest=0.00001, highest=123456.75)
+    assert "from 0.00001 to 123456.75, where" in model.seen[0]
+
+
+def test_equal_prompts_are_asked_once() -> None:
+    texts = [f"<think>{i}</think>So \\boxed{{{4 + i // 6}}}." for i in range(8)]
+    scores, model = judge(
+        Judge, lambda q: f"Score: {q.prompt[0].content}", group(*texts), prompt="{{answer}}", quoting="verbatim"
+    )
+    assert outcomes(scores) == pytest.approx([0.4] * 6 + [0.5] * 2)
+    assert model.seen == ["4", "5"]
+    _, model = judge(Judge, lambda q: "Score: 5", group("a", "b", "c"), preprocess=f"{HOOKS}:no_role")
+    assert model.seen == ["ask"]
 
 
 # ---- the answer ------------------------------------------------------------------------------------------------------
@@ -150,7 +201,7 @@ def test_settings_that_cannot_be_used(settings: dict[str, object], message: str)
     ],
 )
 def test_how_the_answer_is_read(settings: dict[str, object], said: str, value: float | str) -> None:
-    scores, _ = judge(Judge, [said], group("42"), asking={"tries": 1}, **settings)
+    scores, _ = judge(Judge, [said], group("42"), asking={"tries": 1}, **OWN, **settings)
     assert outcomes(scores) == [value if isinstance(value, str) else pytest.approx(value)]
 
 
@@ -168,6 +219,42 @@ def test_preprocess() -> None:
     ]
     assert "preprocess has no prompt for this rollout" in str(scores[3].failure)
     assert "preprocess returned a int as a prompt" in str(scores[4].failure)
+
+
+@pytest.mark.parametrize(
+    ("hook", "why"), [("no_role", "prompt that is none: ValueError: Message.role"), ("no_unicode", "Message.content")]
+)
+def test_a_prompt_that_cannot_be_made_fails_alone(hook: str, why: str) -> None:
+    scores, _ = judge(Judge, ["Score: 5"], group("a", "b"), preprocess=f"{HOOKS}:{hook}")
+    assert outcomes(scores) == ["crashed", 0.5]
+    assert why in str(scores[0].failure)
+
+
+def test_hooks_that_do_not_end() -> None:
+    soon = {"asking": {"deadline": 0.05}}
+    scores, _ = judge(Judge, ["*", "*"], group("a", "b"), postprocess=f"{HOOKS}:hanging", **soon)
+    assert outcomes(scores) == ["timeout", "timeout"]
+    with pytest.raises(CannotAnswer, match=r"preprocess was not done within 0\.05 s") as caught:
+        judge(Judge, [], group("a", "b"), preprocess=f"{HOOKS}:hanging_messages", **soon)
+    assert caught.value.kind == "timeout"
+
+
+def test_a_hook_that_leaves_fails_its_rollout() -> None:
+    scores, _ = judge(Judge, ["*"], group("a"), postprocess=f"{HOOKS}:leaving")
+    assert outcomes(scores) == ["crashed"]
+    assert "SystemExit: the score is * (hooks.py:" in str(scores[0].failure)
+
+
+def test_a_hook_that_is_cancelled_fails_its_rollout() -> None:
+    scores, _ = judge(Judge, ["*"], group("a"), postprocess=f"{HOOKS}:cancelled")
+    assert outcomes(scores) == ["cancelled"]
+
+
+def test_a_hook_may_halt_the_run() -> None:
+    reward, model = connected(Judge, ["*", "*"], postprocess=f"{HOOKS}:halting")
+    with pytest.raises(Halt, match="not the one that was meant"):
+        asyncio.run(scores_of(reward, group("a", "b")))
+    assert len(model.asked) <= 2  # nobody is asked again
 
 
 def test_an_async_preprocess() -> None:

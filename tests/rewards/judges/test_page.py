@@ -1,39 +1,77 @@
-"""What docs/judges.md shows can be used: its recipes and its hooks."""
+"""What the pages about judges show can be used: their recipes and hooks."""
 
 import asyncio
 import doctest
 import re
+import shutil
+import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from rewardsmith.components import settings_of
+from rewardsmith.engines import MODELS
+from rewardsmith.rewards import make_reward
+from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings
 from rewardsmith.rewards.judges.hooks import prompts_by, value_by
 from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
+from rewardsmith.rewards.judges.ranking import Ranking
 from rewardsmith.rewards.judges.rubric import Rubric
+from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.text import grades, verdicts
 from rewardsmith.text.reading import Unreadable
 from tests.rewards.judges.asked import group
 
-PAGE = (Path(__file__).parents[3] / "docs" / "judges.md").read_text(encoding="utf-8")
-KINDS = {"rubric": Rubric, "verifier": Verifier, "judge": Judge, "plugin": Plugin}
+ROOT = Path(__file__).parents[3]
+PAGES = {
+    name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("judges", "ranking", "scalar_models")
+}
+PAGE = PAGES["judges"]
+SETTINGS = {
+    "judges": (Rubric, Verifier, Judge, Plugin),
+    "ranking": (Ranking, Pairwise),
+    "scalar_models": (Classifier, CritiqueSettings, Similarity),
+}
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.S | re.M)
+def blocks(language: str, page: str = PAGE) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.S | re.M)
 
 
-@pytest.mark.parametrize("block", blocks("toml"))
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hooks and the plug-in that the pages name."""
+    (block,) = blocks("python")
+    hooks = ModuleType("my_hooks")
+    exec(compile(block, "judges.md", "exec"), vars(hooks))
+    monkeypatch.setitem(sys.modules, "my_hooks", hooks)
+    (tmp_path / "plugins").mkdir()
+    shutil.copy(Path(__file__).parent / "plugins" / "flags.py", tmp_path / "plugins" / "rider_reward.py")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("block", [block for page in PAGES.values() for block in blocks("toml", page)])
+@pytest.mark.usefixtures("files")
 def test_recipes(block: str) -> None:
-    table = tomllib.loads(block)["reward"]
-    kind = KINDS[table.pop("type")]
-    checked = settings_of(kind).model_validate(table)
-    if not any("my_hooks" in str(value) or "plugins/" in str(value) for value in table.values()):
-        kind(**{name: getattr(checked, name) for name in type(checked).model_fields})
+    table = tomllib.loads(block)
+    assert set(table) <= {"reward", "models"}
+    make_reward(table["reward"])
+    for model in table.get("models", {}).values():
+        MODELS[model.pop("type", "embedded")].model_validate(model)
+
+
+def test_every_page_has_recipes() -> None:
+    assert {name: len(blocks("toml", page)) for name, page in PAGES.items()} == {
+        "judges": 6,
+        "ranking": 2,
+        "scalar_models": 4,
+    }
 
 
 def test_hooks() -> None:
@@ -49,9 +87,10 @@ def test_hooks() -> None:
 
 
 def test_every_setting_is_named() -> None:
-    for kind in KINDS.values():
-        for name in settings_of(kind).model_fields:
-            assert f"`{name}" in PAGE or f"\n{name} = " in PAGE, (kind.__name__, name)
+    for name, kinds in SETTINGS.items():
+        for kind in kinds:
+            for setting in settings_of(kind).model_fields:
+                assert f"`{setting}" in PAGES[name] or f"\n{setting} = " in PAGES[name], (kind.__name__, setting)
 
 
 def test_examples_in_docstrings() -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from rewardsmith.algorithms.bradley_terry import bradley_terry, chances
 from rewardsmith.asking import CannotAnswer, Question
 from rewardsmith.components import settings_of
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges import pairwise
 from rewardsmith.rewards.judges.asking import AskingSettings
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.protocol import Halt
@@ -115,11 +117,42 @@ def test_invalid_and_lone_answers_get_what_is_stated() -> None:
     model = Scripted([])
     assert values(model, group("x", "x", "")) == [0.5, 0.5, -0.5]
     assert values(model, group("x", ""), lone=0.2, invalid_reward=-2.0) == [0.2, -2.0]
+    assert values(model, group("x", ""), invalid_reward=0.0) == [0.5, 0.0]
     assert values(judge(), group("3", "", "9")) == [0.0, -0.5, 1.0]
     found = scores(model, group("x", ""))
     assert [s.parts["contradicted"].failure.kind for s in found] == ["skipped"] * 2
     with pytest.raises(UserError, match="must be worth less"):
-        Pairwise(model="judge", lone=0.1, invalid_reward=0.1)
+        Pairwise(model="judge", lone=-0.1, invalid_reward=-0.1)
+    with pytest.raises(UserError, match=r"invalid_reward is 0\.1, and the worst valid answer is worth 0"):
+        Pairwise(model="judge", invalid_reward=0.1)
+    Pairwise(model="judge", turn_into="bradley-terry", unit=False, lone=5.0, invalid_reward=4.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"opponents": 4}, 'opponents = 4 does nothing beside pairs = "all"'),
+        ({"pairs": "all", "opponents": 4}, 'opponents = 4 does nothing beside pairs = "all"'),
+        ({"prior": 0.1}, 'prior = 0.1 does nothing beside turn_into = "wins"'),
+        ({"unit": True}, 'unit = true does nothing beside turn_into = "wins"'),
+        ({"against": "reference", "pairs": "all"}, 'pairs = "all" does nothing beside against = "reference"'),
+        ({"against": "reference", "opponents": 2}, 'opponents = 2 does nothing beside against = "reference"'),
+        ({"against": "reference", "lone": 0.5}, 'lone = 0.5 does nothing beside against = "reference"'),
+        ({"reference": "solution"}, "reference = .* does nothing beside template = 'pairwise', which has no"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Pairwise(model="judge", **wrong)
+
+
+def test_criteria_must_be_shown(tmp_path: Path) -> None:
+    own = tmp_path / "mine.txt"
+    own.write_text("{{first}} or {{second}}?", encoding="utf-8")
+    Pairwise(model="judge", template=str(own))
+    with pytest.raises(UserError, match=r'criteria = "be brief" does nothing beside template = .*, which has no'):
+        Pairwise(model="judge", template=str(own), criteria="be brief")
+    Pairwise(model="judge", against="reference", reference="solution")
 
 
 # --- Bradley-Terry
@@ -205,6 +238,59 @@ def test_who_is_connected_with_nobody_else_fails() -> None:
         found = values(judge(some), group(*"12345"), turn_into=turn_into)
         assert found[:2] == ["unparsable"] * 2
         assert found[2] < found[3] < found[4]
+
+
+SPLITS = ["12|34|56", "12|34", "1|2|34|56", "123|456", "12|345", "13|24|56", "1|2|3|4|5|6", "123456"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.permutations("123456"),
+    st.sampled_from(SPLITS),
+    st.sampled_from([{}, {"turn_into": "bradley-terry"}, {"pairs": "ring"}, {"pairs": "random"}]),
+)
+def test_the_order_of_the_rollouts_changes_nothing(texts: list[str], split: str, how: dict[str, object]) -> None:
+    """Also where failures leave several sets as large: which of them is kept must not depend on who came first."""
+
+    def some(first: str, second: str) -> str:
+        together = any(first in part and second in part for part in split.split("|"))
+        return larger(first, second) if together else f"hard to say: {first} or {second}"
+
+    def all_of(order: Sequence[str]) -> dict[str, Score]:
+        return dict(zip(order, scores(judge(some), group(*order), **how), strict=True))
+
+    assert all_of(texts) == all_of("123456")
+
+
+def test_a_call_that_is_cancelled_concerns_only_its_pair() -> None:
+    def some(question: Question) -> str | BaseException:
+        return asyncio.CancelledError() if "3" in shown(question) else f"Verdict: {larger(*shown(question))}"
+
+    assert values(Scripted(some), group("3", "9", "5")) == ["cancelled", 1.0, 0.0]
+
+
+def test_a_run_that_stops_cancels_what_is_asked() -> None:
+    async def never(question: Question) -> str:
+        await asyncio.sleep(3600)
+        return ""
+
+    async def main() -> None:
+        reward = Pairwise(model="judge")
+        reward.connect({"judge": Scripted(never)}.__getitem__)
+        task = asyncio.create_task(reward.score(group("3", "9")))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+def test_each_answer_is_quoted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    quoted: list[str] = []
+    monkeypatch.setattr(pairwise, "quote", lambda text: quoted.append(text) or quote(text))
+    values(judge(), group(*"123456"))
+    assert sorted(quoted) == list("123456")
 
 
 @pytest.mark.parametrize(

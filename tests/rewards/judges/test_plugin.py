@@ -55,6 +55,16 @@ def test_digits(said: str, value: float) -> None:
     assert model.asked[0].prompt == "How much is 6 · 7?\n42"  # without a column, the question
 
 
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_plug_in_that_leaves_for_one_text_fails_it_alone(tmp_path: Path, where: str) -> None:
+    before = "[exit(7) for x in s if 'bad' in x]; return s" if where == "before" else "return s"
+    after = "[exit(7) for x in r if 'bad' in x]; return [1.0] * len(r)" if where == "after" else "return [1.0] * len(r)"
+    file = written(tmp_path, before, after)
+    scores, _ = judge(Plugin, lambda q: str(q.prompt), group("good", "bad", "fair"), file=file)
+    assert outcomes(scores) == [1.0, "crashed", 1.0]
+    assert "SystemExit: 7" in str(scores[1].failure)
+
+
 def test_a_text_that_the_plug_in_cannot_take_fails_alone() -> None:
     texts = ['{"Response": "a"}', "no braces", '{"Response": "b"}', '{"Other": 1}']
     scores, model = judge(Plugin, lambda q: '{"clear": 1}', group(*texts, rm_prompt="{response}"), file=FLAGS)

@@ -1,56 +1,22 @@
 """The ranking judge: one call for a group, and everything that may go wrong with it."""
 
 import asyncio
-import re
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
+from rewardsmith import Message, Prompt, Rollout, RolloutGroup
 from rewardsmith.asking import CannotAnswer, Question
 from rewardsmith.components import settings_of
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges import ranking
 from rewardsmith.rewards.judges.ranking import OverlongSettings, Ranking, RankingAsking
-from rewardsmith.rewards.judges.rounds import Design, Seen
 from rewardsmith.rewards.protocol import Halt
-from rewardsmith.rewards.protocol import score as scored
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import show_candidates, write_ranking
+from tests.rewards.judges.ranked import PROMPT, by_number, group, scores, shown, values
 from tests.rewards.models import Scripted, text_of
-
-PROMPT = Prompt("p", [Message("user", "Which?")], answer="ref", info={"src_lang": "de", "trg_lang": "en"})
-BLOCK = re.compile(r"^Candidate ([A-Z]):\n(`{3,})\n(.*?)\n\2$", re.MULTILINE | re.DOTALL)
-
-
-def group(*texts: str, tokens: int | None = None) -> RolloutGroup:
-    return RolloutGroup(PROMPT, [Rollout(text, [1] * (len(text) if tokens is None else tokens)) for text in texts])
-
-
-def shown(question: Question) -> list[str]:
-    """Return the candidates that a question shows, in its order."""
-    return [text for _, _, text in BLOCK.findall(text_of(question))]
-
-
-def by_number(question: Question, grade: Callable[[int, str], float] | None = None, output: str = "both") -> str:
-    """Answer as a judge would who reads the quality of a candidate from its first number."""
-    texts = shown(question)
-    scores = {
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[place]: grade(place, text) if grade else float(re.search(r"\d+", text)[0])
-        for place, text in enumerate(texts)
-    }
-    return write_ranking(scores, "I compared them.", output)
-
-
-def scores(judge: Scripted, rollouts: RolloutGroup, **settings: object) -> tuple[Score, ...]:
-    reward = Ranking(model="judge", **settings)
-    reward.connect({"judge": judge}.__getitem__)
-    return tuple(asyncio.run(scored(reward, rollouts)).scores)
-
-
-def values(judge: Scripted, rollouts: RolloutGroup, **settings: object) -> list[float | str]:
-    return [s.value if s.failure is None else s.failure.kind for s in scores(judge, rollouts, **settings)]
 
 
 def test_one_call_ranks_the_group() -> None:
@@ -74,6 +40,23 @@ def test_what_the_judge_writes_is_a_setting(output: str, expected: list[float]) 
     judge = Scripted(lambda question: by_number(question, output=output))
     assert values(judge, group("3", "8", "the 3"), output=output) == expected
     assert ("### Scores:" in judge.seen[0]) == (output == "both")
+
+
+@pytest.mark.parametrize("output", ["both", "scores"])
+@pytest.mark.parametrize(
+    "bounds",
+    [{}, {"lowest": 1.0, "highest": 5.0}, {"highest": 1.0}, {"lowest": -3.0, "highest": -1.0, "decimals": True}],
+)
+def test_the_form_that_the_prompt_shows_can_be_read(bounds: dict[str, object], output: str) -> None:
+    """A judge who copies the example, with letters in place of X, Y and Z, is within the range."""
+
+    def script(question: Question) -> str:
+        form = "\n".join(text_of(question).splitlines()[-7 if output == "both" else -1 :])
+        return "So.\n\n" + form.replace("X", "A").replace("Y", "B").replace("Z", "C")
+
+    found = values(Scripted(script), group("3", "8", "5"), output=output, **bounds)
+    assert len(set(found)) == 2
+    assert all(isinstance(value, float) and 0 <= value <= 1 for value in found)
 
 
 def test_scores_are_scaled_and_the_constants_are_not() -> None:
@@ -239,6 +222,13 @@ def test_the_order_of_the_rollouts_changes_nothing(texts: list[str], orders: int
     assert first.seen == second.seen
 
 
+def test_each_answer_is_quoted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    quoted: list[str] = []
+    monkeypatch.setattr(ranking, "quote", lambda text: quoted.append(text) or quote(text))
+    values(Scripted(by_number), group(*"3456"), orders=4)
+    assert sorted(quoted) == list("3456")
+
+
 def test_too_few_readable_orders_are_a_failure() -> None:
     def half(question: Question) -> str:
         return by_number(question) if shown(question)[0] == "3" else "hm"
@@ -252,123 +242,7 @@ def test_too_few_readable_orders_are_a_failure() -> None:
         Ranking(model="judge", orders=2, least_orders=3)
 
 
-# --- larger groups
-
-
-def relative(question: Question) -> str:
-    """A judge who knows no absolute scale: its worst candidate gets a 1, and differences are right."""
-    worst = min(int(text) for text in shown(question))
-    return by_number(question, lambda place, text: int(text) - worst + 1)
-
-
-def test_subgroups_are_joined_by_the_candidates_that_they_share() -> None:
-    numbers = [11, 13, 12, 15, 14, 16, 11, 17]
-    for overlap in (1, 2):
-        judge = Scripted(relative)
-        found = values(judge, group(*map(str, numbers)), most=4, overlap=overlap, normalise="none")
-        assert all(len(shown(question)) == 4 for question in judge.asked)
-        assert len(judge.asked) == -(-7 // (4 - overlap)) == judge.most
-        # every call has a level of its own, and yet all differences are right
-        assert [v - found[0] for v in found] == pytest.approx([n - 11 for n in numbers])
-
-
-def test_ranked_subgroups_become_one_order() -> None:
-    judge = Scripted(lambda question: by_number(question, output="ranking"))
-    numbers = [1, 3, 2, 5, 4, 6]
-    found = values(judge, group(*map(str, numbers)), most=4, output="ranking", overlap=3)
-    assert len(judge.asked) == 6
-    assert found == [0.0, 0.4, 0.2, 0.8, 0.6, 1.0]
-
-
-def test_a_subgroup_that_failed_takes_only_those_with_it_whom_nobody_else_has_seen() -> None:
-    texts = [str(i) for i in range(10)]
-    asked = Scripted(by_number)
-    values(asked, group(*texts), most=4, overlap=1)
-    windows = [set(shown(question)) for question in asked.asked]
-    assert len(windows) == 4
-    lost = windows[1] - windows[0] - windows[2]
-    assert lost
-
-    def some(question: Question) -> str:
-        return "hm" if set(shown(question)) == windows[1] else by_number(question)
-
-    found = values(Scripted(some), group(*texts), most=4, overlap=1)
-    assert {text for text, value in zip(texts, found, strict=True) if value == "unparsable"} == lost
-    assert [v for v in found if v != "unparsable"] == pytest.approx([int(t) / 10 for t in texts if t not in lost])
-
-
-def test_of_parts_that_nothing_connects_the_largest_is_kept() -> None:
-    texts = [str(i) for i in range(10)]
-    asked = Scripted(by_number)
-    values(asked, group(*texts), most=4, overlap=1)
-    windows = [set(shown(question)) for question in asked.asked]
-
-    def some(question: Question) -> str:
-        return by_number(question) if set(shown(question)) == windows[0] else "hm"
-
-    found = values(Scripted(some), group(*texts), most=4, overlap=1)
-    assert {text for text, value in zip(texts, found, strict=True) if value != "unparsable"} == windows[0]
-    assert values(Scripted(lambda question: "hm"), group(*texts), most=4) == ["unparsable"] * 10
-
-
-def test_joined_scores_stay_in_range() -> None:
-    # subgroups that contradict each other wildly
-    judge = Scripted(lambda question: by_number(question, lambda place, text: 10 * (place % 2)))
-    found = values(judge, group(*map(str, range(9))), most=3)
-    assert all(0 <= v <= 1 for v in found)
-
-
-@pytest.mark.parametrize(("width", "shown_width"), [(0.5, 0.5), (1.0, 1.0), (1.6, 1.0)])
-def test_joined_shares_are_moved_back_into_range_and_keep_their_order(width: float, shown_width: float) -> None:
-    true = [width * i / 5 for i in range(6)]
-
-    async def ask(order: tuple[int, ...]) -> Seen:
-        return Seen(order, {i: true[i] - min(true[j] for j in order) for i in order})
-
-    outcome = asyncio.run(Design(most=4, overlap=2).judge(ask, range(6)))
-    found = [outcome.shares[i] for i in range(6)]
-    assert [share - found[0] for share in found] == pytest.approx([shown_width * i / 5 for i in range(6)])
-    assert min(found) >= 0
-    assert max(found) <= 1
-
-
-def test_a_tournament_ends_with_the_best_on_top() -> None:
-    numbers = [7, 1, 9, 3, 5, 0, 8, 2, 6, 4]
-    judge = Scripted(by_number)
-    found = dict(zip(numbers, values(judge, group(*map(str, numbers)), most=4, larger="tournament"), strict=True))
-    assert max(map(len, map(shown, judge.asked))) <= 4
-    best = sorted(found, key=found.get)
-    assert best[-1] == 9
-    assert all(0 <= v <= 1 for v in found.values())
-    # (rounds survived + share in the last heat) / rounds: of two who met, the better has more
-    for question in judge.asked:
-        met = [int(text) for text in shown(question)]
-        assert sorted(met) == sorted(met, key=found.get)
-    rounds = 3  # 10 -> 3 heats -> 6 -> 2 heats -> 4 -> the last
-    assert len(judge.asked) == 3 + 2 + 1
-    assert found[9] == pytest.approx((rounds - 1 + 0.9) / rounds)
-    assert found[0] == pytest.approx(0)
-
-
-@pytest.mark.parametrize("n", range(3, 14))
-def test_a_tournament_of_pairs_ends_whatever_the_number(n: int) -> None:
-    judge = Scripted(lambda question: by_number(question, lambda place, text: 5))  # all are equal
-    found = values(judge, group(*map(str, range(n))), most=2, larger="tournament")
-    assert all(0 <= v <= 1 for v in found)
-    assert len(judge.asked) == n - 1
-
-
-def test_a_heat_that_failed_takes_its_members_with_it() -> None:
-    texts = [str(i) for i in range(8)]
-    first = Scripted(by_number)
-    values(first, group(*texts), most=4, larger="tournament")
-    broken = set(shown(first.asked[0]))
-    judge = Scripted(lambda question: "hm" if set(shown(question)) == broken else by_number(question))
-    found = values(judge, group(*texts), most=4, larger="tournament")
-    assert {text for text, v in zip(texts, found, strict=True) if v == "unparsable"} == broken
-    rest = [v for v in found if v != "unparsable"]
-    assert rest == sorted(rest)
-    assert values(Scripted(lambda q: "hm"), group(*texts), most=4, larger="tournament") == ["unparsable"] * 8
+# --- settings
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
@@ -377,10 +251,15 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         ({"lowest": 10.0}, "range of scores is empty"),
         ({"highest": 0.5}, "must be integers"),
         ({"template": "rankin"}, "ranking"),
+        ({"larger": "tournament", "overlap": 2}, 'overlap = 2 does nothing beside larger = "tournament"'),
+        ({"reference": "solution"}, "reference = .* does nothing beside template = 'ranking', which has no"),
+        ({"invalid_reward": 0.45, "lone": 0.5}, "the worst valid answer is worth 0: an invalid one must not be"),
+        ({"normalise": "none", "lowest": 2.0, "invalid_reward": 3.0}, "the worst valid answer is worth 2"),
     ):
         with pytest.raises(UserError, match=message):
             Ranking(model="judge", **wrong)
     Ranking(model="judge", highest=0.5, decimals=True)
+    Ranking(model="judge", invalid_reward=0.0)
     fields = settings_of(Ranking).model_fields
     assert all(field.description for field in fields.values())
     assert settings_of(Ranking).model_validate({"model": "judge", "orders": 2, "asking": {"tries": 1}}).orders == 2
@@ -398,9 +277,11 @@ def test_translations_are_shown_with_their_languages(tmp_path) -> None:
         "=== system ===\nBe fair.\n=== user ===\n{{reference}}\n{{candidates}}\n{{format}}", encoding="utf-8"
     )
     judge = Scripted(by_number)
-    assert values(judge, group("3", "8"), template=str(own), criteria="x") == [0.3, 0.8]
+    assert values(judge, group("3", "8"), template=str(own)) == [0.3, 0.8]
     assert [message.role for message in judge.asked[0].prompt] == ["system", "user"]
     assert "```\nref\n```" in judge.seen[0]
+    with pytest.raises(UserError, match=r'criteria = "x" does nothing beside template = .*, which has no'):
+        Ranking(model="judge", template=str(own), criteria="x")
     own.write_text("{{question}}", encoding="utf-8")
     with pytest.raises(UserError, match="candidates"):
         Ranking(model="judge", template=str(own))

@@ -40,6 +40,22 @@ def test_one_call_for_a_list_counts_its_points() -> None:
     assert "points in all: 4" in model.seen[0]
 
 
+@pytest.mark.parametrize("calls", ["whole", "each"])
+@pytest.mark.parametrize("points", [(1.0, 2.0), (4000.0, 6000.0), (0.1, 0.2), (1 / 3, 1 / 3), (1234.5, 0.000001)])
+def test_what_the_prompt_asks_for_can_be_read(calls: str, points: tuple[float, ...]) -> None:
+    """A judge that gives all points, in the very form that the prompt shows, is believed."""
+    criteria = [{"text": "a", "points": points[0]}, {"text": "b", "points": points[1]}]
+
+    def script(question: Question) -> str:
+        form = text_of(question).splitlines()[-1]
+        return form.replace("X", form.partition("/")[2])
+
+    scores, model = judge(Rubric, script, group("42"), criteria=criteria, calls=calls)
+    assert outcomes(scores) == [pytest.approx(1.0)]
+    assert "e+" not in "".join(model.seen)
+    assert "e-" not in "".join(seen.splitlines()[-1] for seen in model.seen)
+
+
 def by_criterion(question: Question) -> str:
     return "Total Score: 2/3" if "The product is right." in text_of(question) else "Total Score: 0"
 
@@ -86,6 +102,15 @@ def test_one_criterion_without_a_verdict_fails_the_rollout_and_keeps_the_others(
     assert list(scores[0].parts) == list(scores[1].parts) == ["c1", "short"]
 
 
+def test_one_criterion_that_is_cancelled() -> None:
+    def script(question: Question) -> str | BaseException:
+        return asyncio.CancelledError() if "It is short." in text_of(question) else "Total Score: 3"
+
+    scores, _ = judge(Rubric, script, group("42"), criteria=LIST, calls="each")
+    assert outcomes(scores) == ["cancelled"]
+    assert outcomes(list(scores[0].parts.values())) == [1.0, "cancelled"]
+
+
 # ---- where the criteria come from ------------------------------------------------------------------------------------
 
 
@@ -128,7 +153,8 @@ def test_criteria_of_a_prompt_have_no_parts() -> None:
         (["a", {"text": "b", "points": "2"}], {}, "entry 2 of 'criteria' of the prompt 'p1' has no number of points"),
         (["a", {"text": "b", "points": True}], {}, "no number of points"),
         ([{"text": "b", "points": 0}], {}, "an entry of 0 points"),
-        ([{"text": "b", "points": 1e9}], {}, "more than a million"),
+        ([{"text": "b", "points": 1e-9}], {}, "an entry of 0 points"),
+        ([{"text": "b", "points": 6000}, {"text": "c", "points": 6000}], {}, "more than 10,000 points in all"),
         ([{"text": "b", "points": -1}], {}, "nothing that earns points"),
         (["a", {"text": "b", "points": -1}], {}, 'negative points: these need calls = "each" and mark = "met"'),
         (["a", {"text": "b", "points": -1}], {"calls": "each"}, "negative points"),
@@ -154,6 +180,14 @@ def test_criteria_that_cannot_be_used(found: object, settings: dict[str, object]
         ({"criteria": [{"text": "a", "name": "x"}, {"text": "b", "name": "x"}]}, "two called 'x'"),
         ({"criteria": [{"text": "a", "points": -1.0}, {"text": "b"}]}, "negative points"),
         ({"criteria": [{"text": "a", "points": 0.0}]}, "0 points"),
+        ({"criteria": LIST, "total": 10.0}, "total = 10.0 does nothing beside a list of criteria"),
+        ({"calls": "each", "total": 10.0}, 'total = 10.0 does nothing beside calls = "each"'),
+        ({"criteria": TEXT, "field": "criteria"}, 'field = "criteria" does nothing beside criteria'),
+        (
+            {"criteria": LIST, "calls": "each", "mark": "met", "above": "refuse"},
+            'above = "refuse" does nothing beside mark = "met"',
+        ),
+        ({"show": "final", "extract": ["boxed"]}, r"extract = \('boxed',\) does nothing beside show = \"final\""),
         ({"template": "rubic"}, 'Did you mean "rubric"'),
         ({"template": "verifier"}, r"has {{reference}}|has no {{criteria}}"),
     ],
@@ -163,7 +197,17 @@ def test_settings_that_cannot_be_used(settings: dict[str, object], message: str)
         make(Rubric, **settings)
 
 
-@pytest.mark.parametrize("settings", [{"criteria": [{"points": 1.0}]}, {"total": 0.0}, {"calls": "some"}, {"tries": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"criteria": [{"points": 1.0}]},
+        {"total": 0.0},
+        {"total": 1e6},
+        {"above": "keep"},
+        {"calls": "some"},
+        {"tries": 2},
+    ],
+)
 def test_settings_that_a_recipe_refuses(settings: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         make(Rubric, **settings)

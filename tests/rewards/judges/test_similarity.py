@@ -304,7 +304,18 @@ def test_the_curve_is_a_setting() -> None:
     assert shaped == exponential(plain, **{**CURVE, "low": -1.0, "high": 1.0})
     assert shaped != plain
     with pytest.raises(UserError, match=r"low = 0.9, not below high = 0.85"):
-        Similarity(model="near", low=0.9)
+        Similarity(model="near", shape="exponential", low=0.9)
+
+
+@pytest.mark.parametrize("setting", CURVE)
+def test_a_curve_that_is_not_drawn_has_no_settings(setting: str) -> None:
+    with pytest.raises(UserError, match=f'{setting} = .* does nothing beside shape = "none"'):
+        Similarity(model="near", **{setting: CURVE[setting]})
+
+
+def test_ways_to_find_an_answer_that_is_not_looked_for() -> None:
+    with pytest.raises(UserError, match=r'extract = .* does nothing beside show = "final"'):
+        Similarity(model="near", extract=("boxed",))
 
 
 # ---- the documents ---------------------------------------------------------------------------------------------------

@@ -86,6 +86,12 @@ def test_a_server_that_is_gone_fails_one_rollout_alone() -> None:
     assert outcomes(scores) == [1.0, "timeout", 0.0]
 
 
+def test_ways_to_find_an_answer_that_is_not_looked_for() -> None:
+    with pytest.raises(UserError, match=r'extract = .* does nothing beside show = "response"'):
+        make(Verifier, show="response", extract=["boxed"])
+    make(Verifier, extract=["boxed"])
+
+
 def test_a_template_must_show_both() -> None:
     with pytest.raises(UserError, match="template rubric has"):
         make(Verifier, template="rubric")

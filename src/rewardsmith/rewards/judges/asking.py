@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar, cast
 
 from pydantic import Field
 
 from rewardsmith.asking import Answer, Asked, CannotAnswer, Conversation, Models, Question, Unconnected
 from rewardsmith.components import Refers, Settings
+from rewardsmith.rewards.judges.together import settled
 from rewardsmith.rewards.protocol import failure_of
 from rewardsmith.text.quoting import shortened
 from rewardsmith.text.reading import Unreadable, after_thinking
@@ -38,6 +40,22 @@ class AskingSettings(Settings):
     warmer: float = Field(default=0.3, ge=0, description="added to the temperature after each such answer")
     warmest: float = Field(default=1.0, ge=0, description="the temperature does not grow beyond this")
     deadline: float = Field(default=120.0, gt=0, description="seconds for one verdict, all tries together")
+
+
+async def within(seconds: float, awaited: Awaitable[V], what: str) -> V:
+    """Wait for a coroutine of the user's, but not for ever.
+
+    Raises:
+        CannotAnswer: `timeout`; `what` is named. Whatever the coroutine itself raises passes.
+    """
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await awaited
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise CannotAnswer("timeout", f"{what} was not done within {seconds:g} s (asking.deadline)") from None
 
 
 Asking = Annotated[AskingSettings, Field(description="how the model is asked")]
@@ -91,7 +109,7 @@ class Asker:
         Args:
             prompt: what is asked.
             read: from an answer, without what the model thought before it, to a value; raises `Unreadable`. It may be
-                a coroutine function.
+                a coroutine function, which has as long as the whole verdict; that counts against further tries.
             sample: tells apart several verdicts on the same prompt.
 
         Raises:
@@ -114,11 +132,14 @@ class Asker:
             )
             answer = await self._model.ask(question)
             left -= answer.seconds
+            begun = time.monotonic()
             try:
                 value = read(_readable(answer))
-                return Verdict(await value if inspect.isawaitable(value) else value, _feedback(answer), asked)
+                late = within(asking.deadline, value, "reading the answer") if inspect.isawaitable(value) else None
+                return Verdict(cast("V", value) if late is None else await late, _feedback(answer), asked)
             except Unreadable as error:
                 why = _why(error, answer)
+            left -= time.monotonic() - begun
         raise CannotAnswer(why.kind, why.detail, attempts=asked)
 
 
@@ -154,24 +175,17 @@ async def judged(
     """Return one score per key, all judged at once and equal ones only once; what one raises is its own failure.
 
     Args:
-        keys: what is judged of each rollout: its text, or its number where equal texts may be judged differently.
+        keys: what is judged of each rollout: its text, or the prompt that is made of it.
         judge: scores one.
         parts: the names that a score which failed has too.
 
     Raises:
         Halt: one of them said so; the others are cancelled.
     """
-
-    async def one(key: K) -> Score:
-        try:
-            return await judge(key)
-        except Exception as error:  # noqa: BLE001 a hook of the user may raise anything
-            return failed_score(error, parts)
-
-    async with asyncio.TaskGroup() as group:
-        tasks = {key: group.create_task(one(key)) for key in dict.fromkeys(keys)}
-    lost = CannotAnswer("cancelled", "the question was taken back")
-    return tuple(failed_score(lost, parts) if tasks[key].cancelled() else tasks[key].result() for key in keys)
+    distinct = list(dict.fromkeys(keys))
+    found = dict(zip(distinct, await settled(judge, distinct), strict=True))
+    scores = {key: failed_score(one, parts) if isinstance(one, Exception) else one for key, one in found.items()}
+    return tuple(scores[key] for key in keys)
 
 
 __all__ = [
@@ -184,4 +198,5 @@ __all__ = [
     "Verdict",
     "failed_score",
     "judged",
+    "within",
 ]

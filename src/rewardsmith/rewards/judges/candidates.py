@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +12,15 @@ from pydantic import Field
 
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.asking import MAX_FEEDBACK, JudgeName
+from rewardsmith.rewards.judges.orders import drawn
+from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.translation import references_of
 from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.text.answers import boxed, final, stated, tagged, whole
 from rewardsmith.text.languages import language
 from rewardsmith.text.questions import question_of
-from rewardsmith.text.quoting import PLACEHOLDER, quote
+from rewardsmith.text.quoting import quote
 from rewardsmith.text.templates import Template
 from rewardsmith.types import Failure, Prompt, RolloutGroup, Score
 
@@ -93,7 +96,7 @@ class Candidates:
     """The answers of a group.
 
     Attributes:
-        texts: each distinct answer once, in the order in which they first occur.
+        texts: each distinct answer once, in an order drawn from the answers: that of the rollouts must not matter.
         of: for each rollout the index of its answer; None where it has none that is valid.
     """
 
@@ -113,12 +116,11 @@ def candidates_of(group: RolloutGroup, way: str, longest: int) -> Candidates:
         way: one of `WAYS`.
         longest: characters; longer answers are invalid.
     """
-    places: dict[str, int] = {}
-    of: list[int | None] = []
-    for rollout in group.rollouts:
-        text = WAYS[way](rollout.text)  # without white space around it
-        of.append(places.setdefault(text, len(places)) if text and len(text) <= longest else None)
-    return Candidates(tuple(places), tuple(of))
+    answers = [WAYS[way](rollout.text) for rollout in group.rollouts]  # without white space around them
+    valid = [text if text and len(text) <= longest else None for text in answers]
+    distinct = list(dict.fromkeys(text for text in valid if text is not None))
+    places = {distinct[i]: place for place, i in enumerate(drawn(group.prompt.id, distinct))}
+    return Candidates(tuple(places), tuple(None if text is None else places[text] for text in valid))
 
 
 def shown_of(prompt: Prompt, template: Template, *, reference: str, criteria: str) -> dict[str, str]:
@@ -141,8 +143,7 @@ def shown_of(prompt: Prompt, template: Template, *, reference: str, criteria: st
         "reference": lambda: "\n\n".join(map(quote, references_of(prompt, reference))),
         "criteria": lambda: f"\n\nAbove all, judge by this:\n{criteria.strip()}" if criteria.strip() else "",
     }
-    wanted = {place.group(1) for _, body in template.turns for place in PLACEHOLDER.finditer(body)}
-    return {name: show() for name, show in ways.items() if name in wanted}
+    return {name: show() for name, show in ways.items() if name in template.places}
 
 
 def _source_text(prompt: Prompt) -> str:
@@ -172,8 +173,28 @@ def without(names: Sequence[str], why: str) -> dict[str, Score]:
     return {name: Score(failure=Failure("skipped", why)) for name in names}
 
 
-def require_apart(invalid: float, lone: float) -> None:
-    """Raise a `UserError` unless an invalid answer is worth less than a lone valid one."""
+def require_shown(template: Template, *, criteria: str, reference: str | None = None) -> None:
+    """Raise a `UserError` if the template leaves out what the recipe sets for it.
+
+    Args:
+        template: of the prompt.
+        criteria: "" for none.
+        reference: where the reference is; None where it is used in any case.
+    """
+    lacks = f"template = {template.name!r}, which has no"
+    if "criteria" not in template.places:
+        require_unset(f"{lacks} {{{{criteria}}}}", criteria=criteria or None)
+    if "reference" not in template.places:
+        require_unset(f"{lacks} {{{{reference}}}}", reference=None if reference == "answer" else reference)
+
+
+def require_apart(invalid: float, lone: float, worst: float = math.inf) -> None:
+    """Raise a `UserError` unless an invalid answer is worth less than a lone valid one, and not more than the worst."""
+    if invalid > worst:
+        raise UserError(
+            f"invalid_reward is {invalid:g}, and the worst valid answer is worth {worst:g}: an invalid one must not be"
+            " worth more"
+        )
     if invalid >= lone:
         raise UserError(
             f"invalid_reward is {invalid:g} and lone {lone:g}: an invalid answer must be worth less than a lone valid"

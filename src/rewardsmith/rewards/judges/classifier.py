@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
@@ -14,7 +13,7 @@ from rewardsmith.checks import unicode
 from rewardsmith.components import Refers, Settings
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings, JudgeName, Verdict, failed_score
 from rewardsmith.rewards.judges.shown import LONGEST, Longest
-from rewardsmith.rewards.judges.together import together
+from rewardsmith.rewards.judges.together import settled, together
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.answers import final
 from rewardsmith.text.questions import question_of
@@ -98,7 +97,7 @@ class Classifier:
         answers = [self._answer(rollout.text) for rollout in group.rollouts]
         distinct = list(dict.fromkeys(answers))
         critiques = {} if self._critic is None else await self._critic.critiques(group.prompt, distinct)
-        scores = {answer: failed_score(why) for answer, why in critiques.items() if isinstance(why, BaseException)}
+        scores = {answer: failed_score(why) for answer, why in critiques.items() if isinstance(why, Exception)}
         written = {answer: found for answer, found in critiques.items() if isinstance(found, Verdict)}
         asked = [answer for answer in distinct if answer not in scores]
         conversations = [self._conversation(group.prompt, answer, written.get(answer)) for answer in asked]
@@ -120,10 +119,10 @@ class Classifier:
             return tuple(said)
         return (*said, *self._critic.told.render({"critique": harmless(unicode(critique.value))}))
 
-    def _score(self, number: float | BaseException, feedback: str) -> Score:
-        if not isinstance(number, BaseException) and not math.isfinite(number):
+    def _score(self, number: float | Exception, feedback: str) -> Score:
+        if not isinstance(number, Exception) and not math.isfinite(number):
             number = CannotAnswer("invalid", f"the model's number for the conversation is {number}")
-        if isinstance(number, BaseException):
+        if isinstance(number, Exception):
             return Score(failure=failed_score(number).failure, feedback=feedback)
         return Score(sigmoid(number) if self._activation == "sigmoid" else float(number), feedback=feedback)
 
@@ -147,14 +146,14 @@ class Critic:
         self.told = load_template(settings.told, known=("critique",), needed=("critique",))
         self.asker = Asker(settings.model, settings.asking)
 
-    async def critiques(self, prompt: Prompt, answers: Sequence[str]) -> Mapping[str, Verdict[str] | BaseException]:
+    async def critiques(self, prompt: Prompt, answers: Sequence[str]) -> Mapping[str, Verdict[str] | Exception]:
         """Return the critique of each answer, all written at once, or why there is none."""
         known = {"question": quote(question_of(prompt))}
         if "reference" in self._template.places:
             known["reference"] = quote("\n".join(truths(prompt)))
         questions = [self._template.render({**known, "response": quote(a, self._longest)}) for a in answers]
-        written = (self.asker.verdict(question, _not_empty) for question in questions)
-        return dict(zip(answers, await asyncio.gather(*written, return_exceptions=True), strict=True))
+        written = await settled(lambda question: self.asker.verdict(question, _not_empty), questions)
+        return dict(zip(answers, written, strict=True))
 
 
 def _not_empty(text: str) -> str:

@@ -10,12 +10,19 @@ from pydantic import Field
 
 from rewardsmith.components import Settings
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges.scale import plain
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.types import Prompt
 
 MOST = 200
 """Criteria of one prompt; in the mode of one call each they are so many calls for every rollout."""
+
+MOST_POINTS = 10_000
+"""In all, and for one: a judge writes the number out."""
+
+DECIMALS = 6
+"""Of points: those that a judge is shown are those that are counted."""
 
 
 class CriterionSettings(Settings):
@@ -47,7 +54,7 @@ class Criterion:
 
 def from_recipe(given: Sequence[CriterionSettings]) -> tuple[Criterion, ...]:
     """Return the criteria of a recipe, each with a name."""
-    made = tuple(Criterion(one.text, one.points, one.name or f"c{i}") for i, one in enumerate(given, 1))
+    made = tuple(_rounded(one.text, one.points, one.name or f"c{i}") for i, one in enumerate(given, 1))
     names = [criterion.name for criterion in made]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -87,26 +94,32 @@ def _entry(prompt: Prompt, field: str, number: int, entry: object) -> Criterion:
         raise CannotScore("invalid", f"entry {number} of {field!r} of the prompt {prompt.id!r} has no text")
     if isinstance(points, bool) or not isinstance(points, int | float) or not math.isfinite(points):
         raise CannotScore("invalid", f"entry {number} of {field!r} of the prompt {prompt.id!r} has no number of points")
-    return Criterion(text.strip(), float(points), f"c{number}")
+    return _rounded(text.strip(), float(points), f"c{number}")
+
+
+def _rounded(text: str, points: float, name: str) -> Criterion:
+    return Criterion(text, round(points, DECIMALS), name)
 
 
 def what_is_wrong(criteria: Sequence[Criterion]) -> str:
     """Return why these cannot be summed to a share; "" if they can."""
     if len(criteria) > MOST:
         return f"has {len(criteria)} entries: at most {MOST}"
-    if any(not abs(criterion.points) <= 1e6 or criterion.points == 0 for criterion in criteria):
-        return "has an entry of 0 points, or of more than a million"
+    if any(criterion.points == 0 for criterion in criteria):
+        return "has an entry of 0 points"
+    if sum(abs(criterion.points) for criterion in criteria) > MOST_POINTS:
+        return f"has more than {MOST_POINTS:,} points in all"
     return "" if any(criterion.points > 0 for criterion in criteria) else "has nothing that earns points"
 
 
 def total_of(criteria: Sequence[Criterion]) -> float:
     """Return the points that can be had."""
-    return sum(criterion.points for criterion in criteria if criterion.points > 0)
+    return round(sum(criterion.points for criterion in criteria if criterion.points > 0), DECIMALS)
 
 
 def listed(criteria: Sequence[Criterion]) -> str:
     """Return the criteria as a judge reads them: a numbered list with points."""
-    return "\n".join(f"{i}. (points: {c.points:g}) {c.text}" for i, c in enumerate(criteria, 1))
+    return "\n".join(f"{i}. (points: {plain(c.points)}) {c.text}" for i, c in enumerate(criteria, 1))
 
 
 __all__ = ["Criterion", "CriterionSettings", "from_recipe", "listed", "of_prompt", "total_of", "what_is_wrong"]

@@ -36,7 +36,7 @@ async def prompts_by(preprocess: Hook, group: RolloutGroup) -> list[Conversation
     if not isinstance(made, list | tuple) or len(made) != len(group.rollouts):
         count = f"{len(made)} prompts" if isinstance(made, list | tuple) else f"a {type(made).__name__}"
         raise TypeError(f"preprocess returned {count} for {len(group.rollouts)} rollouts: a list with one of each")
-    return [_conversation(one) for one in made]
+    return [_own(one) for one in made]
 
 
 def _conversation(made: object) -> Conversation | CannotScore:
@@ -50,6 +50,14 @@ def _conversation(made: object) -> Conversation | CannotScore:
             return tuple(messages)
     kind = type(made).__name__
     return CannotScore("crashed", f"preprocess returned a {kind} as a prompt: messages, text, or None")
+
+
+def _own(made: object) -> Conversation | CannotScore:
+    """Return one prompt of a hook; whatever is wrong with it is wrong with it alone."""
+    try:
+        return _conversation(made)
+    except Exception as error:  # noqa: BLE001 a role that is empty, text that is no Unicode, an odd class
+        return CannotScore("crashed", f"preprocess returned a prompt that is none: {type(error).__name__}: {error}")
 
 
 def _is_table(one: object) -> bool:
@@ -66,7 +74,7 @@ async def value_by(postprocess: Hook, text: str) -> tuple[float, str]:
     try:
         said = postprocess(text)
         said = await said if inspect.isawaitable(said) else said
-    except Unreadable:
+    except (Unreadable, UserError):  # both are kinds of ValueError; a Halt is a UserError
         raise
     except ValueError as error:
         raise Unreadable("refused by postprocess", str(error)) from error

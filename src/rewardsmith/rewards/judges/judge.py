@@ -10,10 +10,11 @@ from pydantic import Field
 
 from rewardsmith.asking import Conversation, Models
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, JudgeName, Verdict, judged
+from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, JudgeName, Verdict, judged, within
 from rewardsmith.rewards.judges.hooks import load_hook, prompts_by, value_by
-from rewardsmith.rewards.judges.scale import Read, Scale
+from rewardsmith.rewards.judges.scale import Read, Reading, plain
 from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Ways, placed, shown
+from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import extra, truths
 from rewardsmith.text.questions import question_of
@@ -53,28 +54,55 @@ class Judge:
         postprocess: Annotated[
             str | None, Field(min_length=1, description="module:function from the judge's text to a number")
         ] = None,
-        quoting: Quoting = "fence",
+        quoting: Annotated[
+            Quoting | None,
+            Field(description="foreign text in a fence, or verbatim, its role tokens broken; not set: fence"),
+        ] = None,
         extract: Ways = WAYS,
-        longest: Longest = LONGEST,
+        longest: Annotated[
+            Longest | None,
+            Field(description="characters of a response that are shown, without the middle; not set: 100,000"),
+        ] = None,
         read: Annotated[
-            Read, Field(description="Score: X, a last line that is a number, yes or no, or a field of a JSON object")
-        ] = "score",
-        marker: Annotated[str, Field(pattern=r"\S", description='what stands before the number of "score"')] = "Score",
-        key: Annotated[str, Field(min_length=1, description='of the number of "json"; dots reach deeper')] = "score",
-        lowest: Annotated[float, Field(description="the worst number; what is below is refused")] = 0.0,
-        highest: Annotated[float, Field(description="the best number; what is above is refused")] = 10.0,
-        scale: Annotated[bool, Field(description="map lowest to 0 and highest to 1; else the number is kept")] = True,
+            Read | None,
+            Field(description="Score: X, a number as last line, yes or no, or a field of JSON; not set: score"),
+        ] = None,
+        marker: Annotated[
+            str | None, Field(pattern=r"\S", description='what stands before the number of "score"; not set: Score')
+        ] = None,
+        key: Annotated[
+            str | None, Field(min_length=1, description='of the number of "json"; dots reach deeper; not set: score')
+        ] = None,
+        lowest: Annotated[float | None, Field(description="the worst number; below is refused; not set: 0")] = None,
+        highest: Annotated[float | None, Field(description="the best number; above is refused; not set: 10")] = None,
+        scale: Annotated[
+            bool | None, Field(description="map lowest to 0 and highest to 1, or keep the number; not set: true")
+        ] = None,
         asking: Asking = AS_USUAL,
     ) -> None:
         given = {"template": template, "prompt": prompt, "prompt_field": prompt_field, "preprocess": preprocess}
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
             raise UserError(f"{' and '.join(named)} are given: a judge has one prompt")
-        self._scale = Scale(read, marker, key, lowest, highest, scale)
-        self._field, self._ways, self._longest, self._quoting = prompt_field, extract, longest, quoting
+        if preprocess is not None:
+            require_unset("preprocess", quoting=quoting, longest=longest)
+        self._field, self._ways = prompt_field, extract
+        self._longest, self._quoting = longest or LONGEST, quoting or "fence"
         self._preprocess = load_hook(preprocess, "preprocess") if preprocess else None
         self._postprocess = load_hook(postprocess, "postprocess") if postprocess else None
         self._template = None if preprocess or prompt_field else _template(template, prompt)
+        places = frozenset() if self._template is None else self._template.places
+        if "answer" not in places:
+            idle = None if tuple(extract) == WAYS else extract
+            require_unset("a prompt that does not have {{answer}}", extract=idle)
+        reading = Reading(read, marker, key, lowest, highest, scale)
+        reading.require_used(
+            postprocess=postprocess is not None,
+            bounds_shown=bool(places & {"lowest", "highest"}),
+            built_in=self._template is not None and self._template.name == "judge",
+        )
+        self._scale = None if postprocess else reading.scale()
+        self._bounds = {"lowest": plain(reading.least), "highest": plain(reading.most)}
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
 
@@ -88,16 +116,12 @@ class Judge:
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout, each with the judge's text as feedback."""
-        keys: list[Hashable] = [rollout.text for rollout in group.rollouts]
-        if self._preprocess is not None:
-            keys = list(range(len(group.rollouts)))  # a hook may ask differently about equal texts
-            prompts = dict(zip(keys, await prompts_by(self._preprocess, group), strict=True))
-        else:
-            render = self._rendered(group.prompt)
-            prompts = {text: render(str(text)) for text in dict.fromkeys(keys)}
+        prompts = await self._prompts(group)
+        keys = [_key(prompt) for prompt in prompts]  # equal prompts have one verdict, whatever they were made of
+        by_key = dict(zip(keys, prompts, strict=True))
 
         async def one(key: Hashable) -> Score:
-            prompt = prompts[key]
+            prompt = by_key[key]
             if isinstance(prompt, CannotScore):
                 raise prompt
             verdict: Verdict[tuple[float, str]] = await self._asker.verdict(prompt, self._read)
@@ -107,11 +131,20 @@ class Judge:
         return await judged(keys, one)
 
     async def _read(self, text: str) -> tuple[float, str]:
-        if self._postprocess is None:
+        if self._scale is not None:
             return self._scale.value(text), ""
+        assert self._postprocess is not None
         return await value_by(self._postprocess, text)
 
     # ---- the prompt ------------------------------------------------------------------------------------------------
+
+    async def _prompts(self, group: RolloutGroup) -> list[Conversation | CannotScore]:
+        """Return the judge's prompt for each rollout, or why there is none."""
+        if self._preprocess is not None:
+            return await within(self.deadline, prompts_by(self._preprocess, group), "preprocess")
+        render, texts = self._rendered(group.prompt), [rollout.text for rollout in group.rollouts]
+        rendered = {text: render(text) for text in dict.fromkeys(texts)}
+        return [rendered[text] for text in texts]
 
     def _rendered(self, prompt: Prompt) -> Callable[[str], Conversation]:
         """Return what makes the judge's prompt from a response."""
@@ -146,10 +179,6 @@ class Judge:
 
         return render
 
-    @property
-    def _bounds(self) -> dict[str, str]:
-        return {"lowest": f"{self._scale.lowest:g}", "highest": f"{self._scale.highest:g}"}
-
     def _said(self, response: str, name: str) -> str:
         return placed(shown(response, name, self._ways), self._quoting, self._longest)
 
@@ -165,6 +194,11 @@ class Judge:
         if isinstance(found, bool) or not isinstance(found, str | int | float):
             raise CannotScore("invalid", f"the prompt {prompt.id!r} has no text {name!r}, which the template names")
         return str(found)
+
+
+def _key(prompt: Conversation | CannotScore) -> Hashable:
+    """Return what tells a prompt from others; each that there is none for stands alone."""
+    return prompt if isinstance(prompt, CannotScore) else tuple((one.role, one.content) for one in prompt)
 
 
 def _is_message(one: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -25,11 +26,14 @@ from rewardsmith.rewards.judges.candidates import (
     candidates_of,
     feedback_of,
     require_apart,
+    require_shown,
     shown_of,
     without,
 )
-from rewardsmith.rewards.judges.orders import all_pairs, drawn, random_rings, ring
-from rewardsmith.rewards.judges.rounds import DIGITS, first_cause, settled
+from rewardsmith.rewards.judges.orders import all_pairs, random_rings, ring
+from rewardsmith.rewards.judges.rounds import DIGITS, first_cause
+from rewardsmith.rewards.judges.together import settled
+from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.rules.translation import references_of
 from rewardsmith.text.comparisons import read_comparison
 from rewardsmith.text.quoting import quote
@@ -78,9 +82,11 @@ class Pairwise:
     Attributes:
         deadline: seconds for one verdict.
         parts: `contradicted` is the share of a rollout's pairs on which the judge contradicted itself.
+        whole: the scores of a group belong together: after an outage the whole group is asked again.
     """
 
     parts = ("contradicted",)
+    whole = True
 
     def __init__(
         self,
@@ -93,20 +99,24 @@ class Pairwise:
         ] = "group",
         reference: Place = "answer",
         pairs: Annotated[
-            Literal["all", "ring", "random"],
-            Field(description="everyone meets everyone; its neighbours in a ring; or others that are drawn"),
-        ] = "all",
+            Literal["all", "ring", "random"] | None,
+            Field(description="all meet; neighbours in a ring; or others that are drawn; not set: all"),
+        ] = None,
         opponents: Annotated[
-            int, Field(ge=2, multiple_of=2, description="how many each meets at most, under ring and random; even")
-        ] = 4,
+            int | None,
+            Field(ge=2, multiple_of=2, description="met at most, under ring and random; even; not set: 4"),
+        ] = None,
         least: Annotated[int, Field(ge=1, description="a rollout with fewer readable pairs has failed")] = 1,
         turn_into: Annotated[
             Literal["wins", "bradley-terry"], Field(description="mean of 1, 0.5 and 0 over the pairs; or a fit")
         ] = "wins",
-        prior: Annotated[float, Field(ge=1e-6, description="bradley-terry: 1 / variance of log-strengths")] = 0.1,
+        prior: Annotated[
+            float | None, Field(ge=1e-6, description="bradley-terry: 1 / variance of log-strengths; not set: 0.1")
+        ] = None,
         unit: Annotated[
-            bool, Field(description="bradley-terry: the chance to beat an average one, 0 to 1; false: the log-strength")
-        ] = True,
+            bool | None,
+            Field(description="bradley-terry: true is the chance to beat an average one, false the log-strength"),
+        ] = None,
         extract: Way = "whole",
         longest: Longest = 20_000,
         invalid_reward: Annotated[
@@ -117,20 +127,26 @@ class Pairwise:
         ] = None,
         asking: Annotated[AskingSettings, Field(description="how the judge is asked")] = _ASKING,
     ) -> None:
-        self._fit = turn_into == "bradley-terry"
-        self._prior, self._unit = prior, unit
-        if self._fit and against == "reference":
+        self._fit, self._by_reference = turn_into == "bradley-terry", against == "reference"
+        if self._fit and self._by_reference:
             raise UserError('turn_into = "bradley-terry" needs a group: against = "reference" goes with wins')
-        if self._fit and not unit and invalid_reward is None:
+        if self._by_reference:
+            require_unset('against = "reference"', pairs=pairs, opponents=opponents, lone=lone)
+        if pairs in (None, "all"):
+            require_unset('pairs = "all"', opponents=opponents)
+        if not self._fit:
+            require_unset('turn_into = "wins"', prior=prior, unit=unit)
+        self._prior, self._unit = 0.1 if prior is None else prior, unit is not False
+        if not self._unit and invalid_reward is None:
             raise UserError("invalid_reward is not set: log-strengths have no worst value that it could lie below")
-        self._lone = (0.0 if self._fit and not unit else 0.5) if lone is None else lone
+        self._lone = (0.5 if self._unit else 0.0) if lone is None else lone
         self._invalid = -0.5 if invalid_reward is None else invalid_reward
-        require_apart(self._invalid, self._lone)
-        self._by_reference = against == "reference"
-        self._pairs, self._opponents, self._least = pairs, opponents, least
+        require_apart(self._invalid, self._lone, worst=0.0 if self._unit else math.inf)
+        self._pairs, self._opponents, self._least = pairs or "all", opponents or 4, least
         self._way, self._longest = extract, longest
         self._reference, self._criteria = reference, criteria
         self._template = load_template(template, known=(*PLACES, "first", "second"), needed=["first", "second"])
+        require_shown(self._template, criteria=criteria, reference=None if self._by_reference else reference)
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
 
@@ -153,7 +169,8 @@ class Pairwise:
         errors: list[tuple[tuple[int, int], Exception]] = []
         if asked:
             shown = shown_of(group.prompt, self._template, reference=self._reference, criteria=self._criteria)
-            answers = await settled(lambda pair: self._compare(shown, texts, pair), asked)
+            quoted = [quote(text) for text in texts]  # each is shown many times
+            answers = await settled(lambda pair: self._compare(shown, quoted, pair), asked)
             known += [answer for answer in answers if isinstance(answer, Compared)]
             errors = [(pair, a) for pair, a in zip(asked, answers, strict=True) if isinstance(a, Exception)]
         by_candidate = self._scores(found, known, errors)
@@ -166,12 +183,12 @@ class Pairwise:
         if self._pairs == "all":
             return all_pairs(range(len(texts)))
         if self._pairs == "ring":
-            return ring(drawn(key, texts), self._opponents)
+            return ring(range(len(texts)), self._opponents)  # their order is drawn
         return random_rings(key, texts, self._opponents)
 
-    async def _compare(self, shown: Mapping[str, str], texts: Sequence[str], pair: tuple[int, int]) -> Compared:
+    async def _compare(self, shown: Mapping[str, str], quoted: Sequence[str], pair: tuple[int, int]) -> Compared:
         async def ask(order: tuple[int, int]) -> tuple[float, str]:
-            values = {**shown, "first": quote(texts[order[0]]), "second": quote(texts[order[1]])}
+            values = {**shown, "first": quoted[order[0]], "second": quoted[order[1]]}
             verdict = await self._asker.verdict(self._template.render(values), read_comparison)
             return _SHARES[verdict.value], verdict.feedback
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.hooks import number
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.protocol import CannotScore, Halt, failure_of
 from rewardsmith.text.quoting import harmless
 from rewardsmith.text.reading import Unreadable
 
@@ -86,9 +86,15 @@ def _all_or_one_by_one(work: Callable[[Sequence[str]], list[Any]], texts: Sequen
         return []
     try:
         return work(texts)
+    except Halt:
+        raise
     except Exception as error:  # noqa: BLE001 the user's code may raise anything
         if len(texts) == 1:
             return [error]
+    except SystemExit as error:
+        if len(texts) == 1:
+            why = failure_of(error)
+            return [CannotScore(why.kind, why.detail)]
     return [_all_or_one_by_one(work, [text])[0] for text in texts]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -23,12 +23,14 @@ from rewardsmith.rewards.judges.candidates import (
     candidates_of,
     feedback_of,
     require_apart,
+    require_shown,
     shown_of,
     without,
 )
-from rewardsmith.rewards.judges.orders import drawn
 from rewardsmith.rewards.judges.rounds import Design, Outcome, Seen
+from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import (
     MOST,
     Output,
@@ -38,7 +40,6 @@ from rewardsmith.text.rankings import (
     letters_of,
     placing,
     read_ranking,
-    show_candidates,
     task_of,
 )
 from rewardsmith.text.templates import load_template
@@ -106,7 +107,7 @@ class Scale:
             raise UserError(f"lowest is {self.lowest:g} and highest {self.highest:g}: the range of scores is empty")
         if not self.decimals and (self.lowest != int(self.lowest) or self.highest != int(self.highest)):
             raise UserError(f"{self.lowest:g} and {self.highest:g} must be integers, unless decimals = true")
-        require_apart(self.invalid, self.lone)
+        require_apart(self.invalid, self.lone, self.worst)
 
     def share(self, score: float) -> float:
         """Return a score as a share."""
@@ -132,7 +133,10 @@ class Ranking:
     Attributes:
         deadline: seconds for one verdict.
         parts: `judge` is the score between `lowest` and `highest`; `overlong` is the penalty, where there is one.
+        whole: the scores of a group belong together: after an outage the whole group is asked again.
     """
+
+    whole = True
 
     def __init__(
         self,
@@ -180,6 +184,8 @@ class Ranking:
         invalid = worst - (best - worst) / 2 if invalid_reward is None else invalid_reward
         middle = (worst + best) / 2 if lone is None else lone
         self._scale = Scale(lowest, highest, decimals, worst, best, invalid, middle)
+        if larger == "tournament":
+            require_unset('larger = "tournament"', overlap=overlap)
         shared = max(1, most // 4) if overlap is None else overlap
         self._design = Design(most, orders, least_orders, shared, larger == "tournament", output == "ranking")
         self._output, self._reading = output, reading
@@ -187,6 +193,7 @@ class Ranking:
         self._reference, self._criteria = reference, criteria
         known = (*PLACES, "candidates", "task", "format")
         self._template = load_template(template, known=known, needed=["candidates"])
+        require_shown(self._template, criteria=criteria, reference=reference)
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
         self.parts = ("judge",) if overlong is None else ("judge", "overlong")
@@ -209,21 +216,24 @@ class Ranking:
         shown = shown_of(group.prompt, self._template, reference=self._reference, criteria=self._criteria)
         scale = self._scale
         shown["task"] = task_of(self._output, scale.lowest, scale.highest, decimals=scale.decimals)
-        shown["format"] = format_of(self._output)
+        shown["format"] = format_of(self._output, scale.lowest, scale.highest, decimals=scale.decimals)
+
+        quoted = [quote(text) for text in found.texts]  # each is shown in every order
 
         async def ask(order: tuple[int, ...]) -> Seen:
-            return await self._ask(shown, [found.texts[i] for i in order], order)
+            return await self._ask(shown, quoted, order)
 
-        return await self._design.judge(ask, drawn(group.prompt.id, found.texts))
+        return await self._design.judge(ask, range(len(found.texts)))  # their order is drawn
 
-    async def _ask(self, shown: Mapping[str, str], texts: list[str], order: tuple[int, ...]) -> Seen:
-        letters, scale = letters_of(len(texts)), self._scale
+    async def _ask(self, shown: Mapping[str, str], quoted: Sequence[str], order: tuple[int, ...]) -> Seen:
+        letters, scale = letters_of(len(order)), self._scale
         bounds = {"lowest": scale.lowest, "highest": scale.highest}
 
         def read(text: str) -> Ranked:
             return read_ranking(text, letters, self._output, **bounds, decimals=scale.decimals, reading=self._reading)
 
-        prompt = self._template.render({**shown, "candidates": show_candidates(texts)})
+        blocks = (f"Candidate {letter}:\n{quoted[i]}" for letter, i in zip(letters, order, strict=True))
+        prompt = self._template.render({**shown, "candidates": "\n\n".join(blocks)})
         verdict = await self._asker.verdict(prompt, read)
         shares = {letter: scale.share(score) for letter, score in verdict.value.scores.items()}
         shares = shares or placing(verdict.value.levels)

@@ -8,10 +8,8 @@ A call that failed is no vote. Who has no share because of it has the failure in
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +18,7 @@ from rewardsmith.algorithms.offsets import connected, largest, without_offsets
 from rewardsmith.algorithms.ranks import average_ranks
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.orders import balanced, heats, windows
-from rewardsmith.rewards.protocol import Halt
-
-A = TypeVar("A")
-T = TypeVar("T")
+from rewardsmith.rewards.judges.together import settled
 
 DIGITS = 9
 """Shares are rounded to so many digits: equal candidates must not differ by a rounding error."""
@@ -95,29 +90,6 @@ class Design:
         return await by_subgroups(ask, members, self)
 
 
-async def settled(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> list[T | Exception]:
-    """Make a call for each argument, all at once; return what each returned or raised.
-
-    Raises:
-        Halt: one of them did; the others are cancelled.
-    """
-
-    async def one(argument: A) -> T | Exception:
-        try:
-            return await call(argument)
-        except Halt:
-            raise
-        except Exception as error:  # noqa: BLE001 it becomes a failure of those whom it concerns
-            return error
-
-    try:
-        async with asyncio.TaskGroup() as together:
-            tasks = [together.create_task(one(argument)) for argument in arguments]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
-
-
 async def several(ask: Ask, members: Sequence[int], design: Design) -> list[Seen]:
     """Ask about the same candidates in several orders, as many as there are for so few.
 
@@ -164,7 +136,8 @@ async def by_tournament(ask: Ask, members: Sequence[int], design: Design) -> Out
     """Judge the candidates in heats, from which the better half advances, until one heat holds all that are left.
 
     The share of a candidate is (rounds that it survived + its mean share in its last heat) / rounds. Who advances among
-    equals is drawn by lot. The members of a heat that failed have failed; the others go on.
+    equals is drawn by lot. The members of a heat that failed have failed; the others go on. One that failures have left
+    without an opponent has survived the rounds before; if nobody has ever seen it, it has failed with them.
     """
     outcome, alive, rounds = Outcome(), list(members), 0
     last: dict[int, float] = {}
@@ -184,8 +157,11 @@ async def by_tournament(ask: Ask, members: Sequence[int], design: Design) -> Out
             best = sorted(heat, key=means.__getitem__, reverse=True)[: (len(heat) + 1) // 2]  # heats are drawn: so lots
             alive += [] if is_final else best
         rounds += 1
-    # A bye that nobody was left to meet has beaten no one.
-    last |= {i: float(rounds - 1) for i in alive if i not in last}
+    for i in alive:  # nobody is left to meet it
+        if i in last:
+            last[i] = max(last[i], rounds - 1)
+        else:
+            outcome.failures[i] = next(iter(outcome.failures.values()))
     outcome.shares = {i: at / rounds for i, at in last.items() if i not in outcome.failures}
     return outcome
 

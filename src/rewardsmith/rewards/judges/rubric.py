@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
@@ -20,6 +19,8 @@ from rewardsmith.rewards.judges.asking import (
     judged,
 )
 from rewardsmith.rewards.judges.criteria import (
+    DECIMALS,
+    MOST_POINTS,
     Criterion,
     CriterionSettings,
     from_recipe,
@@ -27,7 +28,20 @@ from rewardsmith.rewards.judges.criteria import (
     of_prompt,
     total_of,
 )
-from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Show, Ways, placed, shown
+from rewardsmith.rewards.judges.scale import plain
+from rewardsmith.rewards.judges.shown import (
+    LONGEST,
+    WAYS,
+    Longest,
+    Quoting,
+    Show,
+    Ways,
+    placed,
+    require_extracting,
+    shown,
+)
+from rewardsmith.rewards.judges.together import settled
+from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.grades import read_grade
@@ -59,18 +73,23 @@ class Rubric:
             Field(description="for all prompts: text, or a list of tables; not set: each prompt has its own"),
         ] = None,
         field: Annotated[
-            str, Field(min_length=1, description="where a prompt has its criteria, in its info or extra_info")
-        ] = "criteria",
+            str | None,
+            Field(min_length=1, description="where a prompt's info or extra_info has its own; not set: criteria"),
+        ] = None,
         calls: Annotated[
             Literal["whole", "each"], Field(description="one call for the whole rubric, or one for each criterion")
         ] = "whole",
         mark: Annotated[
             Literal["points", "met"], Field(description="with one call each: from 0 to its points, or met or not")
         ] = "points",
-        total: Annotated[float, Field(gt=0, description="points in all, where the criteria are text")] = 10.0,
+        total: Annotated[
+            float | None,
+            Field(ge=0.01, le=MOST_POINTS, description="points in all, where the criteria are text; not set: 10"),
+        ] = None,
         above: Annotated[
-            Literal["refuse", "clamp"], Field(description="what a grade above the total is: unreadable, or the total")
-        ] = "refuse",
+            Literal["refuse", "clamp"] | None,
+            Field(description="a grade above the total is unreadable, or it is the total; not set: refuse"),
+        ] = None,
         show: Show = "response",
         extract: Ways = WAYS,
         longest: Longest = LONGEST,
@@ -82,7 +101,15 @@ class Rubric:
     ) -> None:
         if mark == "met" and calls == "whole":
             raise UserError('mark = "met" needs calls = "each": a whole rubric has points')
-        self._field, self._calls, self._mark, self._total, self._clamp = field, calls, mark, total, above == "clamp"
+        if criteria is not None:
+            require_unset("criteria", field=field)
+        if isinstance(criteria, list) or calls == "each":
+            require_unset("a list of criteria" if calls == "whole" else 'calls = "each"', total=total)
+        if mark == "met":
+            require_unset('mark = "met"', above=above)
+        require_extracting(show, extract)
+        self._field, self._calls, self._mark, self._clamp = field or "criteria", calls, mark, above == "clamp"
+        self._total = 10.0 if total is None else round(total, DECIMALS)
         self._show, self._ways, self._longest, self._quoting = show, extract, longest, quoting
         self._given = self._checked(criteria)
         self._template = _template(template, "whole" if calls == "whole" else mark)
@@ -158,15 +185,14 @@ class Rubric:
         """Return the score of one call for the whole rubric."""
         total = self._total if isinstance(rubric, str) else total_of(rubric)
         criteria = placed(rubric if isinstance(rubric, str) else listed(rubric), self._quoting)
-        prompt = self._template.render({**values, "criteria": criteria, "total": f"{total:g}"})
+        prompt = self._template.render({**values, "criteria": criteria, "total": plain(total)})
         verdict = await self._asker.verdict(prompt, lambda text: read_grade(text, total, clamp=self._clamp).share)
         return Score(verdict.value, feedback=verdict.feedback)
 
     async def _summed(self, rubric: tuple[Criterion, ...], values: Mapping[str, str]) -> Score:
         """Return the score of one call for each criterion; the first that fails is why the whole has none."""
-        async with asyncio.TaskGroup() as calls:
-            tasks = [calls.create_task(self._one(criterion, values)) for criterion in rubric]
-        shares = [task.result() for task in tasks]
+        found = await settled(lambda criterion: self._one(criterion, values), rubric)
+        shares = [failed_score(one) if isinstance(one, Exception) else one for one in found]
         feedback = "\n\n".join(f"[{c.name}] {share.feedback}" for c, share in zip(rubric, shares, strict=True))
         feedback = shortened(feedback, MAX_FEEDBACK)
         parts = dict(zip(self.parts, shares, strict=True)) if self.parts else {}
@@ -177,8 +203,8 @@ class Rubric:
         return Score(min(1.0, max(0.0, earned / total_of(rubric))), parts=parts, feedback=feedback)
 
     async def _one(self, criterion: Criterion, values: Mapping[str, str]) -> Score:
-        """Return the share of one criterion, or why there is none."""
-        points = f"{criterion.points:g}"
+        """Return the share of one criterion."""
+        points = plain(criterion.points)
         prompt = self._template.render({**values, "criterion": placed(criterion.text, self._quoting), "points": points})
 
         def read(text: str) -> float:
@@ -186,10 +212,7 @@ class Rubric:
                 return float(read_boolean(text, **_MET))
             return read_grade(text, criterion.points, clamp=self._clamp).share
 
-        try:
-            verdict = await self._asker.verdict(prompt, read)
-        except Exception as error:  # noqa: BLE001 the other criteria are kept
-            return failed_score(error)
+        verdict = await self._asker.verdict(prompt, read)
         return Score(verdict.value, feedback=verdict.feedback)
 
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.text.grades import read_grade
 from rewardsmith.text.ratings import read_field, read_number
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.text.verdicts import read_boolean
 
 Read = Literal["score", "number", "boolean", "json"]
+
+
+LARGEST = 999_999
+"""The largest number that is read after a marker."""
+
+
+def plain(number: float) -> str:
+    """Return a number as a judge should write it: all its digits, and no exponent."""
+    return format(Decimal(repr(number + 0.0)).normalize(), "f")  # + 0.0: no -0
 
 
 @dataclass(frozen=True)
@@ -37,9 +48,11 @@ class Scale:
     def __post_init__(self) -> None:
         """Refuse bounds that are none."""
         if not self.highest > self.lowest:
-            raise UserError(f"highest = {self.highest:g} must be above lowest = {self.lowest:g}")
+            raise UserError(f"highest = {plain(self.highest)} must be above lowest = {plain(self.lowest)}")
         if self.read == "score" and self.lowest < 0:
             raise UserError('read = "score" knows no negative numbers: take read = "number" or "json"')
+        if self.read == "score" and self.highest > LARGEST:
+            raise UserError(f'read = "score" reads numbers up to {LARGEST:,}: highest = {plain(self.highest)} is more')
 
     def value(self, text: str) -> float:
         """Return the value of an answer; yes is 1 and no is 0.
@@ -68,4 +81,59 @@ class Scale:
         return grade.share * self.highest
 
 
-__all__ = ["Read", "Scale"]
+@dataclass(frozen=True)
+class Reading:
+    """How a recipe says that an answer is read; None is not set.
+
+    Attributes:
+        read: and the others, as in `Scale`.
+    """
+
+    read: Read | None
+    marker: str | None
+    key: str | None
+    lowest: float | None
+    highest: float | None
+    mapped: bool | None
+
+    @property
+    def least(self) -> float:
+        """The worst number."""
+        return 0.0 if self.lowest is None else self.lowest
+
+    @property
+    def most(self) -> float:
+        """The best number."""
+        return 10.0 if self.highest is None else self.highest
+
+    def require_used(self, *, postprocess: bool, bounds_shown: bool, built_in: bool) -> None:
+        """Raise a `UserError` if something is set that does nothing, or that contradicts the prompt.
+
+        Args:
+            postprocess: whether a function of the user's reads the answer instead.
+            bounds_shown: whether the prompt shows the bounds.
+            built_in: whether the prompt is the built-in one, which asks for `Score: X`.
+        """
+        read = self.read or "score"
+        bounds = {} if bounds_shown else {"lowest": self.lowest, "highest": self.highest}
+        if postprocess:
+            require_unset("postprocess", read=self.read, marker=self.marker, key=self.key, scale=self.mapped, **bounds)
+            return
+        if read == "boolean":
+            require_unset('read = "boolean"', scale=self.mapped, **bounds)
+        if read != "score":
+            require_unset(f'read = "{read}"', marker=self.marker)
+        if read != "json":
+            require_unset(f'read = "{read}"', key=self.key)
+        marker = (self.marker or "Score").strip()
+        if built_in and (read != "score" or marker.lower() != "score"):
+            odd = f'read = "{read}"' if read != "score" else f'marker = "{marker}"'
+            raise UserError(f"the built-in template asks for a line `Score: X`: {odd} needs a template of your own")
+
+    def scale(self) -> Scale:
+        """Return the scale, with what is not set filled in."""
+        mapped = self.mapped is not False
+        return Scale(self.read or "score", self.marker or "Score", self.key or "score", self.least, self.most, mapped)
+
+
+__all__ = ["Read", "Reading", "Scale", "plain"]

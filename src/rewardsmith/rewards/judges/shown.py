@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.rules.settings import Way
 from rewardsmith.text.answers import extract, final
 from rewardsmith.text.quoting import harmless, quote, shortened
@@ -43,6 +44,12 @@ def shown(text: str, show: str, ways: Sequence[str]) -> str:
     return (final(text) if show == "final" else extract(text, ways)) or ""
 
 
+def require_extracting(show: str, ways: Sequence[str]) -> None:
+    """Raise a `UserError` if it is said how an answer is found where none is looked for."""
+    if show != "answer":
+        require_unset(f'show = "{show}"', extract=None if tuple(ways) == WAYS else tuple(ways))
+
+
 def placed(text: str, quoting: str, longest: int | None = None) -> str:
     """Return foreign text as it stands in a prompt; `longest` as in `quote`."""
     if quoting == "fence":
@@ -50,4 +57,4 @@ def placed(text: str, quoting: str, longest: int | None = None) -> str:
     return harmless(text if longest is None else shortened(text, longest))
 
 
-__all__ = ["LONGEST", "WAYS", "Longest", "Quoting", "Show", "Ways", "placed", "shown"]
+__all__ = ["LONGEST", "WAYS", "Longest", "Quoting", "Show", "Ways", "placed", "require_extracting", "shown"]

@@ -15,8 +15,9 @@ from rewardsmith.checks import unicode
 from rewardsmith.components import Refers
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.asking import failed_score
-from rewardsmith.rewards.judges.shown import WAYS, Show, Ways, shown
+from rewardsmith.rewards.judges.shown import WAYS, Show, Ways, require_extracting, shown
 from rewardsmith.rewards.judges.together import together
+from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.rules.translation import Reference, references_of
 from rewardsmith.text.objects import last_object
 from rewardsmith.text.quoting import harmless
@@ -29,6 +30,9 @@ EmbedderName = Annotated[
 
 LONGEST = 100_000
 """Characters of a text that are embedded; models read far less."""
+
+CURVE = {"low": 0.65, "high": 0.85, "floor": 0.1, "top": 1.0, "base": 10_000.0}
+"""Of `exponential`, unless a recipe says otherwise."""
 
 Vector = NDArray[np.float32]
 
@@ -61,24 +65,35 @@ class Similarity:
         shape: Annotated[
             Literal["none", "exponential"], Field(description="the cosine as it is, or a curve between low and high")
         ] = "none",
-        low: Annotated[float, Field(ge=-1, le=1, description="up to this cosine the curve is flat")] = 0.65,
-        high: Annotated[float, Field(ge=-1, le=1, description="from this cosine on it is flat again")] = 0.85,
-        floor: Annotated[float, Field(description="its value up to low")] = 0.1,
-        top: Annotated[float, Field(description="its value from high on")] = 1.0,
-        base: Annotated[float, Field(gt=1, le=1e100, description="the larger, the later it rises")] = 10_000.0,
+        low: Annotated[
+            float | None, Field(ge=-1, le=1, description="up to this cosine the curve is flat; not set: 0.65")
+        ] = None,
+        high: Annotated[
+            float | None, Field(ge=-1, le=1, description="from this cosine on it is flat again; not set: 0.85")
+        ] = None,
+        floor: Annotated[float | None, Field(description="its value up to low; not set: 0.1")] = None,
+        top: Annotated[float | None, Field(description="its value from high on; not set: 1")] = None,
+        base: Annotated[
+            float | None, Field(gt=1, le=1e100, description="the larger, the later it rises; not set: 10,000")
+        ] = None,
         deadline: Annotated[
             float | None,
             Field(gt=0, description="seconds for the vectors of a group, waiting included; not set: the model's own"),
         ] = None,
     ) -> None:
-        if low >= high:
-            raise UserError(f"similarity has low = {low}, not below high = {high}")
+        given = {"low": low, "high": high, "floor": floor, "top": top, "base": base}
+        if shape == "none":
+            require_unset('shape = "none"', **given)
+        require_extracting(show, extract)
+        curve = CURVE | {name: value for name, value in given.items() if value is not None}
+        if curve["low"] >= curve["high"]:
+            raise UserError(f"similarity has low = {curve['low']}, not below high = {curve['high']}")
         self._name = model
         self._model: Embedder = Unconnected(model)
         self._show, self._ways, self._field = show, extract, field
         self._reference, self._several, self._absent = reference, several, absent
         self._shape = shape
-        self._curve = {"low": low, "high": high, "floor": floor, "top": top, "base": base}
+        self._curve = curve
         self.deadline = deadline
 
     def connect(self, models: Models) -> None:
@@ -103,12 +118,12 @@ class Similarity:
     async def _embed(self, texts: Sequence[str]) -> Sequence[Vector]:
         return list(await self._model.embed(texts))
 
-    def _score(self, answer: Vector | BaseException, references: Sequence[Vector | BaseException]) -> Score:
-        if isinstance(answer, BaseException):
+    def _score(self, answer: Vector | Exception, references: Sequence[Vector | Exception]) -> Score:
+        if isinstance(answer, Exception):
             return failed_score(answer)
         cosines = []
         for reference in references:
-            if isinstance(reference, BaseException):
+            if isinstance(reference, Exception):
                 return failed_score(reference)
             try:
                 cosines.append(cosine(answer, reference))

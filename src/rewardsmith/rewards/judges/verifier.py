@@ -8,7 +8,17 @@ from pydantic import Field
 
 from rewardsmith.asking import Models
 from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, JudgeName, judged
-from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Show, Ways, placed, shown
+from rewardsmith.rewards.judges.shown import (
+    LONGEST,
+    WAYS,
+    Longest,
+    Quoting,
+    Show,
+    Ways,
+    placed,
+    require_extracting,
+    shown,
+)
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.questions import question_of
 from rewardsmith.text.templates import load_template
@@ -41,6 +51,7 @@ class Verifier:
         ] = "verifier",
         asking: Asking = AS_USUAL,
     ) -> None:
+        require_extracting(show, extract)
         self._show, self._ways, self._longest, self._quoting = show, extract, longest, quoting
         self._template = load_template(
             template, known=("question", "reference", "response"), needed=("reference", "response")
