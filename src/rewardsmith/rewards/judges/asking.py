@@ -143,6 +143,20 @@ class Asker:
         raise CannotAnswer(why.kind, why.detail, attempts=asked)
 
 
+class AsksOne:
+    """A reward that asks one model: how it gets it, and whether it can work."""
+
+    _asker: Asker
+
+    def connect(self, models: Models) -> None:
+        """Take the model."""
+        self._asker.connect(models)
+
+    async def check(self) -> None:
+        """Raise if the model cannot work."""
+        await self._asker.check()
+
+
 def _readable(answer: Answer) -> str:
     if answer.truncated:
         raise Unreadable("cut off", f"after {answer.tokens} tokens (asking.max_tokens)")
@@ -192,6 +206,7 @@ __all__ = [
     "AS_USUAL",
     "MAX_FEEDBACK",
     "Asker",
+    "AsksOne",
     "Asking",
     "AskingSettings",
     "JudgeName",

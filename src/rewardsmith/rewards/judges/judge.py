@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rewardsmith.asking import Conversation, Models
+from rewardsmith.asking import Conversation
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, JudgeName, Verdict, judged, within
+from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, Verdict, judged, within
 from rewardsmith.rewards.judges.hooks import load_hook, prompts_by, value_by
 from rewardsmith.rewards.judges.scale import Read, Reading, plain
 from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Ways, placed, shown
@@ -27,7 +27,7 @@ ANSWERED = ("response", "final", "answer")
 _HOLE = re.compile(r"\{\{\s*response\s*\}\}|\{response\}")
 
 
-class Judge:
+class Judge(AsksOne):
     """Ask a model about each rollout with a prompt of your own, and read its answer as you say.
 
     Attributes:
@@ -105,14 +105,6 @@ class Judge:
         self._bounds = {"lowest": plain(reading.least), "highest": plain(reading.most)}
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
-
-    def connect(self, models: Models) -> None:
-        """Take the judge."""
-        self._asker.connect(models)
-
-    async def check(self) -> None:
-        """Raise if the judge cannot work."""
-        await self._asker.check()
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout, each with the judge's text as feedback."""

@@ -12,9 +12,8 @@ from pydantic import Field
 
 from rewardsmith.algorithms.bradley_terry import bradley_terry, chances
 from rewardsmith.algorithms.offsets import connected, largest
-from rewardsmith.asking import Models
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.asking import Asker, AskingSettings, failed_score
+from rewardsmith.rewards.judges.asking import Asker, AskingSettings, AsksOne, failed_score
 from rewardsmith.rewards.judges.candidates import (
     PLACES,
     Candidates,
@@ -74,7 +73,7 @@ class Compared:
         return self.pair[1] if candidate == self.pair[0] else self.pair[0]
 
 
-class Pairwise:
+class Pairwise(AsksOne):
     """Let a model compare rollouts two at a time, each pair twice with A and B swapped.
 
     Verdicts that contradict each other are a tie. A pair of which one verdict could not be read is left out.
@@ -149,14 +148,6 @@ class Pairwise:
         require_shown(self._template, criteria=criteria, reference=None if self._by_reference else reference)
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
-
-    def connect(self, models: Models) -> None:
-        """Take the judge."""
-        self._asker.connect(models)
-
-    async def check(self) -> None:
-        """Raise if the judge cannot work."""
-        await self._asker.check()
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; who has no opponent with another text is not shown to anyone."""

@@ -8,8 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rewardsmith.asking import Models
-from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, JudgeName, failed_score, judged
+from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, failed_score, judged
 from rewardsmith.rewards.judges.plugin_file import PluginFile
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import extra
@@ -20,7 +19,7 @@ RM_PROMPT = "rm_prompt"
 """Where the data of other systems has the judge's prompt."""
 
 
-class Plugin:
+class Plugin(AsksOne):
     """Ask a model with the prompts that a plug-in file makes, and take the values that it reads from the answers.
 
     The file has `rm_preprocess(text_prompts, text_responses, tgt_tokenizer)` and `rm_postprocess(results)`. The prompts
@@ -49,14 +48,10 @@ class Plugin:
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
 
-    def connect(self, models: Models) -> None:
-        """Take the judge."""
-        self._asker.connect(models)
-
     async def check(self) -> None:
         """Raise if the judge cannot work, or the tokenizer cannot be loaded."""
         await self._file.ready()
-        await self._asker.check()
+        await super().check()
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout: the plug-in makes all prompts at once, and reads all answers at once."""

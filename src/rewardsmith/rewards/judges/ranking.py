@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rewardsmith.asking import Models
 from rewardsmith.components import Settings
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.asking import Asker, AskingSettings, failed_score
+from rewardsmith.rewards.judges.asking import Asker, AskingSettings, AsksOne, failed_score
 from rewardsmith.rewards.judges.candidates import (
     PLACES,
     Candidates,
@@ -125,7 +124,7 @@ class Scale:
 _ASKING = RankingAsking()
 
 
-class Ranking:
+class Ranking(AsksOne):
     """Let a model rank all rollouts of a group against each other (GRRM's group quality metric).
 
     Identical answers are shown once and share their score. What could not be judged is a failure, never a number.
@@ -197,14 +196,6 @@ class Ranking:
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
         self.parts = ("judge",) if overlong is None else ("judge", "overlong")
-
-    def connect(self, models: Models) -> None:
-        """Take the judge."""
-        self._asker.connect(models)
-
-    async def check(self) -> None:
-        """Raise if the judge cannot work."""
-        await self._asker.check()
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; a group with fewer than two distinct valid answers is not shown to anyone."""

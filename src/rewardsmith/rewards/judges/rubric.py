@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rewardsmith.asking import Models
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.asking import (
     AS_USUAL,
     MAX_FEEDBACK,
     Asker,
     Asking,
+    AsksOne,
     JudgeName,
     failed_score,
     judged,
@@ -54,7 +54,7 @@ from rewardsmith.types import Prompt, RolloutGroup, Score
 _MET = {"yes": ("met", "fully met", *YES), "no": ("not met", "unmet", *NO)}
 
 
-class Rubric:
+class Rubric(AsksOne):
     """Grade each rollout by criteria with points; the value is the share of the points, in [0, 1].
 
     A response that is empty, or has no answer where `show` asks for one, is worth 0, and nobody is asked.
@@ -118,14 +118,6 @@ class Rubric:
         self.parts: tuple[str, ...] = ()
         if calls == "each" and isinstance(self._given, tuple):
             self.parts = tuple(criterion.name for criterion in self._given)
-
-    def connect(self, models: Models) -> None:
-        """Take the judge."""
-        self._asker.connect(models)
-
-    async def check(self) -> None:
-        """Raise if the judge cannot work."""
-        await self._asker.check()
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout, each with the judge's text as feedback."""

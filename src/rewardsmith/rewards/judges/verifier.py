@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rewardsmith.asking import Models
-from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, JudgeName, judged
+from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, judged
 from rewardsmith.rewards.judges.shown import (
     LONGEST,
     WAYS,
@@ -29,7 +28,7 @@ _YES = (*YES, "equivalent", "correct")
 _NO = (*NO, "not equivalent", "incorrect", "wrong")
 
 
-class Verifier:
+class Verifier(AsksOne):
     """Ask a model whether the answer means the same as the reference answer: 1 if it does, else 0.
 
     A response without an answer is worth 0, and nobody is asked. Equal answers of a group are asked about once.
@@ -58,14 +57,6 @@ class Verifier:
         )
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
-
-    def connect(self, models: Models) -> None:
-        """Take the verifier's model."""
-        self._asker.connect(models)
-
-    async def check(self) -> None:
-        """Raise if the model cannot work."""
-        await self._asker.check()
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; a prompt without a reference answer cannot be scored."""
