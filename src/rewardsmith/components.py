@@ -127,7 +127,20 @@ class Choice:
             self._require_apart(name, model)
         except UserError as error:
             raise _found([Problem("type", str(error), shown(name))]) from None
-        return self._validated(name, target, model, {k: v for k, v in table.items() if k != "type"})
+        try:
+            return self._validated(name, target, model, {k: v for k, v in table.items() if k != "type"})
+        except PydanticCustomError as error:
+            if "type" in table:
+                raise
+            raise _found([self._of_another_type(problem, names) for problem in problems_in(error, self.what)]) from None
+
+    def _of_another_type(self, problem: Problem, names: Mapping[str, Callable[..., Any]]) -> Problem:
+        """Say so where a setting belongs to a kind that the table did not name."""
+        others = [name for name, target in names.items() if problem.path in settings_of(target).model_fields]
+        if not problem.message.startswith("unknown setting") or not others:
+            return problem
+        kinds = " or ".join(f'type = "{name}"' for name in others)
+        return Problem(problem.path, f"is a setting of {kinds}: say which, beside it", problem.value)
 
     def _resolve(self, names: Mapping[str, Callable[..., Any]], name: object) -> Callable[..., Any]:
         """Return what `name` stands for: an entry of `names`, or the object at `module:Name`."""

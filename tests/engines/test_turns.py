@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewardsmith.asking import CannotAnswer
 from rewardsmith.engines.turns import Turns
 
 
@@ -112,3 +113,60 @@ def test_a_model_that_cannot_wake_fails_its_own_turn_only():
         await used(turns, sleepers, [(("policy",), 0, 1)])
 
     asyncio.run(main())
+
+
+def test_a_server_that_dies_when_it_is_to_sleep_holds_up_nobody():
+    async def main():
+        turns = Turns()
+        sleepers = Sleepers(turns, ["policy"])
+        woken = []
+
+        async def sleep():
+            raise CannotAnswer("unreachable", "it is gone")
+
+        turns.join("judge", sleep, lambda: woken.append("judge"))
+        for _ in range(2):
+            await used(turns, sleepers, [(("policy",), 0, 1)])
+            async with turns.turn("judge"):
+                pass
+        await used(turns, sleepers, [(("policy",), 0, 1)])
+        return woken
+
+    assert asyncio.run(main()) == ["judge", "judge"]  # it is woken when it is asked again
+
+
+@pytest.mark.parametrize("interrupted", ["wake", "sleep"])
+def test_who_was_interrupted_on_the_way_is_moved_again(interrupted):
+    async def main():
+        turns, log = Turns(), []
+
+        def act(name, deed):
+            async def rest():
+                log.append(f"{name} {deed}")
+                if (name, deed) == ("judge", interrupted) and log.count(f"judge {deed}") == 1:
+                    await asyncio.sleep(60)
+
+            return rest
+
+        async def work(name):
+            async with turns.turn(name):
+                log.append(f"{name} works")
+
+        for name in ("judge", "policy"):
+            turns.join(name, act(name, "sleep"), act(name, "wake"))
+        if interrupted == "sleep":
+            await work("judge")
+        task = asyncio.create_task(work("policy" if interrupted == "sleep" else "judge"))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        log.append("-")
+        await work("judge" if interrupted == "sleep" else "policy")
+        return log[log.index("-") + 1 :]
+
+    expected = {
+        "wake": ["judge sleep", "policy wake", "policy works"],  # it may be half awake
+        "sleep": ["judge wake", "judge works"],  # it may be half asleep
+    }
+    assert asyncio.run(main()) == expected[interrupted]

@@ -105,6 +105,8 @@ def test_a_dead_service_is_waited_for_and_no_rollout_is_lost(checked: bool) -> N
     assert [s.value for pair in scores for s in pair] == [1.0] * 10
     assert heard
     assert "nobody listens on port 9" in heard[0]
+    assert "answers again" in heard[-1]
+    assert len(heard) == 2
     if checked:
         assert Flaky.checks == 3  # one group asks for all
         assert Flaky.calls == 10

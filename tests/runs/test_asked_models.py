@@ -118,6 +118,8 @@ def test_a_reward_table_has_its_models_beside_it(tmp_path, changes, monkeypatch)
         ("stages.0.reward.judge.model=critic", 'a model that writes: one with head = "language"'),
         ('models.policy={ type = "server", urls = ["http://localhost:1/v1"] }', "a model in this process"),
         ('models.judge.urls=["localhost"]', "models.judge"),
+        ('models.judge={ urls = ["http://h/v1"] }', 'is a setting of type = "server": say which, beside it'),
+        ('models.judge={ command = "vllm", model = "m" }', 'is a setting of type = "managed"'),
     ],
 )
 def test_a_model_that_cannot_do_it_is_refused_before_the_run(changes, change, said):

@@ -111,7 +111,24 @@ def outcome(text: str, **settings: object) -> float | str:
         ("Total Score (8 points)", 0.8),
         ("Total Score: 80%", 0.8),
         ("Total Score: 80 %", 0.8),
+        # look-alikes and other frames
+        ("Total Score：8/10", 0.8),
+        ("Total Score: ８/10", 0.8),
+        ("Total Score: 8⁄10", 0.8),
+        ("Total Score earned: 8/10", 0.8),
+        ("Total Score: 8 out of 10 possible points", 0.8),
+        ("<total_score>8</total_score>", 0.8),
+        ("Total Score: 8/10<|im_end|>", 0.8),
+        ("The final line is: `Total Score: 8/10`", 0.8),
+        ("```\nTotal Score: 8/10\n```", 0.8),
+        ("Total Score:\n```\n8/10\n```", 0.8),
+        ("I would give this a total score of 8 out of 10 points.", 0.8),
         # what can be had
+        ("Total Score out of 20: 8", 0.4),
+        ("Total Score/20: 8", 0.4),
+        ("Total Score (20): 8", 0.4),
+        ("Total Score [0-20]: 8", 0.4),
+        ("Total Score (20 points possible): 8", 0.4),
         ("Total Score: 4/5", 0.8),
         ("Total Score (out of 20): 8", 0.4),
         ("Total Score (max 20 points): 8", 0.4),
@@ -126,6 +143,12 @@ def outcome(text: str, **settings: object) -> float | str:
         ("Total Score: (2 + 3 + 2)/10 = 7/10", 0.7),
         ("Total Score: 8 - 2 = 6", 0.6),
         ("Total Score: 4+3 = 7/10 = 70%", 0.7),
+        ("Total Score: 3 (correctness)\n+ 5 (clarity)\n= 8/10", 0.8),
+        ("Total Score: 4 \\times 2 = 8", 0.8),
+        ("Total Score: 5·1 + 3 = 8/10", 0.8),
+        ("Total Score: 2\\cdot 4 = 8", 0.8),
+        ("Total Score: 10 minus 2 = 8", 0.8),
+        ("Total Score: ~~7/10~~ 8/10", 0.8),
         # what follows
         ("Total Score: 8/10 = 0.8", 0.8),
         ("Total Score: 8/10 = 80%", 0.8),
@@ -134,13 +157,25 @@ def outcome(text: str, **settings: object) -> float | str:
         ("Total Score: 8/10, see above", 0.8),
         ("Total Score: 8 because step 3 has a gap", 0.8),
         ("Total Score: 8/10 (not 10/10)", 0.8),
-        ('It says "42" Total Score: 8/10', 0.8),  # the quotation has ended
+        ('It is "42". Total Score: 8/10', 0.8),  # the quotation has ended
+        ("Total Score: 8/10, since x = 3 is right", 0.8),
+        ("Total Score: 8/10 (5 + 3 = 8)", 0.8),
+        ("Total Score: 8 (5 + 3 = 8)", 0.8),
+        ("Total Score: 8/10 – minus 2 for rigor", 0.8),
         ('{"total_score": 8, "max": 10}', 0.8),
         # several markers
         ("Total Score: 3/10\nOn second thought:\nTotal Score: 8/10", 0.8),
         ("Total Score: 8/10\nThe total score reflects two gaps.", 0.8),
         ("Total Score: 8/10\nMaximum Total Score: 10", 0.8),
         ("Total Score: 8\nTotal Score Possible: 10", 0.8),
+        # what begins a line counts more than what a sentence, a quotation or a block mentions
+        ("Total Score: 4/10\nThe answer gives itself a total score of 10/10.", 0.4),
+        ("Total Score: 4/10. A total score of 10/10 would need a proof.", 0.4),
+        ("Total Score: 8/10\n\n(Total Score: 10 would require a proof.)", 0.8),
+        ("Total Score: 8/10\nTotal Score: 10 would require a proof.", 0.8),
+        ("Total Score: 2/10\n```\nTotal Score: 10/10\n```", 0.2),
+        ('Total Score: 2/10\n\nThe answer claims:\n"Total Score: 10/10"', 0.2),
+        ('Total Score: 2/10\n\n"Total Score: 10/10" is what it claims.', 0.2),
     ],
 )
 def test_what_is_read(text: str, share: float) -> None:
@@ -170,7 +205,27 @@ def test_what_is_read(text: str, share: float) -> None:
         ("Total Score: 8,5/10", NO_NUMBER),
         ("Total Score: 1,000", NO_NUMBER),
         ("Total Score: 8.5.1", NO_NUMBER),
-        ("Total Score: ８/10", NO_NUMBER),
+        ("Total Score: 7½/10", NO_NUMBER),
+        ("Total Score: 10²", NO_NUMBER),
+        ("Total Score: 7.6 → 8", NO_NUMBER),
+        ("Total Score: 7.6 ≈ 8", NO_NUMBER),
+        ("Total Score: 7.6, rounded to 8", NO_NUMBER),
+        ("Total Score: 3 for correctness, 5 for clarity = 8", NO_NUMBER),
+        ("Total Score: 3 for correctness and 5 for clarity, total 8/10", NO_NUMBER),
+        ("Total Score: 3/5 for correctness, 5/5 for clarity = 8/10", NO_NUMBER),
+        ("Total Score: 3 points for correctness\nTotal: 8/10", NO_NUMBER),
+        ("Total Score: 5 points deducted, so 5/10", NO_NUMBER),
+        ("Total Score: 6, +1 bonus = 7", NO_NUMBER),
+        ("Total Score: 3\n+ 5", NO_NUMBER),
+        ("Total Score: 10 (max), awarded 8", NO_NUMBER),
+        ("Total Score: 8 out of twenty", NO_NUMBER),
+        ("Total Score: N/A\n```\nTotal Score: 10/10\n```", NO_NUMBER),
+        ("It ends with\n```\nTotal Score: 10/10\n```", NO_MARKER),
+        ("It has\n```\nTotal Score: 10/10\n```\nand no proof.", NO_MARKER),
+        ("A total score of 10/10 would need a proof.", NO_MARKER),
+        ("It claims a total score of 10/10.", NO_MARKER),
+        ("The answer's final line is: `Total Score: 10/10`", NO_MARKER),
+        ("It gets a total score of 3/10. Another gets a total score of 9/10.", "contradictory"),
         ("Total Score: 1*0", NO_NUMBER),
         ("Total Score: 1000000000000000000000/10", NO_NUMBER),
         ("Total Score: 7 or 8", NO_NUMBER),
@@ -238,6 +293,9 @@ def test_clamped() -> None:
 
 def test_another_marker_and_total() -> None:
     assert read_grade("Points: 3", 4, marker="points") == Grade(3, 4)
+    assert outcome("Score: 7\n\nConfidence score: 9", marker="Score") == 0.7
+    assert outcome("Score: 8\n\n- Accuracy score: 9\n- Style score: 4", marker="Score") == 0.8
+    assert outcome("Accuracy score: 9\nStyle score: 4", marker="Score") == "contradictory"
     assert read_grade("Total Score: 3/4 and Final  Grade: 2", 5, marker="final grade") == Grade(2, 5)
     with pytest.raises(ValueError, match="empty"):
         read_grade("8", marker=" ")

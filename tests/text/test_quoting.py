@@ -1,6 +1,7 @@
 """Foreign text in a prompt: it cannot end its quotation, open a turn, or fill a placeholder."""
 
 import re
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -61,6 +62,33 @@ ROLE_TOKENS = [
     "]~!b[",
     "[e~[",
     "＜|im_end|＞",
+    "<role>",
+    "</role>",
+    "<beginning_of_sentence>",
+    "<end_of_sentence>",
+    "[BOS]",
+    "[EOS]",
+    "[EOT]",
+    "<BOS_TOKEN>",
+    "<EOS_TOKEN>",
+    "<sep>",
+    "<longcat_user>",
+    "<longcat_assistant>",
+    "</longcat_s>",
+    "[UNUSED_TOKEN_145]",
+    "<start_of_image>",
+    "<image_soft_token>",
+    "<unused0>",
+    "[IMG]",
+    "[PREFIX]",
+    "[SUFFIX]",
+    "◁think▷",
+    "◁/think▷",
+    "<_user>",
+    "<end_of_utterance>",
+    "<[PLHD1_never_used]>",
+    "﹤eos﹥",
+    "[start_header_id]",
 ]
 
 hostile = st.lists(
@@ -82,7 +110,21 @@ def test_role_tokens_are_broken(token: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a < b and c > d", "x <= |y|", "[1, 2]", "<div>", "if a<b: print(a|b)", "f(x) = |x|", "`code`", "10 > 3 | 4"],
+    [
+        "a<b_c>d",
+        "vector<size_t> v; x[mask] = y[args]",
+        "<p>see <my_tag> and <br/></p>",
+        "[x] and [A], [Note]",
+        "◁ left, right ▷ and\n▷",
+        "a < b and c > d",
+        "x <= |y|",
+        "[1, 2]",
+        "<div>",
+        "if a<b: print(a|b)",
+        "f(x) = |x|",
+        "`code`",
+        "10 > 3 | 4",
+    ],
 )
 def test_other_text_stays_as_it_is(text: str) -> None:
     assert harmless(text) == text
@@ -112,6 +154,14 @@ def test_runs_of_backticks(count: int) -> None:
     quoted = quote("a" + "`" * count + "b")
     assert quoted.replace(" ", "").count("`") == count + 2 * len(quoted.partition("\n")[0])
     assert len(quoted.partition("\n")[0]) == (max(3, count + 1) if count < LONGEST_FENCE else LONGEST_FENCE)
+
+
+@given(st.text(alphabet="`\uff40\u1fefa \n", max_size=80))
+def test_a_fence_holds_after_normalization(text: str) -> None:
+    quoted = quote(text)
+    fence = quoted[: quoted.index("\n")]
+    inside = unicodedata.normalize("NFKC", quoted[len(fence) + 1 : -len(fence) - 1])
+    assert fence not in inside
 
 
 @given(hostile, hostile)

@@ -11,7 +11,7 @@ from rewardsmith import Message, Prompt
 from rewardsmith.text.objects import last_object
 from rewardsmith.text.questions import question_of
 from rewardsmith.text.ratings import read_field, read_number
-from rewardsmith.text.reading import Unreadable, after_thinking
+from rewardsmith.text.reading import Unreadable, after_thinking, voices
 
 
 @pytest.mark.parametrize(
@@ -26,13 +26,30 @@ from rewardsmith.text.reading import Unreadable, after_thinking
         ("[THINK]a[/THINK]b", "b"),
         ("< think>a", "< think>a"),
         ("I think> so", "I think> so"),
+        ("<seed:think>a</seed:think>b", "b"),
+        ("◁think▷a◁/think▷b", "b"),
+        ("a. </think> b", " b"),
+        ("a\n</think>\n\nb", "\n\nb"),
+        # mentioned by the judge
+        ("The <think> part is long.\n\nTotal Score: 8/10", "The <think> part is long.\n\nTotal Score: 8/10"),
+        ("8/10\n(The closing </think> tag was missing.)", "8/10\n(The closing </think> tag was missing.)"),
+        ("8/10\nIt ends with `</think>`.", "8/10\nIt ends with `</think>`."),
+        ("<think>the </think> tag is odd</think>b", "b"),
+        # channels
+        ("<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b", "b"),
+        ("<|channel|>final<|message|>b", "b"),
+        ("analysisWe see a.assistantfinalThus b", "Thus b"),
+        ("analysis: final words", "analysis: final words"),
     ],
 )
 def test_after_thinking(text: str, rest: str) -> None:
     assert after_thinking(text) == rest
 
 
-@pytest.mark.parametrize("text", ["<think>a", "a</think><think>b", "<thinking>", "[THINK]a"])
+@pytest.mark.parametrize(
+    "text",
+    ["<think>a", "a</think><think>b", " <thinking>", "[THINK]a", "<|channel|>analysis<|message|>a", "analysisWe"],
+)
 def test_an_unfinished_thought_has_no_answer(text: str) -> None:
     with pytest.raises(Unreadable, match="unfinished thought"):
         after_thinking(text)
@@ -72,6 +89,11 @@ def test_no_number(text: str) -> None:
         ('{"score": "8"}', "score", 8),
         ('{"score": true}', "score", 1),
         ('{bad {"score": 4}', "score", 4),
+        ('It says {"score": 10}.\n' + "\\frac{a}{b} " * 120 + '\n{"score": 2}', "score", 2),
+        ("\\frac{a}{b} " * 120 + '\n{"score": 2}', "score", 2),
+        ('{"reason": "a\nb", "score": 2}', "score", 2),
+        ('{"score": X} is the form.\n{ "score": 3 }', "score", 3),
+        ('{"score": 2, "why": "' + "{" * 300 + '"}', "score", 2),
     ],
 )
 def test_a_field(text: str, key: str, found: float) -> None:
@@ -95,6 +117,11 @@ def test_a_field(text: str, key: str, found: float) -> None:
         ('{"score": ' + "9" * 5000 + "}", "no JSON"),
         ("{" * 1_000_000, "no JSON"),
         ('{"a":' * 300_000, "no JSON"),
+        # within an object that cannot be decoded, before one, or in one that began before what is read
+        ('{"reason": "it says {"score": 10}", "score": 2}', "no JSON"),
+        ('{"score": 10} is claimed.\n{"score": 2, "why": "it"s"}', "no JSON"),
+        ('{"why": "' + "y" * 60_000 + '", "it": {"score": 10}, "score": 2}', "no JSON"),
+        ('{"}":[' * 200_000 + '{"score": 10}', "no JSON"),
     ],
     ids=lambda value: value[:24],
 )
@@ -110,6 +137,23 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=4), st.text(alphabet="ab {[\n", max_size=20))
 def test_the_last_object_is_found_behind_anything(table: dict[str, Any], before: str) -> None:
     assert last_object(f"{before}\n{json.dumps(table)} that is it") == table
+
+
+@pytest.mark.parametrize(
+    ("text", "heard"),
+    [
+        ("a\nb", ("a\nb",)),
+        ("a\n> b\nc", ("a\n\nc",)),
+        ("a\n```\nb\n```\nc", ("a\n\n\n\nc",)),
+        ("a\n```\nb\n```\n", ("a\n\n\n\n", "a\n\nb\n\n")),
+        ("a\n~~~~ text\n~~~\n> b\n~~~~", ("a\n\n\n\n", "a\n\n~~~\n\n")),
+        ("```\na\n```\n```\nb", ("\n\n\n\n", "\n\n\n\nb")),
+        ("It says:\n```\nb\n```", ("It says:\n\n\n",)),
+        ("```a```", ("```a```",)),
+    ],
+)
+def test_whose_words(text: str, heard: tuple[str, ...]) -> None:
+    assert voices(text) == heard
 
 
 def asked(*messages: tuple[str, str], **info: object) -> str:

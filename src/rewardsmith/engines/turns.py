@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, Conversation, Question
+from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question
 
 Rest = Callable[[], Awaitable[None] | None]
 
@@ -36,6 +36,7 @@ class Turns:
     def __init__(self) -> None:
         self._rest: dict[str, tuple[Rest, Rest]] = {}
         self._awake: frozenset[str] = frozenset()
+        self._unsure: frozenset[str] = frozenset()
         self._active = 0
         self._queue: list[_Ticket] = []
         self._changed = asyncio.Condition()
@@ -80,17 +81,33 @@ class Turns:
 
     async def _switch(self, party: frozenset[str]) -> None:
         """Let the others sleep, wake the party, and admit all who wait for it."""
-        for name in sorted(self._awake - party):
-            await _done(self._rest[name][0])
-            self._awake -= {name}
+        for name in sorted((self._awake | self._unsure) - party):
+            await self._move(name, wake=False)
         for name in sorted(party - self._awake):
-            await _done(self._rest[name][1])
-            self._awake |= {name}
+            await self._move(name, wake=True)
         for ticket in [ticket for ticket in self._queue if ticket.party <= self._awake]:
             ticket.admitted = True
             self._active += 1
             self._queue.remove(ticket)
         self._changed.notify_all()
+
+    async def _move(self, name: str, *, wake: bool) -> None:
+        """Wake a model or let it sleep; one that was interrupted on the way is moved again next time."""
+        self._awake -= {name}
+        self._unsure |= {name}
+        try:
+            waiting = self._rest[name][wake]()
+            if waiting is not None:
+                await waiting
+        except CannotAnswer as error:
+            if wake or error.kind != "unreachable":
+                raise
+            # A server that is gone holds no memory: nobody need wait for it to sleep.
+        except Exception:
+            self._unsure -= {name}
+            raise
+        self._unsure -= {name}
+        self._awake |= {name} if wake else frozenset()
 
     async def _leave(self) -> None:
         # Shielded: a turn that does not end because its holder was cancelled would stop everybody.
@@ -102,32 +119,29 @@ class Turns:
             self._changed.notify_all()
 
 
-async def _done(rest: Rest) -> None:
-    waiting = rest()
-    if waiting is not None:
-        await waiting
-
-
 class TakingTurns:
     """A served model that is woken for its questions, and sleeps while others are at work.
 
     Args:
         model: has `sleep` and `wake`, and any of `ask`, `rate` and `embed`.
         turns: of the device.
+
+    Attributes:
+        joined: whether it has been let to sleep, and takes turns since.
     """
 
     def __init__(self, model: Any, turns: Turns) -> None:
         self._model = model
         self._turns = turns
-        self._joined = False
+        self.joined = False
 
     async def check(self) -> None:
         """Raise if it cannot work; the first time, let it sleep."""
         await self._model.check()
-        if not self._joined:
+        if not self.joined:
             await self._model.sleep()
             self._turns.join(self._model.name, self._model.sleep, self._model.wake)
-            self._joined = True
+            self.joined = True
 
     async def ask(self, question: Question) -> Answer:
         """Return the model's answer."""
@@ -142,7 +156,7 @@ class TakingTurns:
         return await self._in_turn(self._model.embed, texts)  # type: ignore[no-any-return]
 
     async def _in_turn(self, verb: Callable[[Any], Awaitable[Any]], asked: Any) -> Any:
-        if not self._joined:
+        if not self.joined:
             await self.check()
         async with self._turns.turn(self._model.name):
             return await verb(asked)

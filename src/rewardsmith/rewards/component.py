@@ -188,11 +188,14 @@ class Component:
         def tell(failure: Failure, seconds: float) -> None:
             self.say(f'"{self.name}" is unreachable, waiting up to {seconds:.0f} s: {failure.detail[:300]}')
 
+        def back() -> None:
+            self.say(f'"{self.name}" answers again: what it missed was asked once more')
+
         if getattr(self.reward, "whole", False):
-            _, nobody = await self._patience.scores(ask_whole, 1, tell)
+            _, nobody = await self._patience.scores(ask_whole, 1, tell, back)
             scores: Sequence[Score] = together
         else:
-            scores, nobody = await self._patience.scores(ask, len(chosen), tell)
+            scores, nobody = await self._patience.scores(ask, len(chosen), tell, back)
         if nobody and self._failure.do != "use" and not self.forgiven:
             why = next(score.failure for score in scores if score.failure and score.failure.kind == "unreachable")
             raise Halt(

@@ -38,16 +38,23 @@ class Patience:
         self.waiting = False
         self._probing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
-    async def scores(self, ask: Ask, count: int, tell: Callable[[Failure, float], None]) -> tuple[list[Score], bool]:
+    async def scores(
+        self,
+        ask: Ask,
+        count: int,
+        tell: Callable[[Failure, float], None],
+        back: Callable[[], None] = lambda: None,
+    ) -> tuple[list[Score], bool]:
         """Return a score for each of `count` rollouts, and whether the service answered nobody while we waited.
 
         Args:
             ask: scores the rollouts of these numbers.
             count: how many rollouts there are.
             tell: called once when an outage begins, with what was seen and the seconds that we wait.
+            back: called once when it is over.
         """
         scores = list(await ask(range(count)))
-        gone = self._gone(scores, range(count))
+        gone = self._gone(scores, range(count), back)
         begun = since = time.monotonic()
         pause, blamed = FIRST_WAIT, 0
         while gone and self._wait and blamed < BLAMED:
@@ -62,16 +69,18 @@ class Patience:
             tried = time.monotonic()
             for i, answer in zip(gone, await ask(gone), strict=True):
                 scores[i] = answer
-            asked, gone = gone, self._gone(scores, gone)
+            asked, gone = gone, self._gone(scores, gone, back)
             since = time.monotonic()
             others = len(gone) < len(asked) or self._answered >= tried
             blamed += bool(gone) and (up is True or others)
         return scores, False
 
-    def _gone(self, scores: Sequence[Score], asked: Sequence[int]) -> list[int]:
+    def _gone(self, scores: Sequence[Score], asked: Sequence[int], back: Callable[[], None]) -> list[int]:
         """Return which of those asked found nobody. Answers before an outage say nothing about what came after."""
         gone = [i for i in asked if (why := scores[i].failure) is not None and why.kind == "unreachable"]
         if not gone:
+            if self.waiting:
+                back()
             self._answered, self.waiting = time.monotonic(), False
         return gone
 

@@ -5,6 +5,7 @@ Each kind is imported when a recipe has one: scoring with a served judge needs n
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from copy import copy
@@ -13,13 +14,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rewardsmith.asking import Model, Unconnected, Usage
+from rewardsmith.asking import CannotAnswer, Model, Unconnected, Usage
 from rewardsmith.components import Chosen, Settings
 from rewardsmith.engines.settings import ManagedSettings, ModelSettings, SentenceSettings, ServerSettings
 from rewardsmith.engines.turns import TakingTurns, Turns
+from rewardsmith.errors import UserError
 
 if TYPE_CHECKING:
     from rewardsmith.engines.embedded.engine import EmbeddedEngine
+
+
+WAKING = 60.0
+"""Seconds in which servers that somebody else runs must be awake again at the end."""
 
 
 class AskedModels:
@@ -123,6 +129,7 @@ class AskedModels:
 
     async def close(self) -> None:
         """Let go of connections, and stop the servers that were started."""
+        await self._wake_servers()
         made, self._made = self._made, {}
         async with AsyncExitStack() as closing:  # one that cannot be closed does not keep the others open
             if self._cache is not None:
@@ -131,6 +138,19 @@ class AskedModels:
                 close: Callable[[], Awaitable[None]] | None = getattr(model, "close", None)
                 if close is not None:
                     closing.push_async_callback(close)
+
+    async def _wake_servers(self) -> None:
+        """Leave servers that somebody else runs as they were found: awake."""
+        asleep = [
+            name
+            for name, model in self._made.items()
+            if isinstance(self._tables[name].settings, ServerSettings) and getattr(model, "joined", False)
+        ]
+        try:
+            async with asyncio.timeout(WAKING), self._turns.turn(*asleep):
+                pass
+        except (TimeoutError, CannotAnswer, UserError) as error:
+            self._say(f"{', '.join(asleep)} may still be asleep: {error or f'not awake within {WAKING:g} s'}")
 
 
 class Later(Unconnected):

@@ -3,28 +3,52 @@
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Literal
 
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.objects import own_object
+from rewardsmith.text.reading import Absent, Unreadable, read_own, tidied, untagged
 
 Winner = Literal["A", "B", "tie"]
 
 TAIL = 20_000
 """Characters at the end of an answer in which the verdict is looked for."""
 
-_MARKER = re.compile(
-    r"\b(?:verdict|winner|decision|better (?:answer|response|candidate))\b[ \t*_`]{0,8}:", re.IGNORECASE
+LONGEST_LINE = 300
+"""Characters of a line that are looked at, from where its verdict should begin."""
+
+_NAME = r"(?:verdict|winner|decision|better[ \t_]{1,5}(?:answer|response|candidate|translation)|preferred|better)"
+_LEAD = (
+    r"[ \t#|•+-]{0,20}(?:[0-9]{1,2}[.)][ \t]{1,5})?(?:(?:so|thus|hence|therefore|finally)\b,?[ \t]{1,5})?"
+    r"(?:(?:the|my|our)[ \t]{1,5})?(?:(?:final|overall)[ \t]{1,5})?"
 )
-_BRACKETS = re.compile(r"\[\[([^\[\]\n]{1,40})\]\]")
-_BOX = re.compile(r"\\boxed\{(?:\\text\{)?([^{}\n]{1,40})\}")
-_MARKUP = re.compile(r"[*_`#\"$()\[\]]|\\boxed|\\text|[{}]")
+_MARKER = re.compile(
+    rf"{_LEAD}{_NAME}\b[ \t]{{0,9}}(?:is[ \t]{{0,5}})?[:=|]|{_LEAD}{_NAME}[ \t]{{1,5}}[-–—][ \t]", re.I
+)
+_IS = re.compile(rf"{_LEAD}{_NAME}[ \t]{{1,5}}is[ \t]{{1,5}}", re.IGNORECASE)
+_SO = re.compile(r"(?:so|thus|hence|therefore|finally)\b[,:]?[ \t]{1,5}", re.IGNORECASE)
+
+_EMPHASIS = re.compile(r"[*_`$]|</?(?:b|i|strong|em|u)>")
+_WRAPPING = re.compile(r"\\(?:boxed|fbox|text[a-z]{0,4}|math[a-z]{1,4})|[#\"“”\[\]{}]|(?<![A-Za-z])'|'(?![A-Za-z])")
 _NOUN = r"(?:(?:the )?(?:candidate|answer|response|option|assistant|translation) )?"
-_ONE = re.compile(rf"{_NOUN}(?-i:([AB]))(?: (?:is|was) (?:(?:clearly|slightly|much) )?better| wins)?", re.IGNORECASE)
-_ORDER = re.compile(r"([AB]) ?([>=]) ?([AB])")
+_BETTER = (
+    r"(?: (?:is|was) (?:(?:clearly|slightly|much|somewhat|far|marginally) )?(?:the )?better"
+    rf"(?: (?:answer|response|one))?(?: than {_NOUN}(?-i:(?P<other>[AB])))?(?: overall)?| wins)?"
+)
+_ONE = re.compile(rf"{_NOUN}(?-i:(?P<one>[AB]))(?![A-Za-z0-9]){_BETTER}", re.IGNORECASE)
+_ORDER = re.compile(r"(?P<first>[AB]) ?(?P<sign>>{1,3}|<{1,3}|={1,2}|≈) ?(?P<second>[AB])")
+_BOTH = rf"(?:both(?: answers| responses| candidates)?|{_NOUN}(?-i:A) and {_NOUN}(?-i:B)|they)"
 _TIE = re.compile(
-    r"(?:it(?:'s| is) )?(?:a )?(?:tie|tied|draw|equal|equally good|both are equal|neither|neither is better)",
+    r"(?:it(?:'s| is) )?(?:a )?(?:tie|tied|draw|equal|equally good|equally bad|neither|neither is better|no winner)"
+    rf"(?: between {_NOUN}(?-i:A) and {_NOUN}(?-i:B))?"
+    rf"|{_BOTH} are (?:equal|tied|equally (?:good|bad|strong|weak))",
+    re.IGNORECASE,
+)
+# What may follow a letter, and what makes the letter no verdict when it does.
+_REASON = re.compile(r",? (?:because|since|as) | ?\(| [-–—] | ?[;—] ?|\. ", re.IGNORECASE)
+_DOUBT = re.compile(
+    r"\b(?:or|tie|tied|draw|equal(?:ly)?|wait|actually|however|but|although|not|no|if|unless|maybe|unsure)\b"
+    r"|\b(?-i:[AB]) (?:is|was|seems|looks)(?: \w+)? (?:the )?(?:better|best|stronger)|\b(?-i:[AB]) wins|[<>]",
     re.IGNORECASE,
 )
 
@@ -32,45 +56,93 @@ _TIE = re.compile(
 def read_comparison(text: str) -> Winner:
     r"""Return which of two answers a judge prefers.
 
-    The last of these decides: what follows `Verdict:` (or `Winner:`, `Decision:`) on its line or the next one, `[[A]]`,
-    and `\boxed{A}`; where none of them occurs, the last line. There it must say `A`, `B` or `tie` and nothing else but
-    a noun, "is better" and markup; `A > B` and `A = B` are understood too. Letters within a sentence, such as "not A"
-    or "A or B", are no verdict.
+    What follows `Verdict:` (or `Winner:`, `Decision:`) at the beginning of a line decides, there or on the next line;
+    the last of them, where there are several. Without one: a JSON object with such a key, or lines that say "the winner
+    is A" or "A is better", and the last line, also as `[[A]]` or `\boxed{A}`; these must agree. It must say `A`, `B` or
+    `tie` and nothing else but a noun, "is better" and markup; `A > B` and `A = B` are understood too, and after
+    `Verdict: A` a reason. Letters within a sentence, such as "not A" or "A or B", are no verdict; quotations and fenced
+    blocks are not read.
 
     Raises:
-        Unreadable: `no verdict` when nothing is where a verdict should be; `unclear verdict` when it is something else.
+        Unreadable: `no verdict` when nothing is where a verdict should be; `unclear verdict` when it is something else;
+            `contradictory` when lines without a marker disagree, or one marked line right after another, as in a form
+            that is copied.
     """
-    tail = unicodedata.normalize("NFKC", text[-TAIL:])
-    marked = max(_marked(tail), default=None)
-    if marked is not None:
-        said = marked[1]
-    else:
-        said = next((line for line in reversed(tail.split("\n")) if line.strip()), "")
-        if not said or len(said) > 80:
-            raise Unreadable("no verdict", "there is no line with one")
-    winner = _winner(said)
-    if winner is None:
-        raise Unreadable("no verdict" if marked is None else "unclear verdict", repr(said[:80]))
+    return read_own(untagged(tidied(text[-TAIL:]), _NAME), _read)
+
+
+def _read(said: str) -> Winner:
+    lines = [_EMPHASIS.sub(" ", line).strip() for line in said.split("\n")]
+    marked = [(place, marker.end()) for place, line in enumerate(lines) if (marker := _MARKER.match(line))]
+    if marked:
+        return _marked(lines, marked)
+    found = own_object(said)
+    for key, value in found.value.items() if found else ():
+        if isinstance(value, str) and re.fullmatch(_NAME, key, re.IGNORECASE):
+            return _clear(value)
+    filled = [line for line in lines if line]
+    said_so = (_unmarked(line, last=place == len(filled) - 1) for place, line in enumerate(filled))
+    winners = {winner for winner in said_so if winner is not None}
+    if len(winners) > 1:
+        raise Unreadable("contradictory", f"there is no marker, and lines say {' and '.join(sorted(winners))}")
+    if winners:
+        return winners.pop()
+    raise Absent("no verdict", repr(filled[-1][:80]) if filled else "there is no line with one")
+
+
+def _unmarked(line: str, *, last: bool) -> Winner | None:
+    """Return what a line says that is a whole statement, or the last one."""
+    stated = _IS.match(line)
+    line = _SO.sub("", line[stated.end() :][:LONGEST_LINE] if stated else line[: LONGEST_LINE + 1])
+    if len(line) > LONGEST_LINE or not (last or stated or re.search(r"\b(?:better|wins)\b", line)):
+        return None
+    return _winner(line)
+
+
+def _marked(lines: Sequence[str], marked: Sequence[tuple[int, int]]) -> Winner:
+    """Return what the last marked line says, unless the lines right before it are marked and say something else."""
+    place, end = marked[-1]
+    rest = lines[place][end:].strip(" |")
+    if not rest:
+        following = next((line for line in lines[place + 1 : place + 4] if line), "")
+        if not following:
+            raise Absent("unclear verdict", "there is nothing after its marker")
+        return _clear(following)
+    winner = _clear(rest)
+    for earlier, begin in reversed(marked[:-1]):
+        if earlier != place - 1:
+            break
+        place = earlier
+        if _winner(lines[earlier][begin:][:LONGEST_LINE].strip(" |"), reasoned=True) != winner:
+            raise Unreadable("contradictory", "lines with different verdicts follow each other")
     return winner
 
 
-def _marked(text: str) -> Iterator[tuple[int, str]]:
-    """Yield where a mark of each kind stands last, and what it says."""
-    for pattern in (_BRACKETS, _BOX):
-        for match in list(pattern.finditer(text))[-1:]:
-            yield match.start(), match[1]
-    for match in list(_MARKER.finditer(text))[-1:]:
-        lines = text[match.end() :].split("\n")[:4]
-        yield match.start(), next((line for line in lines if _MARKUP.sub("", line).strip()), "")
+def _clear(said: str) -> Winner:
+    winner = _winner(said[:LONGEST_LINE], reasoned=True)
+    if winner is None:
+        raise Unreadable("unclear verdict", repr(said[:80]))
+    return winner
 
 
-def _winner(said: str) -> Winner | None:
-    plain = " ".join(_MARKUP.sub("", said).split()).rstrip(".! ")
-    if match := _ONE.fullmatch(plain):
-        return "A" if match[1] == "A" else "B"
+def _winner(said: str, *, reasoned: bool = False) -> Winner | None:
+    """Return what a line says when that is all that it says, but for a reason where there may be one."""
+    plain = " ".join(_WRAPPING.sub(" ", said).split()).strip()
+    plain = re.sub(r"\A\((.{1,60})\)\Z", r"\1", plain).rstrip(".!, ✅✔\ufe0f")
     if match := _ORDER.fullmatch(plain):
-        first, sign, second = match.groups()
+        first, sign, second = match["first"], match["sign"], match["second"]
         if first == second:
             return None
-        return "tie" if sign == "=" else "A" if first == "A" else "B"
-    return "tie" if _TIE.fullmatch(plain) else None
+        return "tie" if sign[0] in "=≈" else "A" if (first == "A") == (sign[0] == ">") else "B"
+    if _TIE.fullmatch(plain):
+        return "tie"
+    one = _ONE.match(plain)
+    if one is None or one["one"] == one["other"]:
+        return None
+    rest = plain[one.end() :]
+    if rest and (not reasoned or not _REASON.match(rest) or _DOUBT.search(rest)):
+        return None
+    return "A" if one["one"] == "A" else "B"
+
+
+__all__ = ["Winner", "read_comparison"]

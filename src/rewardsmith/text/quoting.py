@@ -17,20 +17,41 @@ LONGEST_FENCE = 32
 """Backticks. A longer run inside a text is broken by spaces: no judge counts to a thousand."""
 
 # The tokens by which the common chat templates tell turns apart. Written with a space they are plain text.
+_LT, _GT, _BAR, _OPEN = "[<＜﹤]", "[>＞﹥]", "[|｜]", r"[\[［]"
+# Names in angle brackets, in any case: whole, or as one of several parts with underscores between them.
+_NAMES = (
+    r"s|bos|eos|pad|unk|cls|sep|mask|sop|eop|eoh|eoa|eod|sys|end|escape|role|system|user|assistant|human|bot|turn|think|thinking"
+    r"|thought|answer|startoftext|endoftext|(?:unused|dummy|ctrl)[0-9]{1,6}|mask:[0-9]{1,4}|seed:[a-z_]{1,32}"
+)
+_PARTS = (
+    r"start|begin|beginning|end|of|turn|sentence|utterance|text|role|system|user|assistant|human|bot|token|bos|eos|pad"
+    r"|unk|think|tool|function|call|image|audio|video|longcat|fim|issue|commit|unused|reserved|special|extra|never|arg|sys|usr"
+)
+# Names in square brackets, as they are spelled: x[mask] is code.
+_BRACKETED = (
+    r"INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|ARGS|THINK|MODEL_SETTINGS|gMASK"
+    r"|CLS|SEP|MASK|PAD|UNK|BOS|EOS|EOT|@BOS@|IMG|IMG_BREAK|IMG_END|PREFIX|MIDDLE|SUFFIX|AUDIO|BEGIN_AUDIO|multimodal"
+    r"|UNUSED_TOKEN_[0-9]{1,6}|(?:start|end)_header_id|extra_id_[0-9]{1,4}"
+)
+_TAGS = (
+    rf"{_BAR}[^\n]{{1,64}}{_GT}"  # <|im_start|>, <|eot_id|>, <｜User｜>, <|turn>
+    rf"|[^\s]{{1,64}}{_BAR}{_GT}"  # <turn|>
+    rf"|/?(?:{_NAMES})\s{{0,64}}{_GT}"  # <eos>, </role>
+    rf"|/?(?:[a-z0-9]{{0,24}}_){{1,6}}(?:{_PARTS})[0-9]{{0,6}}(?:_[a-z0-9]{{1,24}}){{0,6}}\s{{0,64}}{_GT}"
+    rf"|/?(?:{_PARTS})(?:_[a-z0-9]{{1,24}}){{1,6}}\s{{0,64}}{_GT}"  # <end_of_turn>
+    rf"|\[[a-z0-9_]{{1,64}}\]{_GT}"  # <[PLHD1_never_used]>
+)
 _ROLES = re.compile(
-    r"[<＜](?=[|｜][^<>＜＞\n]{1,64}[>＞])"  # <|im_start|>, <|eot_id|>, <｜User｜>, <|turn>
-    r"|[<＜](?=[^<>＜＞\s]{1,64}[|｜][>＞])"  # <turn|>
-    r"|\[(?=[|｜][^\[\]\n]{1,64}[|｜]\])"  # [|user|]
-    r"|[<＜](?=/?(?:s|bos|eos|pad|unk|sop|eop|eoh|eoa|start_of_turn|end_of_turn|turn|think|thinking|thought|answer"
-    r"|tool_call|tool_response|seed:[a-z_]{1,32}|extra_id_[0-9]{1,4}|reserved_[0-9]{1,4}|special_[0-9]{1,4})\s*[>＞])"
+    rf"{_LT}(?=[^<>＜＞﹤﹥]{{1,160}}+{_GT})(?={_TAGS})"  # what is no tag at all is told at once
     r"|<(?=</?SYS>>)"
-    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|CALL_ID|ARGS|THINK"
-    r"|MODEL_SETTINGS|gMASK|CLS|SEP|MASK|PAD|UNK)\])"
+    rf"|{_OPEN}(?={_BAR}[^\[\]\n]{{1,64}}{_BAR}[\]］]|/?(?-i:{_BRACKETED})[\]］])"  # [|user|], [INST]
+    r"|◁(?=[^\s◁▷][^◁▷\n]{0,64}▷)"  # ◁think▷
     r"|\](?=~!?b[\[\]])|\[(?=e~\[)",  # ]~b], [e~[
     re.IGNORECASE,
 )
-_BACKTICKS = re.compile(r"`+")
-_TOO_LONG = re.compile(rf"`{{{LONGEST_FENCE - 1}}}(?=`)")
+# All that is a backtick, or becomes one where a tokenizer normalizes its text.
+_BACKTICKS = re.compile("[`\u1fef\uff40]+")
+_TOO_LONG = re.compile(f"[`\u1fef\uff40]{{{LONGEST_FENCE - 1}}}(?=[`\u1fef\uff40])")
 
 
 def harmless(text: str) -> str:

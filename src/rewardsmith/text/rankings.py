@@ -17,14 +17,13 @@ that says the same as the scores. Every rejection has a reason.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Literal
 
 from rewardsmith.text.quoting import quote
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.reading import Absent, Unreadable, read_own, tidied
 
 Output = Literal["both", "ranking", "scores"]
 """What a judge is asked for."""
@@ -49,15 +48,20 @@ _STRICT_RANKING = re.compile(r"[A-Z](?: [<>=] [A-Z])*")
 _STRICT_ENTRY = re.compile(rf"\s*([A-Z])\s*:\s*({_NUMBER})()\s*", re.ASCII)
 
 _MARKUP = re.compile(r"\*\*|__|[`{}\[\]\"$]")
-_BEFORE = re.compile(r"^(?:[>#*+•-]++\s+|\d{1,3}[.)]\s+)*+")
+_BEFORE = re.compile(r"^(?:[#*+•-]++\s+|\d{1,3}[.)]\s+)*+")
 _HEADER = re.compile(  # "Scores:", "Final ranking, best first:"; a lone letter is a candidate and ends it
     r"(?i:(?:the\s+|my\s+)?(?:final\s+|overall\s+)?(?:ranking|rank|order|scores?|ratings?))\b"
-    r"(?:(?!\b[A-Z]\b)[^:>=]){0,40}:\s*"
+    r"(?:(?:(?!\b[A-Z]\b)[^:>=]){0,40}:\s*|\s*\Z)"
 )
+_ROW = re.compile(r"\|\s*([A-Z])\s*\|\s*([^|]{1,40}?)\s*\|?")
+_TABLE = re.compile(r"\|.*\|")
+_REMARK = re.compile(r"\s*\((?![^()]*\b[A-Z]\b)[^()0-9]{1,200}\)")  # (tie), (clear and short)
+_SENTENCE = re.compile(r"\b(?!(?:nan|inf|out|of|points?|and)\b)[a-z]{2,}\b")  # A > B because …
 _NOUN = re.compile(r"\b(?i:candidate|translation|response|answer|option)\s+(?=[A-Z]\b)")
 _LIKE_RANKING = re.compile(r"[A-Z]\s*[<>=≥≤≈~]+\s*[A-Z]\b")
 _LIKE_SCORES = re.compile(r"[A-Z]\s*[:=]\s*[-+]?(?:[\d∞]|(?i:nan|inf|n/a))", re.ASCII)
 _RANKING = re.compile(r"[A-Z](?:\s*[<>=]\s*[A-Z])+")
+_BETWEEN = re.compile("[,;|、]")
 _ENTRY = re.compile(rf"\s*([A-Z])\s*[:=]\s*({_NUMBER})(?:\s*(?:/|out of)\s*({_NUMBER}))?(?:\s*points?)?\s*", re.ASCII)
 
 Levels = tuple[tuple[str, ...], ...]
@@ -108,11 +112,14 @@ def task_of(output: Output, lowest: float, highest: float, *, decimals: bool = F
     }[output]
 
 
-def format_of(output: Output) -> str:
-    """Return the lines with which an answer must end, with X, Y and Z in place of letters."""
-    ranking = f"{RANKING_HEADER}\n\nX > Y = Z"
-    scores = f"{SCORES_HEADER}\n\nX: 8, Y: 5, Z: 5"
-    return {"both": f"{ranking}\n\n{scores}", "ranking": ranking, "scores": "X: 8, Y: 5, Z: 5"}[output]
+def format_of(output: Output, lowest: float = 0.0, highest: float = 10.0, *, decimals: bool = False) -> str:
+    """Return the lines with which an answer must end, with X, Y and Z in place of letters and scores in range."""
+    high, low = (lowest + share * (highest - lowest) for share in (0.8, 0.5))
+    if not decimals:
+        high = round(high)
+        low = min(round(low), high - 1)
+    ranking, scores = f"{RANKING_HEADER}\n\nX > Y = Z", f"X: {high:g}, Y: {low:g}, Z: {low:g}"
+    return {"both": f"{ranking}\n\n{SCORES_HEADER}\n\n{scores}", "ranking": ranking, "scores": scores}[output]
 
 
 def levels_of(scores: Mapping[str, float]) -> Levels:
@@ -167,8 +174,8 @@ def _without_verdict(analysis: str) -> str:
 
 def _is_verdict(line: str) -> bool:
     """Whether a line is blank, a header, a ranking or scores; a sentence that mentions scores is none of them."""
-    plain = _plain(line)
-    return not plain or bool(_RANKING.fullmatch(plain)) or all(map(_ENTRY.fullmatch, re.split("[,;]", plain)))
+    plain, _ = _parted(line)
+    return not plain or bool(_RANKING.fullmatch(plain)) or all(map(_ENTRY.fullmatch, re.split(_BETWEEN, plain)))
 
 
 def read_ranking(
@@ -186,9 +193,11 @@ def read_ranking(
     - `strict` wants the verdict as the last lines, in the very form shown above, after an analysis that is not empty;
       what the header lines say does not matter.
     - `exact` wants the words of the headers too.
-    - `lenient` takes the last ranking and the last scores that it finds. It overlooks emphasis, fences, quotation
-      marks, list marks, full-width signs, a noun before a letter, headers that are missing, reworded or on the same
-      line, one score per line, `8/10` where 10 is the highest score, `8.0`, and text after the verdict.
+    - `lenient` takes the last ranking and the last scores under a header, and where there is no header the last that it
+      finds. It overlooks emphasis, quotation marks, list marks, full-width signs, a noun before a letter, headers that
+      are missing, reworded or on the same line, one score per line or row of a table, remarks in parentheses, `8/10`
+      where 10 is the highest score, `8.0`, and text after the verdict. Lines that begin with > and fenced blocks are
+      quotations, unless the answer ends with the block and says nothing like a verdict outside.
 
     Args:
         text: what the judge wrote.
@@ -252,55 +261,100 @@ def _find_strictly(text: str, output: Output, headers: bool) -> _Found:
 
 
 def _find_leniently(text: str, count: int, output: Output) -> _Found:
-    lines = text.split("\n")
-    first = max(0, len(lines) - TAIL_LINES)
-    plain = [(i, line) for i, raw in enumerate(lines[first:], first) if (line := _plain(raw))]
+    return read_own(text, lambda own: _find_own(text, own, count, output))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line without markup, header and nouns, and its place; headed if a header of its kind stands above it."""
+
+    place: int
+    text: str
+    headed: bool
+
+    @property
+    def plain(self) -> str:
+        """The text without remarks in parentheses."""
+        return _REMARK.sub("", self.text)
+
+
+def _find_own(text: str, own: str, count: int, output: Output) -> _Found:
+    lines = own.split("\n")
+    plain = _lines(lines)
     ranking, scores, begins = "", list[str](), len(lines)
     if output != "ranking":
         at = _last(plain, _LIKE_SCORES)
         if at is None:
-            raise Unreadable("no scores line", f"in {len(lines)} lines")
+            raise Absent("no scores line", f"in {len(lines)} lines")
         scores, at = _block(plain, at, count)
-        begins = plain[at][0]
+        begins = plain[at].place
     if output != "scores":
         at = _last(plain, _LIKE_RANKING)
         if at is None:
-            raise Unreadable("no ranking line", f"in {len(lines)} lines")
-        ranking, begins = plain[at][1], min(begins, plain[at][0])
+            raise (Absent if output == "ranking" else Unreadable)("no ranking line", f"in {len(lines)} lines")
+        ranking, begins = plain[at].plain, min(begins, plain[at].place)
         if not _RANKING.fullmatch(ranking):
             raise Unreadable("no ranking line", f"the last that looks like one is {ranking[:80]!r}")
-    return _Found(ranking, scores, _without_verdict("\n".join(lines[:begins])))
+    return _Found(ranking, scores, _without_verdict("\n".join(text.split("\n")[:begins])))
 
 
-def _last(plain: Sequence[tuple[int, str]], pattern: re.Pattern[str]) -> int | None:
-    return next((at for at in reversed(range(len(plain))) if pattern.match(plain[at][1])), None)
+def _lines(lines: Sequence[str]) -> list[_Line]:
+    """Return the lines at the end that are not empty, and whether they stand under a header of their kind."""
+    found, header = list[_Line](), ""
+    first = max(0, len(lines) - TAIL_LINES)
+    for place, raw in enumerate(lines[first:], first):
+        line, named = _parted(raw)
+        header = named or header
+        if not line:
+            continue
+        if _LIKE_RANKING.match(line):
+            found.append(_Line(place, line, header == "ranking"))
+            header = ""
+        elif _LIKE_SCORES.match(line):
+            found.append(_Line(place, line, header == "scores"))
+        else:
+            found.append(_Line(place, line, headed=False))
+            header = header if _TABLE.fullmatch(line) else ""  # the first row of a table is no end of it
+    return found
 
 
-def _block(plain: Sequence[tuple[int, str]], last: int, wanted: int) -> tuple[list[str], int]:
+def _last(plain: Sequence[_Line], pattern: re.Pattern[str]) -> int | None:
+    """Return the last line of a kind, before all one under a header; a sentence that begins like one is none."""
+    alike = [at for at, line in enumerate(plain) if pattern.match(line.text) and not _SENTENCE.search(line.plain)]
+    return max(alike, key=lambda at: (plain[at].headed, at), default=None)
+
+
+def _block(plain: Sequence[_Line], last: int, wanted: int) -> tuple[list[str], int]:
     """Return the lines with scores that end at `last`, going up until there is one score for each, and the first."""
-    at, found = last, [plain[last][1]]
-    while len(re.findall("[:=]", " ".join(found))) < wanted and at > 0 and _LIKE_SCORES.match(plain[at - 1][1]):
+    at, found = last, [plain[last].plain]
+    while len(re.findall("[:=]", " ".join(found))) < wanted and at > 0 and _LIKE_SCORES.match(plain[at - 1].text):
         at -= 1
-        found.insert(0, plain[at][1])
+        found.insert(0, plain[at].plain)
     return found, at
 
 
-def _plain(line: str) -> str:
-    """Return a line without harmless markup, header and nouns; "" for one that is too long to be part of a verdict."""
+def _parted(line: str) -> tuple[str, str]:
+    """Return a line without harmless markup, header and nouns, and of what the header was: `ranking`, `scores` or "".
+
+    The line is "" where it is too long to be part of a verdict. A row of a table with one score becomes `B: 8`.
+    """
     if len(line) > LONGEST_LINE:
-        return ""
-    line = _MARKUP.sub("", unicodedata.normalize("NFKC", line)).strip()
+        return "", ""
+    line = _MARKUP.sub("", tidied(line)).strip()
     line = _BEFORE.sub("", line, count=1)
     header = _HEADER.match(line)
-    line = _NOUN.sub("", line[header.end() :] if header else line)
-    return line.strip().rstrip(".,;| ")
+    line = _NOUN.sub("", line[header.end() :] if header else line).strip()
+    if row := _ROW.fullmatch(line):
+        line = f"{row[1]}: {row[2]}"
+    named = "" if header is None else "scores" if re.search("(?i)score|rating", header[0]) else "ranking"
+    return line if _TABLE.fullmatch(line) else line.rstrip(".,;| "), named
 
 
 def _scores(
     lines: Sequence[str], entry: re.Pattern[str], letters: str, bounds: tuple[float, float], decimals: bool
 ) -> dict[str, float]:
     scores: dict[str, float] = {}
-    for piece in (piece for line in lines for piece in re.split("[,;]", line)):
+    for piece in (piece for line in lines for piece in re.split(_BETWEEN if entry is _ENTRY else "[,;]", line)):
         match = entry.fullmatch(piece)
         if match is None:
             raise Unreadable("score not a number", f"{piece.strip()[:80]!r}")
