@@ -9,8 +9,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from rewardsmith.cli import app
+from rewardsmith.errors import UserError
 from rewardsmith.recipe import load_recipe
+from rewardsmith.rewards import CannotScore
 from rewardsmith.runs.start import start
+from rewardsmith.types import Score
 from tests.recipe_stand_ins import shared_folder, stand_ins
 from tests.test_recipes import RECIPES
 
@@ -123,8 +126,24 @@ def test_a_reward_table_has_its_models_beside_it(tmp_path, changes, monkeypatch)
     ],
 )
 def test_a_model_that_cannot_do_it_is_refused_before_the_run(changes, change, said):
-    from rewardsmith.errors import UserError
-
     with pytest.raises(UserError) as error:
         load_recipe(RECIPE, [*changes, change])
     assert said in str(error.value)
+
+
+class Picky:
+    """Scores only prompts with the criteria that it wants."""
+
+    async def score(self, group):
+        return tuple(Score(1.0) for _ in group.rollouts)
+
+    def require(self, prompt):
+        if "criteria" not in prompt.info:
+            raise CannotScore("invalid", f"the prompt {prompt.id!r} has no 'criteria'")
+
+
+def test_data_that_the_reward_cannot_use_is_found_before_the_run(tmp_path, changes):
+    own = 'stages.0.reward={ type = "gate", rule = { type = "rule", rule = "exact" }, judge = { type = "%s" } }'
+    with pytest.raises(UserError, match=r"stages\.0\.reward: judge: 12 of the first 12 prompts of data\.train cannot"):
+        run(tmp_path / "run", [*changes, own % f"{__name__}:Picky"])
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()

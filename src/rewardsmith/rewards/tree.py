@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rewardsmith.asking import CannotAnswer, Models
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import Composed, Halt, Reward, failure_of
-from rewardsmith.types import ScoredGroup
+from rewardsmith.rewards.protocol import CannotScore, Composed, Halt, Reward, failure_of
+from rewardsmith.types import Prompt, ScoredGroup
 
 if TYPE_CHECKING:
     from rewardsmith.rewards.component import Component
@@ -62,6 +62,24 @@ def check_source(component: Component, source: str) -> None:
     if isinstance(component.reward, Composed):
         for inner in component.reward.asked_about(source):
             check_source(inner, source)
+
+
+def unfit(component: Component, prompt: Prompt, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (dotted name, why) of each reward of a tree that could never score rollouts of this prompt."""
+    if isinstance(component.reward, Composed):
+        asked = list(component.reward.asked_about(prompt.source))
+        for name, inner in components_of(component.reward).items():
+            if inner in asked:
+                yield from unfit(inner, prompt, f"{path}.{name}".lstrip("."))
+        return
+    try:
+        getattr(component.reward, "require", _anything)(prompt)
+    except (CannotScore, UserError) as error:
+        yield path, str(error)
+
+
+def _anything(_prompt: Prompt) -> None:
+    """Take every prompt."""
 
 
 def routes(component: Component) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -20,13 +21,16 @@ from rewardsmith.recipe import Recipe, explain
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.protocol import Halt
-from rewardsmith.rewards.tree import check, check_source, load, routes
+from rewardsmith.rewards.tree import check, check_source, load, routes, unfit, walk
 from rewardsmith.runs.folder import RECIPE, RunFolder
 from rewardsmith.runs.models import AskedModels
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update, derive
+
+PROMPTS_CHECKED = 256
+"""Prompts of which is asked, before the run begins, whether the reward could score them."""
 
 SOURCES_CHECKED = 10_000
 """Prompts whose source is looked up in the routes of a reward before the run begins; others when they are scored."""
@@ -310,10 +314,25 @@ class Run:
     async def _check_reward(self, chosen: Chosen, data: str) -> None:
         """Make a reward once, ask whether it can work, and whether it knows where the prompts go."""
         reward = Component.root(chosen, self.say, self._models.before)
+        self._check_prompts(reward, data)
         await check(reward)
         if routes(reward):
             for source in {p.source for p in islice(self.source(data).prompts(self.seed), SOURCES_CHECKED)}:
                 check_source(reward, source)
+
+    def _check_prompts(self, reward: Component, data: str) -> None:
+        """Look whether the first prompts have what the reward needs; a few that have not are for the run to count."""
+        if not any(hasattr(component.reward, "require") for _, component in walk(reward)):
+            return
+        prompts = list(islice(self.source(data).prompts(self.seed), PROMPTS_CHECKED))
+        found = [problem for prompt in prompts for problem in unfit(reward, prompt)]
+        for path, count in Counter(path for path, _ in found).items():
+            if count > len(prompts) / 4:
+                why = next(why for other, why in found if other == path)
+                raise UserError(
+                    f"{path}{': ' * bool(path)}{count} of the first {len(prompts)} prompts of data.{data} cannot be"
+                    f" scored; the first: {why}"
+                )
 
 
 def _checkpoint(index: int, stage: str, step: int) -> str:
