@@ -32,8 +32,8 @@ class Reward(Protocol):
       dependency that went away is waited for.
     - `connect(models) -> None` takes a function from the name of a model in the recipe to the model
       (`rewardsmith.asking`). It is called once, before anything else.
-    - `require(prompt) -> None` raises `CannotScore` if no rollout of this prompt could ever be scored, such as one whose
-      criteria are missing. It is called for the first prompts of the data, before the first step.
+    - `require(prompt) -> None` raises `CannotScore` if no rollout of this prompt could ever be scored, because
+      something is missing in it. It is called for the first prompts of the data, before the first step.
     - `deadline: float`, seconds: then it keeps its deadlines itself.
     - `whole: bool`, whether the scores of a group belong together, as those of a ranking do. After an outage the whole
       group is asked again, and not only the rollouts that had no answer.
