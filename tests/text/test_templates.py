@@ -43,6 +43,20 @@ def test_roles() -> None:
         ("{{qestion}}", r'has {{qestion}}. Did you mean "question"\? Known: question, response'),
         ("{{MODEL ANSWER}}", "has {{MODEL ANSWER}}: a placeholder is a word"),
         ("{{}}", "a placeholder is a word"),
+        ("a\n{response}", r"has {response} in line 2, which would stay as it is: write {{response}}"),
+        ("{response}}", r"write {{response}}"),
+        ("{ question }: {{response}}", r"write {{question}}"),
+        ("a\nb {{response", r"has {{response in line 2, which is not closed: write {{response}}"),
+        ("{{response}: {{question}}", r"has {{response in line 1, which is not closed"),
+        ("{{a}^2} {{level and so on\n}", r"has {{level in line 1, which is not closed"),
+        (
+            "=== sytem ===\nBe strict.\n=== user ===\n{{question}}",
+            r'has "=== sytem ===" in line 1. Did you mean === system ===\? Known roles: assistant, system, user',
+        ),
+        ("{{question}}\n\n=== User ===\nx", r'has "=== User ===" in line 3. Did you mean === user ==='),
+        ("== user ==\n{{question}}", "Did you mean === user ==="),
+        ("=== assistent\n{{question}}", "Did you mean === assistant ==="),
+        ("  === user ===\n{{question}}", "Did you mean === user ==="),
         ("{{question}}" * 100_000, "more than 1,000,000 characters"),
     ],
 )
@@ -61,8 +75,40 @@ def test_any_placeholder_where_any_may_have_a_value() -> None:
 
 
 def test_braces_that_are_no_placeholders() -> None:
-    text = 'Answer with {"score": {"value": 1}} or \\frac{1}{2}: {question}'
+    text = 'Answer with {"score": {"value": 1}} or \\frac{1}{2}, {{a}^2}, \\boxed{response}, {it}, {level}'
     assert parse(text).render({}) == (Message("user", text),)
+
+
+def test_a_name_in_single_braces_beside_the_placeholder() -> None:
+    assert parse("{{question}}: is it a {question}?").places == {"question"}
+
+
+@pytest.mark.parametrize(
+    "line", ["=== Answer ===", "=== Question ===", "== Task ==", "=== the user ===", "======", "=="]
+)
+def test_headings_are_text(line: str) -> None:
+    assert parse(f"{line}\n{{{{question}}}}").turns == (("user", f"{line}\n{{{{question}}}}"),)
+
+
+def test_a_long_text_is_read_in_one_go() -> None:
+    """What takes time with the square of the length would not end here."""
+    for text in ("{{" * 400_000, "{{a" * 300_000, "{a}" * 300_000, "= " * 400_000, "{{a}" + " " * 900_000):
+        try:
+            parse(text)
+        except UserError:
+            continue
+
+
+def test_the_setting_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text("{{respons}}")
+    for name in (str(file), "verifer", str(tmp_path)):
+        with pytest.raises(UserError) as caught:
+            load_template(name, known=KNOWN, setting="critique.told")
+        assert str(caught.value).startswith(f'critique.told = "{name}" ')
+    with pytest.raises(UserError, match=r"^prompt is empty"):
+        Template.parse("", "", known=None, setting="prompt")
+    assert Template.parse("a", "mine", known=None).where == 'template = "mine"'
 
 
 def test_files(tmp_path: Path) -> None:
@@ -70,7 +116,9 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe{{question}}")
     assert load_template(str(tmp_path / "mine.txt"), known=KNOWN).turns == (("user", "É: {{question}}"),)
     for name in ("binary.txt", "none.txt", "."):
-        with pytest.raises(UserError, match=r"cannot read the template .*Known: .*verifier.*, or the path of a file"):
+        with pytest.raises(
+            UserError, match=r'template = ".*" cannot be read .*Known: .*verifier.*, or the path of a file'
+        ):
             load_template(str(tmp_path / name), known=KNOWN)
     with pytest.raises(UserError, match='Did you mean "verifier"'):
         load_template("verifer", known=KNOWN)

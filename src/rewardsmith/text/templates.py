@@ -2,22 +2,32 @@
 
 A template is text with `{{placeholders}}`. Lines `=== system ===`, `=== user ===` and `=== assistant ===` begin a
 message; without any, the whole is one user message. The built-in ones lie in `text/prompts/`.
+
+What is wrong is told by the line, and by the setting that names the template.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.problems import shown
 from rewardsmith.text.quoting import PLACEHOLDER, fill
 from rewardsmith.types import Message
 
+_ROLES = ("system", "user", "assistant")
 _TURN = re.compile(r"^=== *(system|user|assistant) *===[ \t]*(?:\n|\Z)", re.MULTILINE)
+_ALMOST_A_TURN = re.compile(r"[ \t]*+={2,9}[ \t]*+([A-Za-z]{2,20})[ \t]*+:?[ \t]*+={0,9}[ \t]*+")
 _ALMOST = re.compile(r"\{\{[^{}\n]{0,80}\}\}")
+_UNCLOSED = re.compile(r"\{\{\s*+([A-Za-z_][A-Za-z0-9_]*+)\s*+(?!\}\})(?=(?P<rest>[^\n]{0,200}))")
+# Not {{name}}, and not the argument of a TeX command such as \boxed{answer}.
+_SINGLE = re.compile(r"(?<![{\w\\])\{[ \t]*+([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+\}")
 
 MAX_CHARACTERS = 1_000_000
 """A longer file is no template."""
@@ -28,53 +38,67 @@ class Template:
     """A prompt with holes.
 
     Attributes:
-        name: of the file, for messages.
+        name: of the built-in template or the file; "" where the setting is the text itself.
         turns: (role, text with placeholders) of each message.
+        setting: which setting of a recipe it came from.
     """
 
     name: str
     turns: tuple[tuple[str, str], ...]
+    setting: str = "template"
 
     @classmethod
-    def parse(cls, text: str, name: str, *, known: Sequence[str] | None, needed: Sequence[str] = ()) -> Template:
+    def parse(
+        cls,
+        text: str,
+        name: str,
+        *,
+        known: Sequence[str] | None,
+        needed: Sequence[str] = (),
+        usual: Sequence[str] = (),
+        setting: str = "template",
+    ) -> Template:
         """Read a template.
 
         Args:
             text: of the file.
-            name: for messages.
+            name: for messages; "" where the setting is the text itself.
             known: the placeholders that will have a value; None where any may.
             needed: those without which the prompt makes no sense.
+            usual: those that in single braces are a mistake, beside the known ones.
+            setting: where the recipe names it, for messages.
 
         Raises:
-            UserError: it has an unknown placeholder, or lacks one, or is empty.
+            UserError: it has an unknown placeholder, or lacks one, or is empty, or something in it is misspelled.
         """
-        parts = _TURN.split(text.replace("\r\n", "\n"))
+        where = _where(setting, name)
+        if len(text) > MAX_CHARACTERS:
+            raise UserError(f"{where} has more than {MAX_CHARACTERS:,} characters")
+        text = text.replace("\r\n", "\n")
+        _require_roles(text, where)
+        parts = _TURN.split(text)
         turns = [(role, body.strip()) for role, body in zip(parts[1::2], parts[2::2], strict=True)]
         if not turns:
             turns = [("user", parts[0].strip())]
         elif parts[0].strip():
-            raise UserError(f"the template {name} has text before its first === role === line")
-        if len(text) > MAX_CHARACTERS:
-            raise UserError(f"the template {name} has more than {MAX_CHARACTERS:,} characters")
+            raise UserError(f"{where} has text before its first === role === line")
         empty = next((role for role, body in turns if not body), None)
         if empty is not None:
-            raise UserError(f"the template {name} is empty" + (f" after === {empty} ===" if parts[1:] else ""))
-        for _, body in turns:
-            for odd in _ALMOST.finditer(body):
-                if not PLACEHOLDER.fullmatch(odd.group()):
-                    raise UserError(
-                        f"the template {name} has {odd.group()}: a placeholder is a word, such as {{{{question}}}}"
-                    )
-        found = [place.group(1) for _, body in turns for place in PLACEHOLDER.finditer(body)]
-        for place in found:
+            raise UserError(f"{where} is empty" + (f" after === {empty} ===" if parts[1:] else ""))
+        made = cls(name, tuple(turns), setting)
+        _require_braces(text, {*(known or ()), *usual}, made)
+        for place in sorted(made.places):
             if known is not None and place not in known:
-                raise UserError(
-                    f"the template {name} has {{{{{place}}}}}.{nearest(place, known)} Known: {listing(known)}"
-                )
+                raise UserError(f"{where} has {{{{{place}}}}}.{nearest(place, known)} Known: {listing(known)}")
         for place in needed:
-            if place not in found:
-                raise UserError(f"the template {name} has no {{{{{place}}}}}: the judge would not see it")
-        return cls(name, tuple(turns))
+            if place not in made.places:
+                raise UserError(f"{where} has no {{{{{place}}}}}: the judge would not see it")
+        return made
+
+    @property
+    def where(self) -> str:
+        """The setting and its value, as a recipe shows them."""
+        return _where(self.setting, self.name)
 
     @property
     def places(self) -> frozenset[str]:
@@ -86,23 +110,71 @@ class Template:
         return tuple(Message(role, fill(body, values)) for role, body in self.turns)
 
 
-def load_template(name: str, *, known: Sequence[str] | None, needed: Sequence[str] = ()) -> Template:
-    """Return a built-in template by its name, or a user's own by its path.
+def load_template(
+    name: str,
+    *,
+    known: Sequence[str] | None,
+    needed: Sequence[str] = (),
+    usual: Sequence[str] = (),
+    setting: str = "template",
+) -> Template:
+    """Return a built-in template by its name, or a user's own by its path; the other arguments as of `Template.parse`.
 
     Raises:
         UserError: there is no such file, or it cannot be a template here; see `Template.parse`.
     """
     folder = resources.files("rewardsmith.text") / "prompts"
     built_in = {file.name.removesuffix(".txt"): file for file in folder.iterdir() if file.name.endswith(".txt")}
-    if name in built_in:
-        return Template.parse(built_in[name].read_text(encoding="utf-8"), name, known=known, needed=needed)
     try:
-        text = Path(name).read_text(encoding="utf-8")
+        text = (built_in[name] if name in built_in else Path(name)).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
         hint = f"{nearest(name, built_in)} Known: {listing(built_in)}, or the path of a file"
-        raise UserError(f"cannot read the template {name!r} ({what}).{hint}") from None
-    return Template.parse(text, name, known=known, needed=needed)
+        raise UserError(f"{_where(setting, name)} cannot be read ({what}).{hint}") from None
+    return Template.parse(text, name, known=known, needed=needed, usual=usual, setting=setting)
+
+
+def _where(setting: str, name: str) -> str:
+    # The end of a long path says more than its beginning; of a text that is no path either will do.
+    return f"{setting} = {json.dumps(name[-200:], ensure_ascii=False)}" if name else setting
+
+
+def _line(text: str, place: int) -> int:
+    return text.count("\n", 0, place) + 1
+
+
+def _require_roles(text: str, where: str) -> None:
+    """Raise a `UserError` if a line is nearly one that begins a message."""
+    for number, line in enumerate(text.split("\n"), 1):
+        found = _ALMOST_A_TURN.fullmatch(line)
+        if found is None or _TURN.match(line):
+            continue
+        # Stricter than other hints: a heading such as === Answer === is text.
+        close = difflib.get_close_matches(found[1].lower(), _ROLES, n=1, cutoff=0.75)
+        if close:
+            raise UserError(
+                f"{where} has {shown(line.strip())} in line {number}. Did you mean === {close[0]} ===?"
+                f" Known roles: {listing(_ROLES)}"
+            )
+
+
+def _require_braces(text: str, known: Collection[str], made: Template) -> None:
+    """Raise a `UserError` if something is nearly a placeholder."""
+    for odd in _ALMOST.finditer(text):
+        if not PLACEHOLDER.fullmatch(odd.group()):
+            raise UserError(f"{made.where} has {odd.group()}: a placeholder is a word, such as {{{{question}}}}")
+    for odd in _UNCLOSED.finditer(text):
+        if odd[1] in known or "}" not in odd["rest"]:  # else it may be TeX, such as {{a}^2}
+            raise UserError(
+                f"{made.where} has {{{{{odd[1]} in line {_line(text, odd.start())}, which is not closed:"
+                f" write {{{{{odd[1]}}}}}"
+            )
+    for odd in _SINGLE.finditer(text):
+        if odd[1] in known and odd[1] not in made.places:
+            raise UserError(
+                f"{made.where} has {{{odd[1]}}} in line {_line(text, odd.start())}, which would stay as it is:"
+                f" write {{{{{odd[1]}}}}}"
+            )
 
 
 __all__ = ["Template", "load_template"]

@@ -7,7 +7,7 @@ import pytest
 from rewardsmith import Score
 from rewardsmith.asking import Answer, CannotAnswer
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.asking import Asker, AskingSettings, Verdict, judged
+from rewardsmith.rewards.judges.asking import Asker, AskingSettings, NoVerdict, Verdict, failed_score, judged
 from rewardsmith.rewards.protocol import Halt, failure_of
 from rewardsmith.text.reading import Unreadable
 from tests.rewards.models import Said, Scripted
@@ -64,7 +64,18 @@ def test_several_verdicts_on_one_prompt_are_different_questions() -> None:
         ("well", "unparsable", "no number: well; it ends: 'well'"),
         ("11", "invalid", "too large"),
         ("<think>hm", "unparsable", "unfinished thought"),
-        (Answer("7", truncated=True, tokens=5), "truncated", "cut off: after 5 tokens"),
+        (
+            Answer("7", truncated=True, tokens=2048),
+            "truncated",
+            "cut off: after 2048 tokens (asking.max_tokens = 2048)",
+        ),
+        (Answer("7", truncated=True), "truncated", "cut off: by the token limit (asking.max_tokens = 2048)"),
+        (
+            Answer("7", truncated=True, tokens=5),
+            "truncated",
+            "cut off: after 5 tokens, well before asking.max_tokens = 2",
+        ),
+        (Answer("7", truncated=True, tokens=5), "truncated", "fill the model's context"),
     ],
 )
 def test_the_reason_of_the_last_try(said: Said, kind: str, part: str) -> None:
@@ -136,14 +147,32 @@ def test_the_time_of_a_reader_counts() -> None:
     assert len(model.asked) <= 2
 
 
-def test_what_a_reader_raises_itself_passes() -> None:
+def test_what_a_reader_raises_itself_is_the_reason() -> None:
     async def read(text: str) -> int:
         raise TimeoutError("its own")
 
     asker = Asker("judge", AskingSettings())
     asker.connect({"judge": Scripted(["7"])}.__getitem__)
-    with pytest.raises(TimeoutError, match="its own"):
+    with pytest.raises(NoVerdict, match="TimeoutError: its own") as caught:
         asyncio.run(asker.verdict("?", read))
+    assert (caught.value.kind, caught.value.attempts) == ("timeout", 1)
+    assert caught.value.feedback == "[try 1]\n7"
+
+
+def test_a_failure_keeps_what_was_written_in_all_tries() -> None:
+    error = refused("well", "<think>hm</think>seven", CannotAnswer("refused", "too long", 4))
+    assert isinstance(error, NoVerdict)
+    assert (error.kind, error.attempts, str(error)) == ("refused", 4, "too long")
+    said = "[try 1: no number: well]\nwell\n\n[try 2: no number: seven]\n<think>hm</think>seven"
+    assert error.feedback == failed_score(error).feedback == said
+    assert refused(CannotAnswer("unreachable", "gone")).feedback == ""
+
+
+def test_what_is_kept_of_failures_is_bounded() -> None:
+    error = refused(*["x" * 1_000_000] * 40, tries=40)
+    assert isinstance(error, NoVerdict)
+    assert len(error.feedback) < 21_000
+    assert error.feedback.count("[try ") == 40
 
 
 def test_check() -> None:

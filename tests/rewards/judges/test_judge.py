@@ -59,8 +59,29 @@ def test_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [None, True, ["a"], {"a": 1}])
 def test_a_prompt_that_lacks_what_the_template_names(value: object) -> None:
     reward, _ = connected(Judge, [], prompt="{{response}} {{level}}")
-    with pytest.raises(CannotScore, match="the prompt 'p1' has no text 'level', which the template names"):
+    with pytest.raises(
+        CannotScore, match="the prompt 'p1' has no text or number 'level' in its info, which prompt names"
+    ):
         asyncio.run(reward.score(group("42", level=value)))
+
+
+def test_a_placeholder_that_nothing_stands_for_is_told_with_its_file_and_with_what_there_is(tmp_path: Path) -> None:
+    file = tmp_path / "a-long-name" / ("x" * 90) / "mine.txt"
+    file.parent.mkdir(parents=True)
+    file.write_text("{{response}} {{topc}}")
+    reward, _ = connected(Judge, [], template=str(file))
+    info: dict[str, object] = {"level": 3, "deep": {"a": 1}, "extra_info": {"topic": "products"}}
+    with pytest.raises(CannotScore) as caught:
+        asyncio.run(reward.score(group("42", **info)))
+    said = str(caught.value)
+    for part in (
+        f'which template = "{file}" names',
+        'Did you mean "topic"?',
+        "Known: answer, final, highest, lowest, question, reference, response, source;",
+        "in this prompt's info: level, topic",
+    ):
+        assert part in said
+    assert said.endswith("level, topic")  # what cannot be shown is not offered
 
 
 @pytest.mark.parametrize(
@@ -108,7 +129,11 @@ def test_a_column_that_cannot_be_used(column: object, message: str) -> None:
         ({"prompt": "a", "template": "judge"}, "template and prompt are given: a judge has one prompt"),
         ({"prompt_field": "a", "preprocess": f"{HOOKS}:messages"}, "prompt_field and preprocess are given"),
         ({"prompt": "Is it right?"}, "has none of {{response}}, {{final}}, {{answer}}"),
-        ({"template": "no such file"}, "cannot read the template"),
+        ({"template": "no such file"}, 'template = "no such file" cannot be read'),
+        ({"prompt": "Is {{respons}} right?"}, r'prompt has none of .* {{respons}}: Did you mean "response"\?'),
+        ({"prompt": "Is {response} right?"}, "prompt has {response} in line 1, .* write {{response}}"),
+        ({"prompt": "{question}\n{{response}}"}, "prompt has {question} in line 1, .* write {{question}}"),
+        ({"prompt": "Is {answer} right?"}, "prompt has none of {{response}}"),
         ({"preprocess": f"{HOOKS}:mesages"}, 'Did you mean "messages"'),
         ({"preprocess": "messages"}, "write module:Name"),
         ({"postprocess": f"{HOOKS}:NO_FUNCTION"}, "postprocess = .* is no function"),

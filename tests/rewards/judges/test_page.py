@@ -26,7 +26,7 @@ from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.text import grades, verdicts
 from rewardsmith.text.reading import Unreadable
-from tests.rewards.judges.asked import group
+from tests.rewards.judges.asked import group, judge
 
 ROOT = Path(__file__).parents[3]
 PAGES = {
@@ -72,6 +72,21 @@ def test_every_page_has_recipes() -> None:
         "ranking": 2,
         "scalar_models": 4,
     }
+
+
+def test_the_prompt_that_the_page_shows_is_the_built_in_one() -> None:
+    file = ROOT / "src" / "rewardsmith" / "text" / "prompts" / "rubric.txt"
+    assert blocks("text")[0] == file.read_text(encoding="utf-8")
+
+
+def test_every_built_in_prompt_is_named() -> None:
+    for file in (ROOT / "src" / "rewardsmith" / "text" / "prompts").glob("*.txt"):
+        assert f"`{file.stem}`" in PAGE
+
+
+def test_a_fence_in_the_middle_of_a_sentence_looks_as_the_page_says() -> None:
+    _, model = judge(Judge, ["Score: 5"], group("42", p="Is {response} right?"), prompt_field="p")
+    assert f"\n````text\n{model.seen[0]}\n````\n" in PAGE
 
 
 def test_hooks() -> None:

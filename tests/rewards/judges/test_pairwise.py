@@ -138,7 +138,7 @@ def test_invalid_and_lone_answers_get_what_is_stated() -> None:
         ({"against": "reference", "pairs": "all"}, 'pairs = "all" does nothing beside against = "reference"'),
         ({"against": "reference", "opponents": 2}, 'opponents = 2 does nothing beside against = "reference"'),
         ({"against": "reference", "lone": 0.5}, 'lone = 0.5 does nothing beside against = "reference"'),
-        ({"reference": "solution"}, "reference = .* does nothing beside template = 'pairwise', which has no"),
+        ({"reference": "solution"}, 'reference = .* does nothing beside template = "pairwise", which has no'),
     ],
 )
 def test_settings_that_would_do_nothing_are_refused(wrong: dict[str, object], message: str) -> None:

@@ -185,5 +185,67 @@ def test_a_plug_in_is_given_the_judges_tokenizer(tokenizer: str) -> None:
 
 def test_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
     reward, _ = connected(Plugin, [], file=FLAGS, tokenizer=str(tmp_path))
-    with pytest.raises(UserError, match=r"the tokenizer .* cannot be loaded"):
+    with pytest.raises(UserError, match=r"tokenizer = .*: the tokenizer cannot be loaded"):
         asyncio.run(reward.check())
+
+
+def test_an_id_that_cannot_be_found_is_refused_after_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    transformers = pytest.importorskip("transformers")
+    asked, loaded = [], []
+
+    def info(_: object, name: str, timeout: float) -> None:
+        asked.append((name, timeout))
+        raise ConnectionError("Name or service not known\nand more")
+
+    def load(name: str, **how: object) -> None:
+        loaded.append(how["local_files_only"])
+        raise OSError("not here")
+
+    monkeypatch.setattr(hub.HfApi, "model_info", info)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", load)
+    reward, _ = connected(Plugin, [], file=FLAGS, tokenizer="models/none")
+    with pytest.raises(UserError, match=r'tokenizer = "models/none": there is no such folder here, .* not known$'):
+        asyncio.run(reward.check())
+    assert asked == [("models/none", 10.0)]
+    assert loaded == [True]  # only from what is here
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("./none", "there is no such folder"),
+        ("../none/at/all", "there is no such folder"),
+        ("/none", "there is no such folder"),
+        ("~/no such folder", "there is no such folder"),
+        ("models/judge/none", "neither a folder here nor a Hugging Face id"),
+        ("a name", "neither a folder here nor"),
+        (FLAGS, "this is a file"),
+    ],
+)
+def test_what_can_be_no_tokenizer_is_refused_at_once(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        make(Plugin, file=FLAGS, tokenizer=name)
+    assert str(caught.value).startswith("tokenizer = ")
+
+
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [
+        ("return [t.apply_chat_template(x) for x in s]", "'NoneType' object has no attribute 'apply_chat_template'"),
+        ("return [t(x) for x in s]", "'NoneType' object is not callable"),
+    ],
+)
+def test_a_plug_in_that_needs_a_tokenizer_says_which_setting_is_missing(
+    tmp_path: Path, before: str, cause: str
+) -> None:
+    scores, _ = judge(Plugin, [], group("a", "b"), file=written(tmp_path, before))
+    assert outcomes(scores) == ["crashed", "crashed"]
+    why = scores[0].failure
+    assert why is not None
+    assert f"{cause} (mine.py:2). The plug-in was given no tokenizer: tokenizer =" in why.detail
+
+
+def test_another_mistake_of_a_plug_in_is_not_taken_for_a_missing_tokenizer(tmp_path: Path) -> None:
+    scores, _ = judge(Plugin, [], group("a"), file=written(tmp_path, "return [x.no_such_thing for x in s]"))
+    assert "tokenizer" not in str(scores[0].failure)

@@ -252,7 +252,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         ({"highest": 0.5}, "must be integers"),
         ({"template": "rankin"}, "ranking"),
         ({"larger": "tournament", "overlap": 2}, 'overlap = 2 does nothing beside larger = "tournament"'),
-        ({"reference": "solution"}, "reference = .* does nothing beside template = 'ranking', which has no"),
+        ({"reference": "solution"}, 'reference = .* does nothing beside template = "ranking", which has no'),
         ({"invalid_reward": 0.45, "lone": 0.5}, "the worst valid answer is worth 0: an invalid one must not be"),
         ({"normalise": "none", "lowest": 2.0, "invalid_reward": 3.0}, "the worst valid answer is worth 2"),
     ):

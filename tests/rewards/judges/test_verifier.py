@@ -93,5 +93,5 @@ def test_ways_to_find_an_answer_that_is_not_looked_for() -> None:
 
 
 def test_a_template_must_show_both() -> None:
-    with pytest.raises(UserError, match="template rubric has"):
+    with pytest.raises(UserError, match='template = "rubric" has'):
         make(Verifier, template="rubric")

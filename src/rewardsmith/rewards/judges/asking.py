@@ -14,7 +14,7 @@ from pydantic import Field
 from rewardsmith.asking import Answer, Asked, CannotAnswer, Conversation, Models, Question, Unconnected
 from rewardsmith.components import Refers, Settings
 from rewardsmith.rewards.judges.together import settled
-from rewardsmith.rewards.protocol import failure_of
+from rewardsmith.rewards.protocol import Halt, failure_of
 from rewardsmith.text.quoting import shortened
 from rewardsmith.text.reading import Unreadable, after_thinking
 from rewardsmith.types import Failure, FailureKind, Score
@@ -27,6 +27,9 @@ JudgeName = Annotated[str, Refers("models", offer="ask"), Field(description="whi
 
 MAX_FEEDBACK = 20_000
 """Characters kept of what a judge wrote."""
+
+_NEARLY = 0.9
+"""An answer that was cut off after a smaller share of its token limit was cut off by something else."""
 
 
 class AskingSettings(Settings):
@@ -80,6 +83,19 @@ class Verdict(Generic[V]):
     attempts: int = 1
 
 
+class NoVerdict(CannotAnswer):
+    """There is no verdict, although the judge may have written something.
+
+    Args:
+        why: there is none.
+        feedback: what the judge wrote in all tries, for people.
+    """
+
+    def __init__(self, why: Failure, feedback: str) -> None:
+        super().__init__(why.kind, why.detail, why.attempts)
+        self.feedback = feedback
+
+
 class Asker:
     """Asks one model for verdicts.
 
@@ -113,34 +129,52 @@ class Asker:
             sample: tells apart several verdicts on the same prompt.
 
         Raises:
-            CannotAnswer: with the kind and the reason of the last try.
+            NoVerdict: with the kind and the reason of the last try, and what the judge wrote in all of them.
         """
+        told: list[str] = []
+        try:
+            return await self._first_readable(prompt, read, sample, told)
+        except Halt:
+            raise
+        except (Exception, SystemExit) as error:  # `read` may be a user's own code
+            raise NoVerdict(failure_of(error), feedback_of(told)) from error
+
+    async def _first_readable(
+        self, prompt: Conversation | str, read: Callable[[str], V | Awaitable[V]], sample: int, told: list[str]
+    ) -> Verdict[V]:
+        """Do what `verdict` says; `told` gets what each try brought."""
         asking, left, why, asked = self._settings, self._settings.deadline, Failure("unparsable"), 0
         for attempt in range(asking.tries):
             if left <= 0:
                 why = Failure("timeout", f"no verdict within {asking.deadline:g} s; the last try: {why.detail}")
                 break
             asked += 1
-            question = Question(
-                prompt=prompt,
-                temperature=max(asking.temperature, min(asking.warmest, asking.temperature + attempt * asking.warmer)),
-                top_p=asking.top_p,
-                max_tokens=asking.max_tokens,
-                seed=asking.seed + sample * asking.tries + attempt,
-                attempt=sample * asking.tries + attempt,
-                deadline=left,
-            )
-            answer = await self._model.ask(question)
+            answer = await self._model.ask(self._question(prompt, attempt, sample, left))
             left -= answer.seconds
+            text = _feedback(answer)
+            told.append(f"[try {asked}]\n{text}")
             begun = time.monotonic()
             try:
-                value = read(_readable(answer))
+                value = read(_readable(answer, asking.max_tokens))
                 late = within(asking.deadline, value, "reading the answer") if inspect.isawaitable(value) else None
-                return Verdict(cast("V", value) if late is None else await late, _feedback(answer), asked)
+                return Verdict(cast("V", value) if late is None else await late, text, asked)
             except Unreadable as error:
                 why = _why(error, answer)
+                told[-1] = f"[try {asked}: {shortened(str(error), 300)}]\n{text}"
             left -= time.monotonic() - begun
         raise CannotAnswer(why.kind, why.detail, attempts=asked)
+
+    def _question(self, prompt: Conversation | str, attempt: int, sample: int, left: float) -> Question:
+        asking = self._settings
+        return Question(
+            prompt=prompt,
+            temperature=max(asking.temperature, min(asking.warmest, asking.temperature + attempt * asking.warmer)),
+            top_p=asking.top_p,
+            max_tokens=asking.max_tokens,
+            seed=asking.seed + sample * asking.tries + attempt,
+            attempt=sample * asking.tries + attempt,
+            deadline=left,
+        )
 
 
 class AsksOne:
@@ -157,10 +191,19 @@ class AsksOne:
         await self._asker.check()
 
 
-def _readable(answer: Answer) -> str:
-    if answer.truncated:
-        raise Unreadable("cut off", f"after {answer.tokens} tokens (asking.max_tokens)")
-    return after_thinking(answer.text)
+def _readable(answer: Answer, most: int) -> str:
+    if not answer.truncated:
+        return after_thinking(answer.text)
+    limit = f"asking.max_tokens = {most}"
+    if not answer.tokens:
+        raise Unreadable("cut off", f"by the token limit ({limit})")
+    if answer.tokens >= _NEARLY * most:
+        raise Unreadable("cut off", f"after {answer.tokens} tokens ({limit})")
+    raise Unreadable(
+        "cut off",
+        f"after {answer.tokens} tokens, well before {limit}: prompt and answer fill the model's context. Give it a"
+        " larger one (max_length of a managed model, or what its server was started with), or show it less (longest)",
+    )
 
 
 def _why(error: Unreadable, answer: Answer) -> Failure:
@@ -173,14 +216,27 @@ def _feedback(answer: Answer) -> str:
     return shortened(text, MAX_FEEDBACK)
 
 
+def feedback_of(texts: Sequence[str]) -> str:
+    """Return what a judge wrote in several answers, each cut so that all together stay in bounds."""
+    most = MAX_FEEDBACK // max(1, len(texts))
+    return "\n\n".join(text if len(text) <= most else f"{text[: most // 2]}\n…\n{text[-most // 2 :]}" for text in texts)
+
+
+def written(error: BaseException) -> str:
+    """Return what a judge wrote before it failed; "" where that is not known."""
+    return error.feedback if isinstance(error, NoVerdict) else ""
+
+
 def failed_score(error: BaseException, parts: Sequence[str] = ()) -> Score:
     """Return the score of a rollout for which there is no verdict; for use around each rollout of a group.
+
+    What the judge wrote nevertheless is its feedback.
 
     Raises:
         Halt: that is what the exception is.
     """
     why = failure_of(error)
-    return Score(failure=why, parts={name: Score(failure=why) for name in parts})
+    return Score(failure=why, parts={name: Score(failure=why) for name in parts}, feedback=written(error))
 
 
 async def judged(
@@ -210,8 +266,11 @@ __all__ = [
     "Asking",
     "AskingSettings",
     "JudgeName",
+    "NoVerdict",
     "Verdict",
     "failed_score",
+    "feedback_of",
     "judged",
     "within",
+    "written",
 ]

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.asking import MAX_FEEDBACK, JudgeName
+from rewardsmith.rewards.judges.asking import JudgeName
 from rewardsmith.rewards.judges.orders import drawn
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.protocol import CannotScore
@@ -162,12 +162,6 @@ def _language(prompt: Prompt, name: str) -> str:
     return known
 
 
-def feedback_of(texts: Sequence[str]) -> str:
-    """Return what a judge wrote in several answers, each cut so that all together stay in bounds."""
-    most = MAX_FEEDBACK // max(1, len(texts))
-    return "\n\n".join(text if len(text) <= most else f"{text[: most // 2]}\n…\n{text[-most // 2 :]}" for text in texts)
-
-
 def without(names: Sequence[str], why: str) -> dict[str, Score]:
     """Return parts that nobody was asked about."""
     return {name: Score(failure=Failure("skipped", why)) for name in names}
@@ -181,7 +175,7 @@ def require_shown(template: Template, *, criteria: str, reference: str | None = 
         criteria: "" for none.
         reference: where the reference is; None where it is used in any case.
     """
-    lacks = f"template = {template.name!r}, which has no"
+    lacks = f"{template.where}, which has no"
     if "criteria" not in template.places:
         require_unset(f"{lacks} {{{{criteria}}}}", criteria=criteria or None)
     if "reference" not in template.places:

@@ -86,6 +86,11 @@ class Classifier:
         if self._critic is not None:
             self._critic.asker.connect(models)
 
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt has no answer, and the critic is to be shown one."""
+        if self._critic is not None:
+            self._critic.known(prompt)
+
     async def check(self) -> None:
         """Raise if a model cannot work."""
         await self._model.check()
@@ -140,17 +145,25 @@ class Critic:
 
     def __init__(self, settings: CritiqueSettings) -> None:
         self._template = load_template(
-            settings.template, known=("question", "response", "reference"), needed=("response",)
+            settings.template,
+            known=("question", "response", "reference"),
+            needed=("response",),
+            setting="critique.template",
         )
         self._longest = settings.longest
-        self.told = load_template(settings.told, known=("critique",), needed=("critique",))
+        self.told = load_template(settings.told, known=("critique",), needed=("critique",), setting="critique.told")
         self.asker = Asker(settings.model, settings.asking)
 
-    async def critiques(self, prompt: Prompt, answers: Sequence[str]) -> Mapping[str, Verdict[str] | Exception]:
-        """Return the critique of each answer, all written at once, or why there is none."""
+    def known(self, prompt: Prompt) -> dict[str, str]:
+        """Return what the critic is shown of a prompt, quoted; `CannotScore` if it lacks that."""
         known = {"question": quote(question_of(prompt))}
         if "reference" in self._template.places:
             known["reference"] = quote("\n".join(truths(prompt)))
+        return known
+
+    async def critiques(self, prompt: Prompt, answers: Sequence[str]) -> Mapping[str, Verdict[str] | Exception]:
+        """Return the critique of each answer, all written at once, or why there is none."""
+        known = self.known(prompt)
         questions = [self._template.render({**known, "response": quote(a, self._longest)}) for a in answers]
         written = await settled(lambda question: self.asker.verdict(question, _not_empty), questions)
         return dict(zip(answers, written, strict=True))

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rewardsmith.asking import Conversation
-from rewardsmith.errors import UserError
+from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, Verdict, judged, within
 from rewardsmith.rewards.judges.hooks import load_hook, prompts_by, value_by
 from rewardsmith.rewards.judges.scale import Read, Reading, plain
 from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Ways, placed, shown
 from rewardsmith.rewards.judges.unused import require_unset
+from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import extra, truths
 from rewardsmith.text.questions import question_of
@@ -23,6 +24,12 @@ from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 
 ANSWERED = ("response", "final", "answer")
 """The placeholders that show what the policy wrote."""
+
+PLACES = ("question", *ANSWERED, "reference", "source", "lowest", "highest")
+"""All that there are beside the names of a prompt's info."""
+
+_USUAL = ("question", "response", "final", "reference")
+"""Those that in single braces are surely meant; {answer} may well be how a judge is told to answer."""
 
 _HOLE = re.compile(r"\{\{\s*response\s*\}\}|\{response\}")
 
@@ -78,6 +85,7 @@ class Judge(AsksOne):
         scale: Annotated[
             bool | None, Field(description="map lowest to 0 and highest to 1, or keep the number; not set: true")
         ] = None,
+        votes: Votes = 1,
         asking: Asking = AS_USUAL,
     ) -> None:
         given = {"template": template, "prompt": prompt, "prompt_field": prompt_field, "preprocess": preprocess}
@@ -86,7 +94,8 @@ class Judge(AsksOne):
             raise UserError(f"{' and '.join(named)} are given: a judge has one prompt")
         if preprocess is not None:
             require_unset("preprocess", quoting=quoting, longest=longest)
-        self._field, self._ways = prompt_field, extract
+        require_warm(votes, asking)
+        self._field, self._ways, self._votes = prompt_field, extract, votes
         self._longest, self._quoting = longest or LONGEST, quoting or "fence"
         self._preprocess = load_hook(preprocess, "preprocess") if preprocess else None
         self._postprocess = load_hook(postprocess, "postprocess") if postprocess else None
@@ -106,6 +115,11 @@ class Judge(AsksOne):
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
 
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt lacks what the judge's prompt is made of; a hook is not called."""
+        if self._preprocess is None:
+            self._rendered(prompt)
+
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout, each with the judge's text as feedback."""
         prompts = await self._prompts(group)
@@ -116,11 +130,14 @@ class Judge(AsksOne):
             prompt = by_key[key]
             if isinstance(prompt, CannotScore):
                 raise prompt
-            verdict: Verdict[tuple[float, str]] = await self._asker.verdict(prompt, self._read)
-            value, feedback = verdict.value
-            return Score(value, feedback=feedback or verdict.feedback)
+            return await voted(lambda vote: self._verdict(prompt, vote), self._votes)
 
         return await judged(keys, one)
+
+    async def _verdict(self, prompt: Conversation, vote: int) -> Verdict[float]:
+        verdict: Verdict[tuple[float, str]] = await self._asker.verdict(prompt, self._read, sample=vote)
+        value, feedback = verdict.value
+        return Verdict(value, feedback or verdict.feedback, verdict.attempts)
 
     async def _read(self, text: str) -> tuple[float, str]:
         if self._scale is not None:
@@ -144,7 +161,7 @@ class Judge(AsksOne):
             return self._from_field(prompt, self._field or "")
         template = self._template
         known = {
-            name: placed(self._known(prompt, name), self._quoting)
+            name: placed(_known(prompt, name, template), self._quoting)
             for name in template.places - {*ANSWERED, *self._bounds}
         }
 
@@ -174,18 +191,30 @@ class Judge(AsksOne):
     def _said(self, response: str, name: str) -> str:
         return placed(shown(response, name, self._ways), self._quoting, self._longest)
 
-    def _known(self, prompt: Prompt, name: str) -> str:
-        """Return what a placeholder stands for that is the same for all rollouts."""
-        if name == "question":
-            return question_of(prompt)
-        if name == "reference":
-            return "\nor: ".join(truths(prompt))
-        if name == "source":
-            return prompt.source
-        found = extra(prompt, name)
-        if isinstance(found, bool) or not isinstance(found, str | int | float):
-            raise CannotScore("invalid", f"the prompt {prompt.id!r} has no text {name!r}, which the template names")
+
+def _known(prompt: Prompt, name: str, template: Template) -> str:
+    """Return what a placeholder stands for that is the same for all rollouts."""
+    if name == "question":
+        return question_of(prompt)
+    if name == "reference":
+        return "\nor: ".join(truths(prompt))
+    if name == "source":
+        return prompt.source
+    found = extra(prompt, name)
+    if _can_be_shown(found):
         return str(found)
+    nested = extra(prompt, "extra_info")
+    info = {**(nested if isinstance(nested, Mapping) else {}), **prompt.info}
+    own = [key[:60] for key, value in info.items() if _can_be_shown(value)][:40]
+    raise CannotScore(
+        "invalid",
+        f"the prompt {prompt.id!r} has no text or number {name!r} in its info, which {template.where} names."
+        f"{nearest(name, [*PLACES, *own])} Known: {listing(PLACES)}; in this prompt's info: {listing(own)}",
+    )
+
+
+def _can_be_shown(value: object) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def _key(prompt: Conversation | CannotScore) -> Hashable:
@@ -198,15 +227,16 @@ def _is_message(one: Any) -> bool:
 
 
 def _template(template: str | None, prompt: str | None) -> Template:
-    made = (
-        load_template(template or "judge", known=None)
-        if prompt is None
-        else Template.parse(prompt, "in prompt", known=None)
-    )
+    if prompt is None:
+        made = load_template(template or "judge", known=None, usual=_USUAL)
+    else:
+        made = Template.parse(prompt, "", known=None, usual=_USUAL, setting="prompt")
     if not made.places & {*ANSWERED}:
+        has = sorted(made.places - {*PLACES})
+        hint = next((f" {{{{{name}}}}}:{close}" for name in has if (close := nearest(name, ANSWERED))), "")
         raise UserError(
-            f"the template {made.name} has none of {{{{response}}}}, {{{{final}}}}, {{{{answer}}}}: the judge would not"
-            " see what it judges"
+            f"{made.where} has none of {{{{response}}}}, {{{{final}}}}, {{{{answer}}}}: the judge would not see what it"
+            f" judges.{hint}"
         )
     return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from pydantic import Field
 from rewardsmith.algorithms.bradley_terry import bradley_terry, chances
 from rewardsmith.algorithms.offsets import connected, largest
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.asking import Asker, AskingSettings, AsksOne, failed_score
+from rewardsmith.rewards.judges.asking import Asker, AskingSettings, AsksOne, failed_score, feedback_of, written
 from rewardsmith.rewards.judges.candidates import (
     PLACES,
     Candidates,
@@ -23,7 +23,6 @@ from rewardsmith.rewards.judges.candidates import (
     Place,
     Way,
     candidates_of,
-    feedback_of,
     require_apart,
     require_shown,
     shown_of,
@@ -37,7 +36,7 @@ from rewardsmith.rewards.rules.translation import references_of
 from rewardsmith.text.comparisons import read_comparison
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.templates import load_template
-from rewardsmith.types import RolloutGroup, Score
+from rewardsmith.types import Prompt, RolloutGroup, Score
 
 _ASKING = AskingSettings()
 _SHARES = {"A": 1.0, "B": 0.0, "tie": 0.5}
@@ -51,13 +50,15 @@ class Compared:
         pair: indices of the two.
         share: of the first: 1 when it won twice, 0 when it lost twice, the mean of both verdicts between.
         contradicted: whether the two verdicts name different winners: the judge went by the position.
-        feedback: what the judge wrote, first with the first of the two as A, then as B.
+        feedback: what the judge wrote, first with the first of the two as A, then as B; "" for nothing.
+        error: why they are not compared: a verdict that failed. The share says nothing then.
     """
 
     pair: tuple[int, int]
     share: float
     contradicted: bool = False
     feedback: tuple[str, ...] = ()
+    error: Exception | None = None
 
     def share_of(self, candidate: int) -> float:
         """Return the share of one of the two."""
@@ -66,7 +67,8 @@ class Compared:
     def told(self, candidate: int) -> list[str]:
         """Return what the judge wrote, with the name by which it knew one of the two."""
         names = "AB" if candidate == self.pair[0] else "BA"
-        return [f"[this answer is {name}]\n{text}" for name, text in zip(names, self.feedback, strict=False)]
+        told = zip(names, self.feedback, strict=False)
+        return [f"[this answer is {name}]\n{text}" for name, text in told if text]
 
     def other(self, candidate: int) -> int:
         """Return the opponent."""
@@ -149,6 +151,12 @@ class Pairwise(AsksOne):
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
 
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt lacks the reference, or something else that the template shows."""
+        shown_of(prompt, self._template, reference=self._reference, criteria=self._criteria)
+        if self._by_reference:
+            references_of(prompt, self._reference)
+
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; who has no opponent with another text is not shown to anyone."""
         found = candidates_of(group, self._way, self._longest)
@@ -157,14 +165,18 @@ class Pairwise(AsksOne):
         pairs = self._drawn_pairs(group.prompt.id, found.texts, len(texts))
         known = [Compared(pair, 0.5) for pair in pairs if texts[pair[0]] == texts[pair[1]]]
         asked = [pair for pair in pairs if texts[pair[0]] != texts[pair[1]]]
-        errors: list[tuple[tuple[int, int], Exception]] = []
+        lost: list[Compared] = []
         if asked:
             shown = shown_of(group.prompt, self._template, reference=self._reference, criteria=self._criteria)
             quoted = [quote(text) for text in texts]  # each is shown many times
             answers = await settled(lambda pair: self._compare(shown, quoted, pair), asked)
-            known += [answer for answer in answers if isinstance(answer, Compared)]
-            errors = [(pair, a) for pair, a in zip(asked, answers, strict=True) if isinstance(a, Exception)]
-        by_candidate = self._scores(found, known, errors)
+            met = [
+                Compared(pair, 0.5, error=answer) if isinstance(answer, Exception) else answer
+                for pair, answer in zip(asked, answers, strict=True)
+            ]
+            known += [one for one in met if one.error is None]
+            lost = [one for one in met if one.error is not None]
+        by_candidate = self._scores(found, known, lost)
         invalid = Score(self._invalid, parts=without(self.parts, "there is no valid answer to compare"))
         return tuple(invalid if i is None else by_candidate[i] for i in found.of)
 
@@ -183,23 +195,21 @@ class Pairwise(AsksOne):
             verdict = await self._asker.verdict(self._template.render(values), read_comparison)
             return _SHARES[verdict.value], verdict.feedback
 
-        ahead, behind = await settled(ask, [pair, (pair[1], pair[0])])
-        if isinstance(ahead, Exception):
-            raise ahead
-        if isinstance(behind, Exception):
-            raise behind
+        ahead, behind = both = await settled(ask, [pair, (pair[1], pair[0])])
+        if isinstance(ahead, Exception) or isinstance(behind, Exception):
+            told = tuple(written(one) if isinstance(one, Exception) else one[1] for one in both)
+            return Compared(pair, 0.5, feedback=told, error=next(one for one in both if isinstance(one, Exception)))
         share = (ahead[0] + 1 - behind[0]) / 2
         return Compared(pair, share, ahead[0] == behind[0] != 0.5, (ahead[1], behind[1]))
 
-    def _scores(
-        self, found: Candidates, known: Sequence[Compared], errors: Sequence[tuple[tuple[int, int], Exception]]
-    ) -> list[Score]:
+    def _scores(self, found: Candidates, known: Sequence[Compared], lost: Sequence[Compared]) -> list[Score]:
         """Return the score of each distinct answer."""
         count = len(found.texts)
         if not self._by_reference and count < 2:
             alone = without(self.parts, "there is no other answer to compare it with")
             return [Score(self._lone, parts=alone)] * count
         own = [[one for one in known if i in one.pair] for i in range(count)]
+        errors = [(one.pair, one.error) for one in lost if one.error is not None]
         kept = [True] * count if self._by_reference else self._connected(count, known)
         values = self._strengths(count, known) if self._fit else [_wins(found, i, own[i]) for i in range(count)]
         scores = []
@@ -210,7 +220,9 @@ class Pairwise(AsksOne):
                 parts = {"contradicted": Score(contradicted)}
                 scores.append(Score(round(values[i], DIGITS), parts=parts, feedback=told))
             else:
-                scores.append(failed_score(first_cause(i, errors), self.parts))
+                about = [one for one in (*lost, *own[i]) if i in one.pair]
+                told = feedback_of([text for one in about for text in one.told(i)])
+                scores.append(replace(failed_score(first_cause(i, errors), self.parts), feedback=told))
         return scores
 
     @staticmethod

@@ -35,7 +35,7 @@ class Plugin(AsksOne):
         model: JudgeName,
         file: Annotated[str, Field(min_length=1, description="path of the plug-in")],
         tokenizer: Annotated[
-            str | None, Field(min_length=1, description="folder or Hugging Face id; not set: it is given None")
+            str | None, Field(min_length=1, description="folder or Hugging Face id; not set: the file gets None")
         ] = None,
         prompt_field: Annotated[
             str | None,
@@ -47,6 +47,10 @@ class Plugin(AsksOne):
         self._field = prompt_field
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
+
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt lacks the column that is named; the file is not called."""
+        self._text_prompt(prompt)
 
     async def check(self) -> None:
         """Raise if the judge cannot work, or the tokenizer cannot be loaded."""

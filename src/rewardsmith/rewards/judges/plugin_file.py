@@ -22,6 +22,7 @@ from typing import Any
 
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.hooks import number
+from rewardsmith.rewards.judges.tokenizers import load_tokenizer, require_tokenizer
 from rewardsmith.rewards.protocol import CannotScore, Halt, failure_of
 from rewardsmith.text.quoting import harmless
 from rewardsmith.text.reading import Unreadable
@@ -37,7 +38,7 @@ class PluginFile:
         tokenizer: folder or Hugging Face id of the judge's tokenizer; None gives the plug-in None.
 
     Raises:
-        UserError: the file cannot be loaded, or lacks one of the two functions.
+        UserError: the file cannot be loaded, or lacks one of the two functions; or there can be no such tokenizer.
     """
 
     def __init__(self, path: str, tokenizer: str | None = None) -> None:
@@ -47,6 +48,8 @@ class PluginFile:
             raise UserError(f"the plug-in {path} has no function {missing[0]}")
         self._before: Callable[..., Any] = getattr(module, PREPROCESS)
         self._after: Callable[..., Any] = getattr(module, POSTPROCESS)
+        if tokenizer is not None:
+            require_tokenizer(tokenizer)
         self._name = tokenizer
         self._tokenizer: Any = None
         self._loading = threading.Lock()
@@ -58,7 +61,7 @@ class PluginFile:
 
     def _load(self, name: str) -> None:
         with self._loading:
-            self._tokenizer = self._tokenizer if self._tokenizer is not None else _tokenizer(name)
+            self._tokenizer = self._tokenizer if self._tokenizer is not None else load_tokenizer(name)
 
     def prompts(self, question: str, responses: Sequence[str]) -> list[str | Exception]:
         """Return the text that the judge continues, one for each response, or what was raised instead.
@@ -70,7 +73,21 @@ class PluginFile:
         def made(some: Sequence[str]) -> list[Any]:
             return _each(self._before([question] * len(some), list(some), self._tokenizer), len(some), PREPROCESS)
 
-        return [_text(one) for one in _all_or_one_by_one(made, texts)]
+        return [self._explained(_text(one)) for one in _all_or_one_by_one(made, texts)]
+
+    def _explained(self, prompt: str | Exception) -> str | Exception:
+        """Say what is missing where the plug-in wanted to use the tokenizer that it was not given.
+
+        It gets None rather than something that explains itself: plug-ins ask whether it is None, and do without.
+        """
+        missed = isinstance(prompt, AttributeError | TypeError) and "NoneType" in str(prompt)
+        if self._tokenizer is not None or not missed:
+            return prompt
+        assert isinstance(prompt, Exception)
+        why = failure_of(prompt)
+        return CannotScore(
+            why.kind, f'{why.detail}. The plug-in was given no tokenizer: tokenizer = "…" names that of the judge'
+        )
 
     def values(self, results: Sequence[str]) -> list[float | Exception]:
         """Return the value of each answer of the judge, or what was raised instead."""
@@ -142,15 +159,6 @@ def _load(path: str) -> ModuleType:
         del sys.modules[name]
         raise UserError(f"the plug-in {path!r} cannot be loaded ({type(error).__name__}: {error})") from error
     return module
-
-
-def _tokenizer(name: str) -> Any:
-    from transformers import AutoTokenizer  # noqa: PLC0415 only plug-ins need it
-
-    try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except Exception as error:  # noqa: BLE001 it raises many kinds
-        raise UserError(f"the tokenizer {name!r} cannot be loaded ({type(error).__name__}: {error})") from None
 
 
 __all__ = ["PluginFile"]

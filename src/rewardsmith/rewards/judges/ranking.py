@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from rewardsmith.components import Settings
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.asking import Asker, AskingSettings, AsksOne, failed_score
+from rewardsmith.rewards.judges.asking import Asker, AskingSettings, AsksOne, failed_score, feedback_of, written
 from rewardsmith.rewards.judges.candidates import (
     PLACES,
     Candidates,
@@ -20,7 +20,6 @@ from rewardsmith.rewards.judges.candidates import (
     Place,
     Way,
     candidates_of,
-    feedback_of,
     require_apart,
     require_shown,
     shown_of,
@@ -42,7 +41,7 @@ from rewardsmith.text.rankings import (
     task_of,
 )
 from rewardsmith.text.templates import load_template
-from rewardsmith.types import Rollout, RolloutGroup, Score
+from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
 
 
 class OverlongSettings(Settings):
@@ -197,6 +196,10 @@ class Ranking(AsksOne):
         self.deadline = asking.deadline
         self.parts = ("judge",) if overlong is None else ("judge", "overlong")
 
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt lacks something that the template shows."""
+        shown_of(prompt, self._template, reference=self._reference, criteria=self._criteria)
+
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; a group with fewer than two distinct valid answers is not shown to anyone."""
         found = candidates_of(group, self._way, self._longest)
@@ -211,10 +214,17 @@ class Ranking(AsksOne):
 
         quoted = [quote(text) for text in found.texts]  # each is shown in every order
 
-        async def ask(order: tuple[int, ...]) -> Seen:
-            return await self._ask(shown, quoted, order)
+        unread: list[Seen] = []
 
-        return await self._design.judge(ask, range(len(found.texts)))  # their order is drawn
+        async def ask(order: tuple[int, ...]) -> Seen:
+            try:
+                return await self._ask(shown, quoted, order)
+            except Exception as error:
+                unread.append(Seen(order, {}, written(error)))
+                raise
+
+        outcome = await self._design.judge(ask, range(len(found.texts)))  # their order is drawn
+        return replace(outcome, unread=sorted(unread, key=lambda one: one.order))
 
     async def _ask(self, shown: Mapping[str, str], quoted: Sequence[str], order: tuple[int, ...]) -> Seen:
         letters, scale = letters_of(len(order)), self._scale
@@ -242,17 +252,23 @@ class Ranking(AsksOne):
             alone = without(["judge"], "there is no other answer to compare it with")
             return Score(self._scale.lone + penalty, parts=alone | parts)
         if candidate in outcome.failures:
-            return failed_score(outcome.failures[candidate], self.parts)
+            failed = failed_score(outcome.failures[candidate], self.parts)
+            told = _told([*outcome.unread, *outcome.seen], candidate)
+            return replace(failed, feedback=told or failed.feedback)
         share = outcome.shares[candidate]
-        told = feedback_of([_told(seen, candidate) for seen in outcome.seen if candidate in seen.order])
+        told = _told(outcome.seen, candidate)
         parts = {"judge": Score(self._scale.score(share)), **parts}
         return Score(self._scale.reward(share) + penalty, parts=parts, feedback=told)
 
 
-def _told(seen: Seen, candidate: int) -> str:
-    """Return what the judge wrote, with the letter that it knew this candidate by."""
-    letter = letters_of(len(seen.order))[seen.order.index(candidate)]
-    return f"[this answer is candidate {letter} of {len(seen.order)}]\n{seen.feedback}"
+def _told(seen: Sequence[Seen], candidate: int) -> str:
+    """Return what the judge wrote about a candidate, each time with the letter that it knew this candidate by."""
+    told = []
+    for one in seen:
+        if candidate in one.order and one.feedback:
+            letter = letters_of(len(one.order))[one.order.index(candidate)]
+            told.append(f"[this answer is candidate {letter} of {len(one.order)}]\n{one.feedback}")
+    return feedback_of(told)
 
 
 __all__ = ["OverlongSettings", "Ranking", "RankingAsking"]

@@ -47,11 +47,13 @@ class Outcome:
         shares: of the candidates whose place is known.
         failures: of all others, the cause.
         seen: the answers that could be read.
+        unread: the others, without shares.
     """
 
     shares: dict[int, float] = field(default_factory=dict)
     failures: dict[int, Exception] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
+    unread: list[Seen] = field(default_factory=list)
 
 
 Ask = Callable[[tuple[int, ...]], Awaitable[Seen]]

@@ -10,12 +10,12 @@ from pydantic import Field
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.asking import (
     AS_USUAL,
-    MAX_FEEDBACK,
     Asker,
     Asking,
     AsksOne,
     JudgeName,
     failed_score,
+    feedback_of,
     judged,
 )
 from rewardsmith.rewards.judges.criteria import (
@@ -42,11 +42,11 @@ from rewardsmith.rewards.judges.shown import (
 )
 from rewardsmith.rewards.judges.together import settled
 from rewardsmith.rewards.judges.unused import require_unset
+from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.grades import read_grade
 from rewardsmith.text.questions import question_of
-from rewardsmith.text.quoting import shortened
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.text.verdicts import NO, YES, read_boolean
 from rewardsmith.types import Prompt, RolloutGroup, Score
@@ -97,6 +97,7 @@ class Rubric(AsksOne):
         template: Annotated[
             str | None, Field(min_length=1, description="path of a prompt of your own; not set: the built-in one")
         ] = None,
+        votes: Votes = 1,
         asking: Asking = AS_USUAL,
     ) -> None:
         if mark == "met" and calls == "whole":
@@ -108,6 +109,8 @@ class Rubric(AsksOne):
         if mark == "met":
             require_unset('mark = "met"', above=above)
         require_extracting(show, extract)
+        require_warm(votes, asking)
+        self._votes = votes
         self._field, self._calls, self._mark, self._clamp = field or "criteria", calls, mark, above == "clamp"
         self._total = 10.0 if total is None else round(total, DECIMALS)
         self._show, self._ways, self._longest, self._quoting = show, extract, longest, quoting
@@ -118,6 +121,11 @@ class Rubric(AsksOne):
         self.parts: tuple[str, ...] = ()
         if calls == "each" and isinstance(self._given, tuple):
             self.parts = tuple(criterion.name for criterion in self._given)
+
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt lacks criteria that can be graded, or what else the template shows."""
+        self._rubric_of(prompt)
+        self._known(prompt)
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout, each with the judge's text as feedback."""
@@ -178,15 +186,17 @@ class Rubric(AsksOne):
         total = self._total if isinstance(rubric, str) else total_of(rubric)
         criteria = placed(rubric if isinstance(rubric, str) else listed(rubric), self._quoting)
         prompt = self._template.render({**values, "criteria": criteria, "total": plain(total)})
-        verdict = await self._asker.verdict(prompt, lambda text: read_grade(text, total, clamp=self._clamp).share)
-        return Score(verdict.value, feedback=verdict.feedback)
+
+        def read(text: str) -> float:
+            return read_grade(text, total, clamp=self._clamp).share
+
+        return await voted(lambda vote: self._asker.verdict(prompt, read, sample=vote), self._votes)
 
     async def _summed(self, rubric: tuple[Criterion, ...], values: Mapping[str, str]) -> Score:
         """Return the score of one call for each criterion; the first that fails is why the whole has none."""
         found = await settled(lambda criterion: self._one(criterion, values), rubric)
         shares = [failed_score(one) if isinstance(one, Exception) else one for one in found]
-        feedback = "\n\n".join(f"[{c.name}] {share.feedback}" for c, share in zip(rubric, shares, strict=True))
-        feedback = shortened(feedback, MAX_FEEDBACK)
+        feedback = feedback_of([f"[{c.name}] {share.feedback}" for c, share in zip(rubric, shares, strict=True)])
         parts = dict(zip(self.parts, shares, strict=True)) if self.parts else {}
         why = next((share.failure for share in shares if share.failure is not None), None)
         if why is not None:
@@ -204,8 +214,7 @@ class Rubric(AsksOne):
                 return float(read_boolean(text, **_MET))
             return read_grade(text, criterion.points, clamp=self._clamp).share
 
-        verdict = await self._asker.verdict(prompt, read)
-        return Score(verdict.value, feedback=verdict.feedback)
+        return await voted(lambda vote: self._asker.verdict(prompt, read, sample=vote), self._votes)
 
 
 def _template(name: str | None, one: str) -> Template:

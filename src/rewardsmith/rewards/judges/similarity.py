@@ -100,6 +100,10 @@ class Similarity:
         """Take the model."""
         self._model = models(self._name)
 
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt has no reference."""
+        self._references(prompt)
+
     async def check(self) -> None:
         """Raise if the model cannot work."""
         await self._model.check()

@@ -18,11 +18,12 @@ from rewardsmith.rewards.judges.shown import (
     require_extracting,
     shown,
 )
+from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.questions import question_of
 from rewardsmith.text.templates import load_template
 from rewardsmith.text.verdicts import NO, YES, read_boolean
-from rewardsmith.types import RolloutGroup, Score
+from rewardsmith.types import Prompt, RolloutGroup, Score
 
 _YES = (*YES, "equivalent", "correct")
 _NO = (*NO, "not equivalent", "incorrect", "wrong")
@@ -30,6 +31,8 @@ _NO = (*NO, "not equivalent", "incorrect", "wrong")
 
 class Verifier(AsksOne):
     """Ask a model whether the answer means the same as the reference answer: 1 if it does, else 0.
+
+    With several votes the value is the share of those that say yes.
 
     A response without an answer is worth 0, and nobody is asked. Equal answers of a group are asked about once.
 
@@ -48,15 +51,22 @@ class Verifier(AsksOne):
         template: Annotated[
             str, Field(min_length=1, description="a built-in prompt, or the path of your own")
         ] = "verifier",
+        votes: Votes = 1,
         asking: Asking = AS_USUAL,
     ) -> None:
         require_extracting(show, extract)
+        require_warm(votes, asking)
+        self._votes = votes
         self._show, self._ways, self._longest, self._quoting = show, extract, longest, quoting
         self._template = load_template(
             template, known=("question", "reference", "response"), needed=("reference", "response")
         )
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
+
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt has no reference answer."""
+        truths(prompt)
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; a prompt without a reference answer cannot be scored."""
@@ -68,13 +78,14 @@ class Verifier(AsksOne):
             if not text:
                 return Score(0.0, feedback="There is no answer.")
             response = placed(text, self._quoting, self._longest)
-            values = {"question": question, "reference": reference, "response": response}
-            verdict = await self._asker.verdict(
-                self._template.render(values), lambda said: read_boolean(said, yes=_YES, no=_NO)
-            )
-            return Score(float(verdict.value), feedback=verdict.feedback)
+            prompt = self._template.render({"question": question, "reference": reference, "response": response})
+            return await voted(lambda vote: self._asker.verdict(prompt, _read, sample=vote), self._votes)
 
         return await judged([shown(rollout.text, self._show, self._ways) for rollout in group.rollouts], one)
+
+
+def _read(text: str) -> float:
+    return float(read_boolean(text, yes=_YES, no=_NO))
 
 
 __all__ = ["Verifier"]

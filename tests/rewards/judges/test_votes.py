@@ -1,0 +1,85 @@
+"""Several verdicts of one judge: their mean, and how many of them may fail."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardsmith.asking import CannotAnswer
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.rewards.judges.rubric import Rubric
+from rewardsmith.rewards.judges.verifier import Verifier
+from tests.rewards.judges.asked import group, judge, make, outcomes
+from tests.rewards.models import Said
+
+WARM = {"asking": {"temperature": 0.7, "tries": 1}}
+LIST = [{"text": "It is right.", "name": "right"}, {"text": "It is short.", "name": "short", "points": 3.0}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "said", "value"),
+    [
+        (Verifier, {}, ["True", "False", "True", "True"], 3 / 4),
+        (Rubric, {"criteria": "right"}, ["Total Score: 8", "Total Score: 9", "Total Score: 4"], (0.8 + 0.9 + 0.4) / 3),
+        (Judge, {}, ["Score: 2", "Score: 5"], 0.35),
+        (Judge, {"postprocess": "tests.rewards.judges.hooks:stars"}, ["*", "**"], 0.15),
+    ],
+)
+def test_the_mean(kind: type, settings: dict[str, object], said: list[Said], value: float) -> None:
+    votes = len(said)
+    (score,), model = judge(kind, said, group("42"), votes=votes, **settings, **WARM)
+    assert score.value == pytest.approx(value)
+    assert model.most == votes  # all at once
+    assert len({question.seed for question in model.asked}) == votes
+    assert len({question.attempt for question in model.asked}) == votes  # a cache tells them apart
+    assert all(f"[vote {i} of {votes}: " in score.feedback for i in range(1, votes + 1))
+    assert all(str(text) in score.feedback for text in said)
+
+
+def test_each_criterion_has_its_votes() -> None:
+    said: Sequence[Said] = ["Total Score: 1", "Total Score: 0", "Total Score: 3", "Total Score: 3"]
+    (score,), _ = judge(Rubric, said, group("42"), criteria=LIST, calls="each", votes=2, **WARM)
+    assert {name: part.value for name, part in score.parts.items()} == {"right": 0.5, "short": 1.0}
+    assert score.value == pytest.approx((1 * 0.5 + 3 * 1.0) / 4)
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        (["True", "hm", "False"], 0.5),
+        (["True", "hm", "hm"], "unparsable"),
+        (["True", "hm"], "unparsable"),
+        (["True", "True", "hm", "hm"], "unparsable"),  # half is not more than half
+        (["True", "True", "False", "hm", "hm"], 2 / 3),
+        (["hm", CannotAnswer("unreachable", "gone"), "True"], "unreachable"),  # what waiting may mend
+        ([CannotAnswer("timeout", "slow"), "hm", "True"], "timeout"),
+    ],
+)
+def test_more_than_half_must_be_readable(said: list[Said], value: float | str) -> None:
+    (score,), _ = judge(Verifier, said, group("42"), votes=len(said), **WARM)
+    assert outcomes([score]) == [value]
+    assert score.feedback.count("no verdict]") == sum(one not in ("True", "False") for one in said)
+    assert score.feedback.count("\nTrue") == said.count("True")
+
+
+@given(st.lists(st.sampled_from(["True", "False", "hm"]), min_size=2, max_size=7), st.randoms())
+def test_the_order_of_votes_does_not_matter(said: list[str], chance: random.Random) -> None:
+    other = list(said)
+    chance.shuffle(other)
+    results = [judge(Verifier, one, group("42"), votes=len(said), **WARM)[0] for one in (said, other)]
+    assert outcomes(results[0]) == pytest.approx(outcomes(results[1])) or outcomes(results[0]) == outcomes(results[1])
+
+
+@pytest.mark.parametrize(("kind", "settings"), [(Verifier, {}), (Rubric, {"criteria": "x"}), (Judge, {})])
+def test_a_cold_judge_would_say_the_same_each_time(kind: type, settings: dict[str, object]) -> None:
+    with pytest.raises(UserError, match=r"votes = 3 needs asking\.temperature above 0"):
+        make(kind, votes=3, **settings)
+    make(kind, votes=1, **settings)
+
+
+def test_one_vote_is_a_verdict_as_it_was() -> None:
+    (score,), _ = judge(Verifier, ["True"], group("42"))
+    assert (score.value, score.feedback) == (1.0, "True")
