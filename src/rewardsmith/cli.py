@@ -14,8 +14,9 @@ from rich.syntax import Syntax
 
 from rewardsmith import __version__
 from rewardsmith.errors import UserError
-from rewardsmith.recipe import check_rewards, load_recipe
+from rewardsmith.recipe import check_rewards, load_recipe, load_table, parse_recipe
 from rewardsmith.recipe import explain as explained
+from rewardsmith.runs.rescoring.choice import explain_reward, is_reward
 
 app = typer.Typer(
     name="rewardsmith",
@@ -66,6 +67,19 @@ ResponsesOption = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="Of a table: the responses, a list in each row or one.")
 ]
 AnswersOption = Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the right answer.")]
+FailOption = Annotated[
+    float,
+    typer.Option(
+        "--fail-above",
+        metavar="SHARE",
+        min=0,
+        max=1,
+        help="End with status 1 if more than this share of the rollouts has no score; without any it always does.",
+    ),
+]
+PromptsOption = Annotated[
+    int, typer.Option("--show-prompts", metavar="N", min=0, help="Print the first N questions to models, and answers.")
+]
 AtOnceOption = Annotated[int, typer.Option(min=1, help="How many groups are scored at the same time.")]
 CacheFolder = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Of the cache; not set: $REWARDSMITH_CACHE, or ~/.cache/rewardsmith.")
@@ -97,13 +111,18 @@ def _root(
 def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
     """Check a recipe and print it with every default and a line about each setting.
 
-    The output is a recipe itself: save it, change it, run it.
+    The output is a recipe itself: save it, change it, run it. A reward table, a file with a `type` at its top, is
+    explained too, with the models that it asks.
 
     Example: `rewardsmith explain recipes/quickstart.toml stages.policy.advantage.type=rloo`
     """
-    checked = load_recipe(recipe, overrides or [])
-    check_rewards(checked, str(recipe))
-    text = explained(checked)
+    table = load_table(recipe, overrides or [])
+    if is_reward(table):
+        text = explain_reward(table, str(recipe))
+    else:
+        checked = parse_recipe(table, source=str(recipe))
+        check_rewards(checked, str(recipe))
+        text = explained(checked)
     console = Console()
     if console.is_terminal:
         console.print(Syntax(text, "toml", theme="ansi_dark", background_color="default", word_wrap=True))
@@ -159,6 +178,8 @@ def score(
     responses: ResponsesOption = None,
     answers: AnswersOption = None,
     at_once: AtOnceOption = 32,
+    show_prompts: PromptsOption = 0,
+    fail_above: FailOption = 1.0,
     json: JsonOption = False,
 ) -> None:
     """Score stored rollouts with a reward, and show how each of its components did.
@@ -179,6 +200,10 @@ def score(
     Score the answers of another system, and keep the scores:
 
     `rewardsmith score answers.parquet --reward reward.toml --out scores.jsonl`
+
+    What does the judge read and say?
+
+    `rewardsmith score answers.parquet --reward reward.toml --limit 1 --show-prompts 2`
     """
     # Here, so that other commands need not wait for it.
     from rewardsmith.runs.rescoring.command import Interrupted, score_stored, wanted  # noqa: PLC0415
@@ -186,12 +211,24 @@ def score(
     groups = wanted(stage=stage, kind=kind, step=step, limit=limit, responses=responses, answers=answers)
     show_most = show if compare else None
     try:
-        score_stored(
-            rollouts, groups, reward, overrides or [], out=out, fresh=fresh, show=show_most, at_once=at_once, json=json
+        enough = score_stored(
+            rollouts,
+            groups,
+            reward,
+            overrides or [],
+            out=out,
+            fresh=fresh,
+            show=show_most,
+            at_once=at_once,
+            json=json,
+            show_prompts=show_prompts,
+            fail_above=fail_above,
         )
     except Interrupted as stopped:
         sys.stderr.write(f"{stopped}\n")
         raise typer.Exit(130) from None
+    if not enough:
+        raise typer.Exit(1)
 
 
 @cached.command("stats")

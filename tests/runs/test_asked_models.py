@@ -1,5 +1,6 @@
 """Rewards that ask models, inside real runs: with a cache, with models that sleep, and on stored rollouts."""
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +13,8 @@ from rewardsmith.cli import app
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import load_recipe
 from rewardsmith.rewards import CannotScore
-from rewardsmith.runs.start import start
+from rewardsmith.runs.start import Stopped, start
+from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.types import Score
 from tests.recipe_stand_ins import shared_folder, stand_ins
 from tests.test_recipes import RECIPES
@@ -83,6 +85,69 @@ def test_a_run_that_sleeps_goes_on_where_it_stopped(tmp_path, changes):
     resumed = run(other, changed)
     assert learned(resumed) == learned(whole)
     assert weights(other) == weights(tmp_path / "whole")
+
+
+def asked(folder: Path) -> dict[str, float]:
+    """Return what summary.json says was asked of the judge; time is left out."""
+    used = json.loads((folder / "summary.json").read_text())["models"]["judge"]
+    return {name: value for name, value in used.items() if name != "seconds"}
+
+
+def test_a_run_ends_with_what_was_asked_of_each_model_and_a_resume_keeps_it(tmp_path, changes):
+    changed, folder = [*changes, "stages.0.save.keep=2"], tmp_path / "run"
+
+    def whole() -> tuple[dict[str, float], str]:
+        console = Console(file=io.StringIO(), width=200, _environ={})
+        start(load_recipe(RECIPE, changed), "run", folder=folder, console=console)
+        steps = [json.loads(line)["metrics"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        summed = {name: sum(one[f"models/judge/{name}"] for one in steps) for name in asked(folder)}
+        return summed, console.file.getvalue()
+
+    summed, printed = whole()
+    assert summed == asked(folder)
+    assert f"\njudge: {summed['calls']:.0f} calls, " in printed
+    (folder / "summary.json").unlink()
+    shutil.rmtree(sorted((folder / "checkpoints").iterdir())[-1])
+    resumed, printed = whole()
+    assert resumed == asked(folder)
+    assert 0 < resumed["calls"] < summed["calls"]  # the second step is known now, the first one was paid for
+    assert f"\njudge: {resumed['calls']:.0f} calls, " in printed
+    assert '"judge","used":{"calls":' in (folder / "report.html").read_text()
+
+
+def test_what_was_asked_in_a_step_that_was_stopped_is_counted(tmp_path, changes, monkeypatch):
+    folder, changed = tmp_path / "run", [*changes, "stages.0.save.every=2"]
+    console = Console(file=io.StringIO(), width=200, _environ={})
+    enough, looks = PolicyTrainer._enough, []
+
+    def stopping(self, found):
+        looks.append(found)
+        if len(looks) == 2:
+            raise Stopped
+        return enough(self, found)
+
+    monkeypatch.setattr(PolicyTrainer, "_enough", stopping)
+    with pytest.raises(Stopped):
+        start(load_recipe(RECIPE, changed), "run", folder=folder, console=console)
+    (step,) = [json.loads(line)["metrics"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    stopped = asked(folder)
+    assert stopped["calls"] > step["models/judge/calls"]
+    assert f"\njudge: {stopped['calls']} calls, " in console.file.getvalue()
+    run(folder, changed)
+    assert asked(folder)["calls"] == stopped["calls"]  # all of the second step was known
+    assert asked(folder)["cached"] > stopped["cached"]
+
+
+def test_the_prompts_that_a_judge_gets_can_be_shown(tmp_path, changes, monkeypatch):
+    run(tmp_path / "run", changes)
+    monkeypatch.chdir(tmp_path)
+    command = ["score", str(tmp_path / "run"), "--reward", f"{RECIPE}:policy.reward.judge", *changes, "--json"]
+    result = CliRunner().invoke(app, [*command, "--limit", "2", "--show-prompts", "3"])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count(" is asked, temperature 0, at most") == 3
+    assert "The sum is right: 10" in result.stderr.partition("--- 1, judge says:\n")[0]
+    assert "(from the cache)" in result.stderr
+    json.loads(result.stdout)  # they do not mix with the result
 
 
 def test_stored_rollouts_are_scored_by_the_recipe_s_judge(tmp_path, changes, monkeypatch):

@@ -1,14 +1,17 @@
 """What the user sees while a run is going."""
 
 import io
+import json
 import re
 
 import pytest
 from rich.console import Console
 
+from rewardsmith.asking import Usage
 from rewardsmith.runs import progress as module
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary
+from rewardsmith.runs.usage import added, told
 from rewardsmith.trainers.protocol import Update
 
 STEP = {"loss": 0.1234, "reward/mean": 0.4567, "reward/accuracy": 0.25, "reward/failed": 0.125, "tokens/s": 12345.6}
@@ -55,6 +58,22 @@ def test_a_terminal_goes_on_where_a_stage_was_stopped() -> None:
     assert "7/10" in shown(Update(7, STEP), done=6, terminal=True).splitlines()[-1]
 
 
+def test_waiting_for_rewards_is_told_apart_from_writing() -> None:
+    assert "12,346 tokens/s  waiting 31.5 s" in shown(Update(10, STEP | {"time/wait": 31.49}))
+    assert "waiting" not in shown(Update(10, STEP | {"time/wait": 0.01}))
+
+
+def test_one_step_is_no_plural() -> None:
+    assert shown(total=1).splitlines() == ["policy: 1 step"]
+
+
+def test_a_long_line_is_not_broken() -> None:
+    console = Console(file=io.StringIO(), width=40, _environ={})
+    Progress(console).say("word " * 40)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == "word " * 40 + "\n"
+
+
 def test_a_reward_of_zero_is_shown() -> None:
     """A run in which nothing is right is the one where this number matters most."""
     text = shown(Update(10, {"reward/mean": 0.0, "reward/accuracy": 0.0}))
@@ -92,7 +111,8 @@ def test_the_summary_keeps_the_first_and_the_last_validation() -> None:
 
 def test_the_summary_survives_its_checkpoint() -> None:
     made = summary()
-    again = Summary.of(made.as_json())
+    made.models["judge"] = Usage(calls=3, tokens=40, cost=0.25)
+    again = Summary.of(json.loads(made.dumps()))
     assert again == made
     again.begin("policy", "policy", 2)
     assert len(again.stages) == 2
@@ -105,3 +125,31 @@ def test_the_table_shows_shares_as_percentages() -> None:
     row = next(line for line in console.file.getvalue().splitlines() if "mean@2" in line)
     assert re.findall(r"[\d.]+%", row) == ["25.0%", "75.0%"]
     assert "5 s" in row
+
+
+def table_of(made: Summary) -> list[str]:
+    console = Console(file=io.StringIO(), width=100, _environ={})
+    console.print(made.table())
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_columns_that_would_be_empty_are_left_out() -> None:
+    without = Summary("")
+    without.begin("policy", "policy", 2)
+    without.note("policy", Update(2, {"reward/mean": 0.5}), 3.0)
+    assert re.findall(r"\w+", table_of(without)[1]) == ["stage", "time"]
+    after = Summary("")
+    after.begin("greedy", "evaluate", 0)
+    after.note("greedy", Update(1, {"validation/mean@1": 0.5}), 3.0)
+    assert re.findall(r"\w+", table_of(after)[1]) == ["stage", "measure", "after", "time"]
+    assert re.findall(r"\w+", table_of(summary())[2]) == ["stage", "measure", "before", "after", "time"]
+
+
+def test_what_was_asked_of_models_adds_up_and_is_told() -> None:
+    before = {"judge": Usage(calls=1, prompt_tokens=10, tokens=5, cost=0.5), "old": Usage(cached=1)}
+    now = {"judge": Usage(calls=1_000, retries=1, failed=2, tokens=1), "idle": Usage()}
+    sums = added(before, now)
+    assert set(sums) == {"judge", "old"}
+    assert told(sums["judge"]) == "1,001 calls, 1 retry, 2 failed, 10 tokens read and 6 written, cost 0.5"
+    assert told(sums["old"]) == "0 calls, 1 answer from the cache"

@@ -34,7 +34,7 @@ class AskedModels:
     Args:
         tables: the `[models]` of the recipe.
         engine: loads a model of this process.
-        folder: where servers that are started write their logs.
+        folder: where servers that are started write their logs, or what makes it when there is one.
         say: tells the user something.
         cache: folder of the verdict cache; None for the user's own, "" for none.
     """
@@ -44,7 +44,7 @@ class AskedModels:
         tables: Mapping[str, Chosen],
         engine: Callable[[str], EmbeddedEngine],
         *,
-        folder: Path,
+        folder: Path | Callable[[], Path],
         say: Callable[[str], None],
         cache: str | None = None,
     ) -> None:
@@ -91,7 +91,8 @@ class AskedModels:
         if isinstance(settings, ManagedSettings):
             from rewardsmith.engines.managed import ManagedModel  # noqa: PLC0415
 
-            model = ManagedModel(settings, name=name, folder=self._folder, say=self._say)
+            folder = self._folder if isinstance(self._folder, Path) else self._folder()
+            model = ManagedModel(settings, name=name, folder=folder, say=self._say)
         else:
             from rewardsmith.engines.server import ServedModel  # noqa: PLC0415
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +20,11 @@ _SHOWN = {
     "reward/failed": "failed {:.0%}",
     "validation/loss": "held out {:.3f}",
     "tokens/s": "{:,.0f} tokens/s",
+    "time/wait": "waiting {:.1f} s",
     "groups/s": "{:,.1f} groups/s",
 }
 _QUIET_SECONDS = 10.0
+_SHORT_WAIT = 0.5  # seconds of waiting for rewards that are not worth a word
 
 
 class Progress:
@@ -44,14 +47,17 @@ class Progress:
         """Write a line."""
         # A line may quote a model's output, which may try to steer the terminal.
         plain = "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
-        self._console.print(plain, style="dim", highlight=False, markup=False)
+        self._console.print(plain, style="dim", highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def stage(self, name: str, total: int, done: int, unit: str = "steps") -> Iterator[None]:
         """Show a stage of `total` steps, or other units, while the block runs."""
         self._stage, self._total, self._said, self._validation = name, total, time.monotonic(), ""
         if not self._console.is_terminal:
-            self.say(f"{name}: {total} {unit}" + (f", going on after {done}" if done else ""))
+            self.say(
+                f"{name}: {total} {unit.removesuffix('s') if total == 1 else unit}"
+                + (f", going on after {done}" if done else "")
+            )
             yield
             return
         columns = (
@@ -73,7 +79,8 @@ class Progress:
         for name, value in update.metrics.items():
             if name.startswith("validation/mean@"):
                 self._validation = f"held out {value:.1%}" if 0 <= value <= 1 else f"held out {value:.3f}"
-        shown = {name: value for name, value in update.metrics.items() if value or name != "reward/failed"}
+        least = {"reward/failed": 1e-9, "time/wait": _SHORT_WAIT}
+        shown = {name: value for name, value in update.metrics.items() if not value < least.get(name, -math.inf)}
         numbers = [form.format(shown[name]) for name, form in _SHOWN.items() if name in shown]
         if shown.get("groups/kept") == 0:
             numbers.append("no group to learn from")

@@ -61,6 +61,20 @@ function heads() {
     el("div", { class: "heads" }, others.slice(7, 200).map((one) => head(...one, false)))) : null];
 }
 
+// ---- what was asked of models ---------------------------------------------------------------------------------------
+
+const USED = { calls: "calls", cached: "from the cache", retries: "retries", failed: "failed", prompt_tokens: "tokens read",
+  tokens: "tokens written", cost: "cost" };
+
+function models() {
+  const told = Object.keys(USED).filter((key) => key === "calls" || data.models.some((one) => one.used[key]));
+  if (!data.models.length) return null;
+  return fold(true, "Models that were asked", "over the whole run", el("div", { class: "scroll" }, el("table", {},
+    el("thead", {}, el("tr", {}, el("th", {}, "model"), told.map((key) => el("th", { class: "right" }, USED[key])))),
+    el("tbody", {}, data.models.map((one) => el("tr", {}, el("td", {}, one.name),
+      told.map((key) => el("td", { class: "right" }, show(one.used[key] ?? 0)))))))));
+}
+
 // ---- what the policy wrote -----------------------------------------------------------------------------------------
 
 const heat = (value, low, high) => Math.max(0, Math.min(6, Math.floor(((value - low) / (high - low || 1)) * 6.999)));
@@ -77,6 +91,8 @@ function rollout(one, { low, high }, trained) {
   const failed = [one.failure, ...one.parts.map((part) => part.asked && part.failure && { ...part.failure, name: part.name })];
   const details = [...new Map(failed.filter((failure) => failure && failure.text).reverse()
     .map((failure) => [failure.text, failure])).values()].reverse();
+  const said = one.parts.filter((part) => part.feedback);
+  if (one.feedback && said.every((part) => part.feedback.text !== one.feedback.text)) said.unshift(one);
   return el("article", { class: `rollout ${one.failure ? "failed" : `heat${level}`}` },
     el("div", { class: "marks" },
       one.failure ? el("span", { class: "score" }, `✕ failed: ${one.failure.kind}`)
@@ -93,8 +109,9 @@ function rollout(one, { low, high }, trained) {
       : chip(part.name, el("b", {}, show(part.value)))))) : null,
     details.map((failure) => el("details", { class: "aside" },
       el("summary", {}, `what failed${failure.name ? ` in ${failure.name}` : ""}`), el("pre", {}, failure.text))),
-    one.feedback ? el("details", { class: "aside" }, el("summary", {}, "feedback"), el("pre", { dir: "auto" }, one.feedback.text),
-      cutNote(one.feedback)) : null);
+    said.map((part) => el("details", { class: "aside" },
+      el("summary", {}, part === one ? "feedback" : `feedback of ${part.name}`),
+      el("pre", { dir: "auto" }, part.feedback.text), cutNote(part.feedback))));
 }
 
 function column(title, group, scale, flat) {
@@ -189,7 +206,7 @@ function footer() {
   return el("footer", {}, notes.filter(Boolean).map((note) => el("p", {}, note)));
 }
 
-document.getElementById("page").replaceChildren(...[top(), rail(), heads(),
+document.getElementById("page").replaceChildren(...[top(), rail(), heads(), models(),
   el("main", { id: "main" }, data.stages.length ? data.stages.map(stage)
     : el("p", { class: "empty" }, "Nothing has been written to this folder yet.")),
   data.recipe ? el("section", { class: "stage recipe" }, fold(false, "Recipe", "with every default filled in",

@@ -32,6 +32,9 @@ MAX_CURVES = 600
 MAX_STAGES = 64
 """Stages in a report."""
 
+MAX_MODELS = 64
+"""Models whose use is told."""
+
 MAX_RECIPE = 200_000
 """Characters of the recipe that are shown."""
 
@@ -107,6 +110,7 @@ def digest(folder: Path) -> dict[str, Any]:
         "state": state if state in _STATES else "unknown",
         "seconds": number(summary.get("seconds")),
         "stages": stages,
+        "models": _models(summary.get("models")),
         "recipe": _read_text(folder / "recipe.toml"),
         "unread": unread,
         "left_out": max(0, curves - MAX_CURVES),
@@ -128,6 +132,12 @@ def _stage(name: str, told: dict[str, Any], curves: Curves, points: int, rollout
         "curves": [{"name": metric[:200], **drawn(curve, points)} for metric, curve in curves.items()],
         "rollouts": read_rollouts(rollouts) if rollouts else None,
     }
+
+
+def _models(told: object) -> list[dict[str, Any]]:
+    """Return what was asked of each model: its name, and the counts of `Usage`."""
+    rows = list(told.items())[:MAX_MODELS] if isinstance(told, dict) else []
+    return [{"name": str(name)[:200], "used": _numbers(used)} for name, used in rows]
 
 
 def _read_table(path: Path) -> dict[str, Any]:

@@ -48,7 +48,7 @@ function duration(seconds) {
 
 // What a person looks at first. A metric belongs to the first word that its prefix, or else its name, starts with.
 const ORDER = ["validation", "reward", "response", "entropy", "kl", "policy", "optimizer", "grad", "loss", "value",
-  "critic", "advantage", "group", "data", "tokens", "time", "seconds", "speed", "memory", "fail"];
+  "critic", "advantage", "group", "data", "tokens", "models", "time", "seconds", "speed", "memory", "fail"];
 const LATE = ORDER.indexOf("advantage");
 const MAX_LINES = 6;
 let smoothing = 0;
@@ -60,10 +60,11 @@ function rank(prefix) {
 }
 
 // The same quantity of several parts shares a chart: `reward/mean` and `reward/judge`, where the judge is a part of the
-// reward, or `failures/judge/timeout` and `failures/rule/timeout`.
+// reward, or `failures/judge/timeout` and `failures/rule/timeout`. So do the times of a step, such as `time/write`.
 function chartOf(name, parts) {
   const words = name.split("/"), part = words.slice(1).join("/");
   if (words[0] === "reward" && parts.includes(part)) return { chart: "reward/mean", label: part };
+  if (words[0] === "time" && words.length === 2) return { chart: "time/step", label: part };
   if (words.length > 2) {
     return { chart: `${words[0]}/${words[words.length - 1]}`, label: words.slice(1, -1).join("/") };
   }

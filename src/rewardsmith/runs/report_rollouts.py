@@ -225,7 +225,6 @@ def _rollout(rollout: Rollout, score: Score, advantage: float | None) -> dict[st
         **_cut(rollout.text),
         **_verdict(score),
         "parts": [{"name": name[:100], **_verdict(part)} for name, part in list(score.named_parts())[:MAX_PARTS]],
-        "feedback": _cut(score.feedback, MAX_FEEDBACK) if score.feedback else None,
         "advantage": advantage,
         "stop": rollout.stop_reason,
         "tokens": len(rollout.tokens),
@@ -233,10 +232,14 @@ def _rollout(rollout: Rollout, score: Score, advantage: float | None) -> dict[st
 
 
 def _verdict(score: Score) -> dict[str, Any]:
-    """Return a value or why there is none; `asked` is False where nothing went wrong, but nobody was asked."""
+    """Return a value or why there is none, and what was said about it.
+
+    `asked` is False where nothing went wrong, but nobody was asked.
+    """
     failure = score.failure and {"kind": score.failure.kind, **_cut(score.failure.detail, MAX_FEEDBACK)}
     asked = score.failure is None or score.failure.kind not in NOT_ASKED
-    return {"value": number(score.value), "failure": failure, "asked": asked}
+    feedback = _cut(score.feedback, MAX_FEEDBACK) if score.feedback else None
+    return {"value": number(score.value), "failure": failure, "asked": asked, "feedback": feedback}
 
 
 def _cut(text: str, limit: int = MAX_TEXT) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from rewardsmith.asking import Usage
 from rewardsmith.components import Chosen, import_name
 from rewardsmith.data import Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
@@ -27,6 +28,7 @@ from rewardsmith.runs.models import AskedModels
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
+from rewardsmith.runs.usage import added
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update, derive
 
 PROMPTS_CHECKED = 256
@@ -66,6 +68,7 @@ class Run:
         self._begun = time.monotonic()
         self._resumed: str | None = None
         self.summary = Summary(recipe.title)
+        self._asked_before: dict[str, Usage] = {}  # of models, until the run was resumed
         if recipe.workers is not None:
             shared(recipe.workers)
         self._models = AskedModels(recipe.models, self.engine, folder=self.folder, say=self.say, cache=recipe.cache)
@@ -146,6 +149,7 @@ class Run:
             raise
         finally:
             self.summary.seconds = self._seconds
+            self._sum_up_models()
             self._files.write("summary.json", self.summary.dumps())
             for tracker in self._trackers:
                 tracker.close()
@@ -191,6 +195,7 @@ class Run:
                 self.pause()
                 update = self._counted(await trainer.step(number))
             except (Stopped, Halt):
+                self._sum_up_models()  # what was asked in this step is paid for, though the step is done again
                 if _checkpoint(index, self._stage, number - 1) not in self._files.checkpoints():
                     self._save(index, number - 1, before, trainer, stage)
                 raise
@@ -203,7 +208,11 @@ class Run:
 
     def _counted(self, update: Update) -> Update:
         """Add what was asked of the models in this step."""
+        self._sum_up_models()
         return replace(update, metrics={**update.metrics, **self._models.metrics()})
+
+    def _sum_up_models(self) -> None:
+        self.summary.models = added(self._asked_before, self._models.totals())
 
     def _finish(self, trainer: Trainer) -> None:
         """Let go of the optimizers: the next stage has its own."""
@@ -272,6 +281,7 @@ class Run:
             self._steps = int(facts["steps"])
             self._begun = time.monotonic() - float(facts["seconds"])
             self.summary = Summary.of(facts["summary"])
+            self._asked_before = self.summary.models
             self._files.rewind(facts["lengths"])
             stage, step = str(facts["stage"]), int(facts["step"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -21,6 +21,8 @@ from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.report import write_report
 from rewardsmith.runs.run import Run, Stopped
+from rewardsmith.runs.summary import Summary
+from rewardsmith.runs.usage import told
 
 Resume = Literal["auto", "never", "must"]
 
@@ -63,6 +65,9 @@ def start(
         try:
             with _stopping(run, console):
                 asyncio.run(run.go())
+        except Stopped:
+            _tell_models(run.summary, console)
+            raise
         except torch.OutOfMemoryError as error:
             raise UserError(
                 "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
@@ -71,6 +76,7 @@ def start(
         finally:
             _report(files.path, console)
         console.print(run.summary.table())
+        _tell_models(run.summary, console)
         console.print(f"models: {files.path / 'models'}\nreport: {files.path / 'report.html'}", highlight=False)
     return files.path
 
@@ -80,6 +86,11 @@ def _report(folder: Path, console: Console) -> None:
         write_report(folder)
     except OSError as error:  # a report is not worth losing a run's own message for
         console.print(f"the report could not be written: {error}", style="yellow")
+
+
+def _tell_models(summary: Summary, console: Console) -> None:
+    for name, used in summary.models.items():
+        console.print(f"{name}: {told(used)}", highlight=False, markup=False)
 
 
 def _choose(folder: Path | None, default: Path, resume: Resume) -> Path:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.table import Table
 
+from rewardsmith.asking import Usage
 from rewardsmith.trainers.protocol import Update
 
 
@@ -41,12 +43,14 @@ class Summary:
         state: `running`, `finished`, `stopped` or `failed`.
         seconds: how long it took so far.
         stages: those that have begun.
+        models: what was asked of each model for rewards, before a resume too.
     """
 
     title: str
     state: str = "running"
     seconds: float = 0.0
     stages: list[StageSummary] = field(default_factory=list)
+    models: dict[str, Usage] = field(default_factory=dict)
 
     def begin(self, name: str, kind: str, steps: int) -> None:
         """A stage begins, or goes on."""
@@ -75,31 +79,32 @@ class Summary:
     def of(cls, table: dict[str, Any]) -> Summary:
         """Return the summary that `as_json` returned."""
         stages = [StageSummary(**stage) for stage in table["stages"]]
-        return cls(str(table["title"]), "running", float(table["seconds"]), stages)
+        models = {name: Usage(**used) for name, used in table.get("models", {}).items()}
+        return cls(str(table["title"]), "running", float(table["seconds"]), stages, models)
 
     def table(self) -> Table:
-        """Return the table of before and after that a user sees at the end."""
+        """Return the table of before and after that a user sees at the end, without columns that would be empty."""
+        rows = [row for stage in self.stages for row in _rows(stage)]
+        shown = [i for i, head in enumerate(_HEADS) if head in ("stage", "time") or any(row[i] for row in rows)]
         table = Table(title=self.title or None, title_style="bold", title_justify="left")
-        for column, side in (("stage", "left"), ("measure", "left"), ("before", "right"), ("after", "right")):
-            table.add_column(column, justify=side)  # type: ignore[arg-type]
-        table.add_column("time", justify="right")
-        for stage in self.stages:
-            measured = {name.removeprefix("validation/"): value for name, value in stage.after.items()}
-            names = [name for name, value in measured.items() if value or name not in _TROUBLE] or [""]
-            for i, name in enumerate(names):
-                before, value = (side.get(f"validation/{name}") for side in (stage.before, stage.after))
-                table.add_row(
-                    stage.name if i == 0 else "",
-                    name,
-                    _shown(name, before),
-                    _shown(name, value),
-                    f"{stage.seconds:.0f} s" if i == 0 else "",
-                    end_section=i == len(names) - 1,
-                )
+        for i in shown:
+            table.add_column(_HEADS[i], justify="left" if _HEADS[i] in ("stage", "measure") else "right")
+        for row, following in zip(rows, [*rows[1:], _HEADS], strict=True):
+            table.add_row(*(row[i] for i in shown), end_section=bool(following[0]))
         return table
 
 
+_HEADS = ("stage", "measure", "before", "after", "time")
 _TROUBLE = ("failed", "truncated")  # worth a line only when there is some
+
+
+def _rows(stage: StageSummary) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each measure, at least one; the first one names the stage."""
+    measured = {name.removeprefix("validation/"): value for name, value in stage.after.items()}
+    names = [name for name, value in measured.items() if value or name not in _TROUBLE] or [""]
+    for i, name in enumerate(names):
+        sides = (_shown(name, side.get(f"validation/{name}")) for side in (stage.before, stage.after))
+        yield (stage.name if i == 0 else "", name, *sides, f"{stage.seconds:.0f} s" if i == 0 else "")
 
 
 def _shown(name: str, value: float | None) -> str:

@@ -14,7 +14,7 @@ from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.protocol import Reward, parts_of
 from rewardsmith.trainers.protocol import Draws, derive
-from rewardsmith.trainers.scoring import Turn, generate_and_score
+from rewardsmith.trainers.scoring import Lap, Turn, generate_and_score
 from rewardsmith.trainers.select import rejection
 from rewardsmith.trainers.stages import PolicyStage
 from rewardsmith.types import Prompt, ScoredGroup
@@ -82,11 +82,13 @@ class Collector:
         if stage.max_prompt_tokens is not None:
             self._limit = min(self._limit, stage.max_prompt_tokens)
 
-    async def collect(self, step: int) -> Collected:
+    async def collect(self, step: int, lap: Lap = lambda _: None) -> Collected:
         """Return up to `prompts_per_step` groups that pass the selection.
 
         Surplus of earlier steps comes first, as long as it is fresh enough. Then prompts are drawn, in at most
         `select.rounds` rounds. What passes beyond the number that is needed is the new surplus.
+
+        `lap` is told how the time was spent; see `generate_and_score`.
         """
         stage, select = self._stage, self._stage.select
         found = Collected()
@@ -101,7 +103,7 @@ class Collector:
         while len(found.kept) < stage.prompts_per_step and found.rounds < select.rounds:
             missing = stage.prompts_per_step - len(found.kept)
             prompts = self._take(math.ceil(round(missing * select.oversample, 6)), found.counts)
-            for scored in await self._write(prompts, step, found.rounds):
+            for scored in await self._write(prompts, step, found.rounds, lap):
                 self._require_part(scored)
                 found.sampled.append(scored)
                 reason = rejection(scored, select, streams=self._streams, by_parts=self._by_parts)
@@ -120,7 +122,7 @@ class Collector:
         found.rejected += [(scored, "surplus") for scored in surplus]
         return found
 
-    async def _write(self, prompts: Sequence[Prompt], step: int, round_: int) -> list[ScoredGroup]:
+    async def _write(self, prompts: Sequence[Prompt], step: int, round_: int, lap: Lap) -> list[ScoredGroup]:
         stage = self._stage
         return await generate_and_score(
             self._engine,
@@ -132,6 +134,7 @@ class Collector:
             version=step - 1,
             pause=self._pause,
             turn=self._turn,
+            lap=lap,
         )
 
     def _require_part(self, scored: ScoredGroup) -> None:

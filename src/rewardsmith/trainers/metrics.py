@@ -115,6 +115,6 @@ class Clock:
         self._last = now
 
     def metrics(self, sampled: float) -> dict[str, float]:
-        """Return seconds by part, and the rate at which tokens were sampled and scored."""
+        """Return seconds by part, and the rate at which tokens were written."""
         times = {f"time/{name}": seconds for name, seconds in self._laps.items()}
-        return times | {"tokens/s": sampled / max(1e-9, self._laps.get("sample", 0.0))}
+        return times | {"tokens/s": sampled / max(1e-9, self._laps.get("write", 0.0))}

@@ -94,9 +94,10 @@ class PolicyTrainer:
     async def step(self, number: int) -> Update:
         """Take one step: sample, score, select, give credit, update."""
         clock = Clock()
-        found = await self._collector.collect(number)
+        found = await self._collector.collect(number, clock.lap)
         baselines_G = await self._greedy_rewards(found, number)
-        clock.lap("sample")
+        if baselines_G is not None:
+            clock.lap("baseline")
         self._report_failures(found)
         metrics = group_metrics(found, self._stage.right_from, parts_of(self.reward))
         if self._enough(found):
@@ -112,9 +113,10 @@ class PolicyTrainer:
         halt = None
         try:  # the weights have changed: what stops the run from here on stops it after this step
             metrics |= await learn(self.reward, found.sampled)
-            clock.lap("reward")
+            clock.lap("update_reward")
             if self._stage.validation and (number % self._stage.validation.every == 0 or number == self.steps):
                 metrics |= await self._validate(number)
+                clock.lap("validate")
         except Exception as error:  # noqa: BLE001 whatever it is, it is raised once the step is saved
             halt = error
         metrics |= clock.metrics(sampled=metrics["tokens/sampled"]) | latency_metrics(latencies(self.reward))

@@ -13,6 +13,9 @@ from rewardsmith.types import Prompt, ScoredGroup
 Turn = Callable[[], AbstractAsyncContextManager[None]]
 """Entered while a model works."""
 
+Lap = Callable[[str], None]
+"""Called at the end of each stretch of the work with its name."""
+
 GLANCE = 0.2
 """Seconds between two looks at whether the user wants to stop."""
 
@@ -28,6 +31,7 @@ async def generate_and_score(
     version: int = 0,
     pause: Callable[[], None] = lambda: None,
     turn: Turn = nullcontext,
+    lap: Lap = lambda _: None,
 ) -> list[ScoredGroup]:
     """Return a scored group for each prompt, in the order of the prompts.
 
@@ -41,18 +45,22 @@ async def generate_and_score(
         version: of the policy.
         pause: called often; what it raises ends the work.
         turn: entered while answers are written: where a judge shares the device, it waits for the end of that.
+        lap: told of `write`, which ends with the last token, and of `wait`: for a turn before it, for rewards after it.
     """
     tasks: dict[int, asyncio.Task[ScoredGroup]] = {}
     try:
         async with asyncio.TaskGroup() as scoring:
             async with turn():
+                lap("wait")
                 written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, tick=pause)
                 async for number, group in written:
                     tasks[number] = scoring.create_task(score(reward, group))
+                lap("write")
             open_ = set(tasks.values())
             while open_:  # the user may want to stop while a judge is slow
                 _, open_ = await asyncio.wait(open_, timeout=GLANCE, return_when=asyncio.FIRST_EXCEPTION)
                 pause()
     except BaseExceptionGroup as several:  # a task group wraps even a single cause
         raise several.exceptions[0] from None
+    lap("wait")
     return [tasks[i].result() for i in range(len(prompts))]

@@ -16,6 +16,7 @@ from tests.test_cli import QUICKSTART
 from tests.test_imports import BLOCK
 
 LIMIT = 120.0
+SERVER = Path(__file__).parents[2] / "engines" / "small_server.py"
 
 
 @pytest.fixture
@@ -205,10 +206,77 @@ def test_a_pipe_gets_whole_numbers_and_the_cause_of_failures(tmp_path: Path) -> 
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "reward.toml").write_text('type = "clip"\nlow = 0.0\nreward = { type = "rule", rule = "exact" }\n')
     done = command(tmp_path, "rows.jsonl", "--reward", "reward.toml")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr  # nothing has a score
+    assert done.stdout.endswith("\n6 of 6 rollouts have no score\n")
     assert "invalid 100%" in done.stdout
     assert "…" not in done.stdout
     assert "raw invalid, the first: the prompt '0' has no answer to compare with" in done.stdout
+
+
+@pytest.mark.parametrize(("allowed", "status"), [("0", 1), ("0.49", 1), ("0.5", 0), ("1", 0), (None, 0)])
+def test_a_share_without_a_score_may_be_too_much(
+    allowed: str | None, status: int, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(place / "half.jsonl", [scored("p", ["long enough", "s"], [1.0, 1.0])])
+    (place / "picky.toml").write_text('type = "own_rewards_5f:Picky"\n')
+    arguments = ["half.jsonl", "--reward", "picky.toml", *(["--fail-above", allowed] if allowed else [])]
+    assert run(monkeypatch, *arguments) == status
+    printed = capsys.readouterr()
+    assert printed.out.endswith("\n1 of 2 rollouts has no score\n")
+    assert "score: 1 group\n" in printed.err
+    assert "\n1 group; " in printed.out
+    assert run(monkeypatch, *arguments, "--json") == status
+    printed = capsys.readouterr()
+    assert (json.loads(printed.out)["rollouts"], json.loads(printed.out)["unscored"]) == (2, 1)
+    assert printed.err.endswith("1 of 2 rollouts has no score\n")
+
+
+def test_a_served_judge_needs_no_torch_to_be_made(tmp_path: Path) -> None:
+    (tmp_path / "reward.toml").write_text(
+        'type = "judge"\nmodel = "far"\n[models.far]\ntype = "server"\nurls = ["http://127.0.0.1:9/v1"]\n'
+        '[models.near]\ninit = "tiny-llama"\n'
+    )
+    code = BLOCK.format(blocked={"torch", "transformers", "peft"}) + (
+        "from rewardsmith.runs.rescoring.choice import find_reward\n"
+        "from rewardsmith.runs.rescoring.models import models_of\n"
+        "print(models_of(find_reward('reward.toml'), print)('far').name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("far\n", 0), done.stderr
+
+
+def test_a_judge_of_this_process_without_an_adapter_needs_no_peft(tmp_path: Path) -> None:
+    (tmp_path / "reward.toml").write_text('type = "judge"\nmodel = "near"\n[models.near]\ninit = "tiny-llama"\n')
+    code = (
+        "import sys\n"
+        "from rewardsmith.runs.rescoring.choice import find_reward\n"
+        "from rewardsmith.runs.rescoring.models import models_of\n"
+        "models_of(find_reward('reward.toml'), lambda _: None)('near')\n"
+        "print(sorted({'torch', 'peft'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("['torch']\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(("says", "status", "left"), [("Score: 7", 0, []), ("", 2, ["judge.log"])])
+def test_the_log_of_a_server_stays_only_if_something_went_wrong(
+    tmp_path: Path, says: str, status: int, left: list[str]
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "?", "responses": ["1", "2"]}) + "\n")
+    words = [sys.executable, str(SERVER), "--model", "m", "--host", "{host}", "--port", "{port}"]
+    words += ["--says", says] if says else ["--fail", "broken"]
+    (tmp_path / "reward.toml").write_text(
+        f'type = "judge"\nmodel = "judge"\n[models.judge]\ntype = "managed"\nmodel = "m"\ncommand = {json.dumps(words)}'
+    )
+    (tmp_path / "temporary").mkdir()
+    done = command(
+        tmp_path, "rows.jsonl", "--reward", "reward.toml",
+        TMPDIR=str(tmp_path / "temporary"), REWARDSMITH_CACHE=str(tmp_path / "cache"),
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    folders = list((tmp_path / "temporary").iterdir())
+    assert [file.name for folder in folders for file in folder.iterdir()] == left
+    assert all(str(folder) in done.stderr.replace("\n", "") for folder in folders)
 
 
 def test_a_reward_that_stops_shows_what_was_scored(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.measure import measure
 from rewardsmith.rewards.protocol import Halt
 from rewardsmith.runs.progress import Progress
+from rewardsmith.runs.rescoring.choice import find_reward
 from rewardsmith.runs.rescoring.compare import Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores, Maker
 from rewardsmith.runs.rescoring.rescore import HELD, Rescored, rescore, score_in_order
@@ -268,6 +269,20 @@ def test_another_reward_is_refused_by_name(place: Path) -> None:
     assert go(place, chosen(scale=2.0), out="new.jsonl", fresh=True).resumed == 0
     assert lines(place / "new.jsonl")[1]["scores"][0]["value"] == 6.0
     assert go(place, chosen(scale=2.0), out="new.jsonl").resumed == 20
+
+
+def test_more_time_for_a_judge_does_not_make_another_reward(tmp_path: Path) -> None:
+    def maker(asking: str = "", model: str = "") -> Maker:
+        judge = f'[models.far]\ntype = "server"\nurls = ["http://127.0.0.1:9/v1"]\n{model}\n'
+        (tmp_path / "reward.toml").write_text(f'type = "judge"\nmodel = "far"\nasking = {{ {asking} }}\n{judge}')
+        found = find_reward(str(tmp_path / "reward.toml"))
+        return Maker.of(found.reward, found.asked)
+
+    before = maker()
+    for patience in (maker("deadline = 999.0"), maker(model="deadline = 999.0\nbatch = 3\nfirst_byte = 9.0")):
+        assert list(patience.differs(before)) == []
+    assert len(list(maker("tries = 7").differs(before))) == 1
+    assert len(list(maker(model='version = "2"').differs(before))) == 1
 
 
 def test_code_that_changed_under_its_name_is_another_reward(place: Path) -> None:

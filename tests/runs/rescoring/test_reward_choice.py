@@ -7,6 +7,7 @@ import pytest
 from rewardsmith import UserError
 from rewardsmith.components import Chosen
 from rewardsmith.runs.rescoring.choice import find_reward
+from tests.test_cli import run
 
 MODELS = """
 [models.policy]
@@ -130,3 +131,50 @@ def test_overrides_apply_to_the_file(place: Path) -> None:
     assert kind(find_reward("reward.toml:parts.same", ["parts.same.rule=arithmetic"]).reward) == "rule arithmetic"
     with pytest.raises(UserError, match="unknown setting"):
         find_reward("two.toml:greedy", ["stages.policy.stesp=3"])
+
+
+# ---- explained -------------------------------------------------------------------------------------------------------
+
+JUDGED = (
+    TABLE
+    + """parts.judge = { type = "judge", model = "judge" }
+cache = "verdicts"
+
+[models.judge]
+type = "server"
+urls = ["http://127.0.0.1:9/v1"]
+"""
+)
+
+
+@pytest.mark.parametrize("text", [TABLE, JUDGED], ids=["rules", "judge"])
+def test_a_reward_table_is_explained_with_its_models_and_can_be_used_as_it_is(
+    text: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "table.toml").write_text(text)
+    assert run(monkeypatch, "explain", "table.toml", "parts.same.weight=0.25") == 0
+    printed = capsys.readouterr().out
+    assert "weight = 0.25" in printed
+    (place / "again.toml").write_text(printed)
+    again, found = find_reward("again.toml"), find_reward("table.toml", ["parts.same.weight=0.25"])
+    assert again == found
+    assert ("concurrency = 64" in printed) == ("models" in text)
+    assert again.cache == ("verdicts" if "cache" in text else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (JUDGED.replace('model = "judge"', 'model = "jugde"'), "there is no [models.jugde]"),
+        ('type = "sum"\nparts.a = { type = "rule", rule = "aritmetic" }', 'Did you mean "arithmetic"?'),
+        ('type = "judge"\nmodel = "j"\nprompt = "x"\n[models.j]\ninit = "tiny-llama"', "{response}"),
+    ],
+)
+def test_what_is_wrong_with_a_reward_table_is_told_in_its_own_terms(
+    text: str, said: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "table.toml").write_text(text)
+    assert run(monkeypatch, "explain", "table.toml") == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "stages" not in told

@@ -201,6 +201,15 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
     assert group.prompt.info == {"response": "not this"}
 
 
+def test_a_column_of_answers_that_no_row_has_is_refused(tmp_path: Path) -> None:
+    rows = [{"prompt": "1?", "responses": ["a"], "gold": "b"}, {"prompt": "2?", "responses": ["a"]}]
+    file = write(tmp_path / "t.jsonl", rows)
+    with pytest.raises(UserError, match=r'there is no glod: --answers NAME .* Did you mean "gold"'):
+        StoredRollouts(str(file), Wanted(answers="glod")).count()
+    assert StoredRollouts(str(file), Wanted(answers="gold")).count() == 2  # a row may lack it
+    assert StoredRollouts(str(file)).count() == 2  # who names none may have none
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -1,12 +1,11 @@
-"""LoRA through peft."""
+"""LoRA through peft, which is imported where an adapter is made: it takes seconds, and most models have none."""
 
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from typing import Any
-
-from peft import LoraConfig, PeftModel, get_peft_model
 
 from rewardsmith.engines.settings import LoraSettings
 from rewardsmith.errors import UserError, listing, nearest
@@ -14,6 +13,8 @@ from rewardsmith.errors import UserError, listing, nearest
 
 def attach(model: Any, settings: LoraSettings, name: str) -> Any:
     """Return the model with a fresh adapter, which starts as no change at all; only it is trainable."""
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415
+
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft's annotation says int; it divides by the rank
@@ -40,13 +41,19 @@ def attach(model: Any, settings: LoraSettings, name: str) -> Any:
 
 def inner(model: Any) -> Any:
     """Return the Hugging Face model inside a peft model; its layers carry the adapter."""
-    return model.base_model.model if isinstance(model, PeftModel) else model
+    return model.base_model.model if _is_adapted(model) else model
 
 
 def merged(model: Any) -> Any:
     """Return a copy of the model, its adapter added into the weights."""
     other = copy.deepcopy(model)
-    return other.merge_and_unload() if isinstance(other, PeftModel) else other
+    return other.merge_and_unload() if _is_adapted(other) else other
+
+
+def _is_adapted(model: Any) -> bool:
+    """Whether it is a model of peft's: if nobody has imported peft, there is none."""
+    peft = sys.modules.get("peft")
+    return peft is not None and isinstance(model, peft.PeftModel)
 
 
 def is_fresh(model: Any) -> bool:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -34,6 +33,8 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 def restore_weights(model: Any, folder: Path, *, adapter: bool) -> None:
     """Overwrite the weights of a model, or of its adapter, by those of a saved folder."""
     if adapter:
+        from peft import get_peft_model_state_dict, set_peft_model_state_dict  # noqa: PLC0415 it takes seconds
+
         saved = read_tensors(folder / "adapter_model.safetensors")
         _require_fit(saved, get_peft_model_state_dict(model, save_embedding_layers=False), folder)
         set_peft_model_state_dict(model, saved)

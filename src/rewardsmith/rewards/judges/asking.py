@@ -132,37 +132,46 @@ class Asker:
             NoVerdict: with the kind and the reason of the last try, and what the judge wrote in all of them.
         """
         told: list[str] = []
+        asked: list[Question] = []
         try:
-            return await self._first_readable(prompt, read, sample, told)
+            return await self._first_readable(prompt, read, sample, told, asked)
         except Halt:
             raise
         except (Exception, SystemExit) as error:  # `read` may be a user's own code
+            forget = getattr(self._model, "forget", None)
+            if forget is not None:  # a judge that is mended must be asked anew
+                await forget(asked)
             raise NoVerdict(failure_of(error), feedback_of(told)) from error
 
     async def _first_readable(
-        self, prompt: Conversation | str, read: Callable[[str], V | Awaitable[V]], sample: int, told: list[str]
+        self,
+        prompt: Conversation | str,
+        read: Callable[[str], V | Awaitable[V]],
+        sample: int,
+        told: list[str],
+        asked: list[Question],
     ) -> Verdict[V]:
-        """Do what `verdict` says; `told` gets what each try brought."""
-        asking, left, why, asked = self._settings, self._settings.deadline, Failure("unparsable"), 0
+        """Do what `verdict` says; `told` gets what each try brought, `asked` its question."""
+        asking, left, why = self._settings, self._settings.deadline, Failure("unparsable")
         for attempt in range(asking.tries):
             if left <= 0:
                 why = Failure("timeout", f"no verdict within {asking.deadline:g} s; the last try: {why.detail}")
                 break
-            asked += 1
-            answer = await self._model.ask(self._question(prompt, attempt, sample, left))
+            asked.append(self._question(prompt, attempt, sample, left))
+            answer = await self._model.ask(asked[-1])
             left -= answer.seconds
             text = _feedback(answer)
-            told.append(f"[try {asked}]\n{text}")
+            told.append(f"[try {len(asked)}]\n{text}")
             begun = time.monotonic()
             try:
                 value = read(_readable(answer, asking.max_tokens))
                 late = within(asking.deadline, value, "reading the answer") if inspect.isawaitable(value) else None
-                return Verdict(cast("V", value) if late is None else await late, text, asked)
+                return Verdict(cast("V", value) if late is None else await late, text, len(asked))
             except Unreadable as error:
                 why = _why(error, answer)
-                told[-1] = f"[try {asked}: {shortened(str(error), 300)}]\n{text}"
+                told[-1] = f"[try {len(asked)}: {shortened(str(error), 300)}]\n{text}"
             left -= time.monotonic() - begun
-        raise CannotAnswer(why.kind, why.detail, attempts=asked)
+        raise CannotAnswer(why.kind, why.detail, attempts=len(asked))
 
     def _question(self, prompt: Conversation | str, attempt: int, sample: int, left: float) -> Question:
         asking = self._settings

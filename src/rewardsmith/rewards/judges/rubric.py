@@ -198,9 +198,10 @@ class Rubric(AsksOne):
         shares = [failed_score(one) if isinstance(one, Exception) else one for one in found]
         feedback = feedback_of([f"[{c.name}] {share.feedback}" for c, share in zip(rubric, shares, strict=True)])
         parts = dict(zip(self.parts, shares, strict=True)) if self.parts else {}
-        why = next((share.failure for share in shares if share.failure is not None), None)
-        if why is not None:
-            return Score(failure=why, parts=parts, feedback=feedback)
+        causes = [share.failure for share in shares if share.failure is not None]
+        if causes:  # a judge that is gone is waited for, so that is the cause that counts
+            causes.sort(key=lambda cause: cause.kind != "unreachable")
+            return Score(failure=causes[0], parts=parts, feedback=feedback)
         earned = sum(c.points * (share.value or 0.0) for c, share in zip(rubric, shares, strict=True))
         return Score(min(1.0, max(0.0, earned / total_of(rubric))), parts=parts, feedback=feedback)
 

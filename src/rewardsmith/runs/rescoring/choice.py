@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from rewardsmith.components import Chosen, Refers, Settings, problems_in
-from rewardsmith.errors import RecipeError, UserError, listing, nearest
-from rewardsmith.recipe import Recipe, load_table, parse_models, parse_recipe, places
+from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
+from rewardsmith.recipe import Around, Recipe, explain, load_table, parse_models, parse_recipe, places
 from rewardsmith.rewards import REWARD
+from rewardsmith.rewards.component import Component
 
 
 @dataclass(frozen=True)
@@ -68,19 +69,47 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> Found:
     """
     file, path = _split(where)
     table = load_table(file, overrides)
-    if "stages" in table or "type" not in table:
+    if not is_reward(table):
         recipe = parse_recipe(table, source=file)
         return Found(_in_recipe(recipe, file, path), recipe.models, recipe.cache, recipe.seed)
+    found = _in_table(table, file)
+    known = {name: reward for name, reward in _rewards(found.reward) if name}
+    if path and path not in known:
+        raise _unknown(file, path, known, known)
+    return replace(found, reward=known[path]) if path else found
+
+
+def is_reward(table: Mapping[str, Any]) -> bool:
+    """Whether a file is a reward table itself, and no recipe."""
+    return "type" in table and "stages" not in table
+
+
+def explain_reward(table: dict[str, Any], source: str) -> str:
+    """Return a reward table, its models and its cache as TOML with every default; `source` names it in messages.
+
+    Raises:
+        RecipeError: with every problem that was found.
+    """
+    found = _in_table(table, source)
+    try:
+        Component.root(found.reward)  # what is wrong between its settings is found only then
+    except UserError as error:
+        raise RecipeError(source, [Problem("reward", str(error))]) from None
+    # What is not in a table of its own comes first: TOML would take it for a part of the table before it.
+    around = explain(Around.model_construct(cache=found.cache, models=dict(found.models)))
+    settings, _, models = around.partition("\n\n")
+    return f"{settings.strip()}\n{explain(found.reward)}" + (f"\n{models}" if models else "")
+
+
+def _in_table(table: dict[str, Any], file: str) -> Found:
+    table = dict(table)
     beside: dict[str, Any] = {name: table.pop(name) for name in ("models", "cache") if name in table}
     try:
         chosen = REWARD.choose(table)
     except PydanticCustomError as error:
         raise RecipeError(file, problems_in(error, "reward")) from None
     around = parse_models(beside, chosen, source=file)
-    known = {name: reward for name, reward in _rewards(chosen) if name}
-    if path and path not in known:
-        raise _unknown(file, path, known, known)
-    return Found(known[path] if path else chosen, around.models, around.cache)
+    return Found(chosen, around.models, around.cache)
 
 
 def _split(where: str) -> tuple[str, str]:

@@ -16,10 +16,11 @@ from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.choice import find_reward
 from rewardsmith.runs.rescoring.compare import Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores, Maker
-from rewardsmith.runs.rescoring.models import models_of
+from rewardsmith.runs.rescoring.models import Logs, models_of
 from rewardsmith.runs.rescoring.rescore import Halted, Interrupted, Rescored, rescore
+from rewardsmith.runs.rescoring.showing import Shows
 from rewardsmith.runs.rescoring.stored import StoredRollouts, Wanted
-from rewardsmith.runs.rescoring.tables import as_json, as_tables
+from rewardsmith.runs.rescoring.tables import as_json, as_tables, unscored
 
 KINDS = ("train", "validation")
 WIDE = 200
@@ -60,8 +61,10 @@ def score_stored(
     show: int | None = None,
     at_once: int = 32,
     json: bool = False,
-) -> None:
-    """Score the rollouts of a path and print how the reward did.
+    show_prompts: int = 0,
+    fail_above: float = 1.0,
+) -> bool:
+    """Score the rollouts of a path and print how the reward did; return whether enough of them have a score.
 
     Args:
         path: a run folder or a file.
@@ -73,6 +76,8 @@ def score_stored(
         show: compare with the stored rewards, and list so many changes of sign; None compares nothing.
         at_once: how many groups are scored at the same time.
         json: print JSON instead of tables.
+        show_prompts: how many questions to models to print, with the answers.
+        fail_above: share of rollouts without a score that is too much; without any score it never is enough.
 
     Raises:
         UserError: for whatever a user can mend.
@@ -84,26 +89,32 @@ def score_stored(
     found = find_reward(reward, overrides)
     progress = Progress(Console(stderr=True))
     maker = Maker.of(found.reward, found.asked)
+    logs = Logs()
     try:
         rescored = rescore(
             rollouts,
             found.reward,
             progress=progress,
-            models=models_of(found, progress.say),
+            models=models_of(found, progress.say, logs),
             kept=None if out is None else KeptScores(out, maker, rollouts.files, fresh=fresh),
             comparison=None if show is None else Comparison(show),
             at_once=at_once,
+            watch=Shows(show_prompts, progress.say) if show_prompts else None,
         )
     except Halted as stopped:
         if stopped.rescored.groups:
             _print(stopped.rescored, json)
         raise
+    logs.remove()
     _print(rescored, json)
+    return rescored.unscored < rescored.rollouts and rescored.unscored / rescored.rollouts <= fail_above
 
 
 def _print(rescored: Rescored, json: bool) -> None:
     if json:
         sys.stdout.write(jsonlib.dumps(as_json(rescored), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        if rescored.unscored:
+            sys.stderr.write(f"{unscored(rescored)}\n")
         return
     # A file or a pipe has no width of its own, and a number that is cut off says nothing.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)

@@ -35,7 +35,7 @@ from rewardsmith.types import ScoredGroup
 ANEW = "add --fresh to start anew, or name another file with --out"
 
 # When a command gives up is no part of what a score is: who was stopped by these may change them and go on.
-_PATIENCE = ("failure.share", "failure.window", "failure.least", "failure.wait")
+_PATIENCE = ("failure.share", "failure.window", "failure.least", "failure.wait", "asking.deadline")
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,6 @@ class KeptScores:
             yield
             with writing(self.file):
                 os.fsync(handle.fileno())
-        except BlockingIOError:
-            raise UserError(
-                f"another process is writing to {str(self.file)!r}: stop it, or name another --out"
-            ) from None
         finally:
             with suppress(OSError):  # what could not be written has been reported by then
                 handle.close()

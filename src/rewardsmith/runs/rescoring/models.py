@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.runs.models import AskedModels
 from rewardsmith.runs.rescoring.choice import Found
+from rewardsmith.trainers.protocol import derive
+
+if TYPE_CHECKING:
+    from rewardsmith.engines.embedded.engine import EmbeddedEngine
 
 
-def models_of(found: Found, say: Callable[[str], None]) -> AskedModels | None:
-    """Return the models of a reward; None where it asks none. They are loaded when they are first asked for."""
+class Logs:
+    """A folder for what servers write that are started; it is made when there is one."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def __call__(self) -> Path:
+        """Return the folder."""
+        self._folder = self._folder or Path(tempfile.mkdtemp(prefix="rewardsmith-"))
+        return self._folder
+
+    def remove(self) -> None:
+        """Remove it, after all went well: else it may tell why not."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def models_of(found: Found, say: Callable[[str], None], logs: Logs | None = None) -> AskedModels | None:
+    """Return the models of a reward; None where it asks none. They are loaded when they are first asked for.
+
+    Args:
+        found: the reward, and the models of its recipe.
+        say: tells the user something.
+        logs: where servers that are started write their logs.
+    """
     if not found.asked:
         return None
-    from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 loads torch
-    from rewardsmith.trainers.protocol import derive  # noqa: PLC0415
-
     engines: dict[str, EmbeddedEngine] = {}
 
     def engine(name: str) -> EmbeddedEngine:
         if name not in engines:
+            from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 loads torch
+
             settings = found.models[name].settings
             assert isinstance(settings, ModelSettings)
             say(f"loading {name}: {settings.init or 'a copy of ' + str(settings.copy_of)}")
@@ -35,6 +62,5 @@ def models_of(found: Found, say: Callable[[str], None]) -> AskedModels | None:
             models.share(engines[name])
         return engines[name]
 
-    logs = Path(tempfile.gettempdir()) / f"rewardsmith-{os.getpid()}"  # of servers that are started
-    models = AskedModels(found.models, engine, folder=logs, say=say, cache=found.cache)
+    models = AskedModels(found.models, engine, folder=logs or Logs(), say=say, cache=found.cache)
     return models

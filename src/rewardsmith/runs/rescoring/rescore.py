@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from rewardsmith.asking import Usage
 from rewardsmith.components import Chosen
@@ -46,7 +47,9 @@ class Rescored:
 
     Attributes:
         groups: all that have scores now.
-        resumed: how many of them had their scores from an earlier start of the command.
+        rollouts: of these groups.
+        unscored: how many of the rollouts have no value.
+        resumed: how many groups had their scores from an earlier start of the command.
         measured: each component over all groups; "" is the whole reward.
         seconds: quantiles of how long each component took for a group, of those that were scored now; see `quantiles`.
         at_once: how many groups were scored at the same time.
@@ -57,6 +60,8 @@ class Rescored:
     """
 
     groups: int
+    rollouts: int
+    unscored: int
     resumed: int
     measured: Mapping[str, Measured]
     seconds: Mapping[str, Mapping[str, float]]
@@ -88,6 +93,7 @@ def rescore(
     kept: KeptScores | None = None,
     comparison: Comparison | None = None,
     at_once: int = 32,
+    watch: Callable[[Any], Any] | None = None,
 ) -> Rescored:
     """Score all groups, or those that an earlier start has left.
 
@@ -99,12 +105,14 @@ def rescore(
         kept: where the scores go; None keeps none.
         comparison: takes in the old scores beside the new; None compares nothing.
         at_once: how many groups are scored at the same time.
+        watch: from a model to what stands in its place; None leaves it as it is.
 
     Raises:
         UserError: for whatever a user can mend; what was scored before is kept.
         Interrupted: after Ctrl-C or a polite kill.
     """
-    reward = Component.root(chosen, progress.say, models)
+    watched = models if models is None or watch is None else lambda name: watch(models(name))
+    reward = Component.root(chosen, progress.say, watched)
     tally = _Tally(kept, comparison, progress)
     try:
         with _stoppable(), _kept(rollouts, kept) as total:
@@ -114,9 +122,9 @@ def rescore(
             with progress.stage("score", total, tally.resumed, unit="groups"):
                 asyncio.run(_score(reward, stored, tally, at_once, models))
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped after {tally.groups} groups. {tally.remedy()}") from None
+        raise Interrupted(f"stopped after {_counted(tally.groups)}. {tally.remedy()}") from None
     except Halt as error:
-        text = f"{error}\nThat was after {tally.groups} groups. {tally.remedy()}"
+        text = f"{error}\nThat was after {_counted(tally.groups)}. {tally.remedy()}"
         raise Halted(text, tally.result(latencies(reward), at_once)) from None
     return tally.result(latencies(reward), at_once)
 
@@ -228,6 +236,8 @@ class _Tally:
         now = self._rollouts - self._before
         return Rescored(
             groups=self.groups,
+            rollouts=self._rollouts,
+            unscored=self._failed,
             resumed=self.resumed,
             measured=self._measures.result(),
             seconds={name: quantiles(taken) for name, taken in seconds.items()},
@@ -245,6 +255,10 @@ def _kept(rollouts: StoredRollouts, kept: KeptScores | None) -> Iterator[int]:
     total = rollouts.count()
     with kept.open() if kept else nullcontext():
         yield total
+
+
+def _counted(groups: int) -> str:
+    return f"{groups} group{'' if groups == 1 else 's'}"
 
 
 def _comparable(rollouts: StoredRollouts, comparison: Comparison | None) -> Iterator[Stored]:

@@ -54,12 +54,16 @@ class ResponseRows:
         self._layout = Layout(answer=answers)
         self._lists: bool | None = None
         self._asked: dict[object, Asked] = {}
+        self._first: Mapping[str, Any] | None = None
+        self._answered = False
 
     def add(self, row: Mapping[str, Any], file: int, number: int, place: str) -> Asked | None:
         """Take in a row; return its group when that is complete. A `RowError` says what is wrong with the row."""
         column = self._column or next((name for name in COLUMNS if row.get(name) is not None), "")
         if row.get(column) is None:
-            raise self._no_responses(row, column)
+            wanted = column or " or ".join(COLUMNS)
+            what = f"{wanted}: --responses NAME says which column has the responses"
+            raise _no_column(row, column or COLUMNS[0], what)
         responses = row[column]
         texts = responses if isinstance(responses, list) else [responses]
         for text in texts:
@@ -72,6 +76,8 @@ class ResponseRows:
             raise RowError(f"{column} is a list in some rows and text in others: use one form in all")
         self._lists = isinstance(responses, list)
         prompt = self._layout.prompt_of({k: v for k, v in row.items() if k != column}, self._names[file], number)
+        self._answered = self._answered or prompt.answer is not None
+        self._first = row if self._first is None else self._first
         if self._lists:
             return Asked(prompt, place, texts)
         self._gather(prompt, texts[0], place, numbered=prompt.id == f"{self._names[file]}-{number}")
@@ -81,6 +87,12 @@ class ResponseRows:
         """Yield the groups of rows with one response each, in the order of their first rows."""
         yield from self._asked.values()
 
+    def require_answers(self) -> None:
+        """Raise a `RowError` if a column for the right answers was named, and none of the rows so far has it."""
+        if self._layout.answer != ANSWER and self._first is not None and not self._answered:
+            column = self._layout.answer
+            raise _no_column(self._first, column, f"{column}: --answers NAME says which column has the right answer")
+
     def _gather(self, prompt: Prompt, text: str, place: str, *, numbered: bool) -> None:
         said = tuple((message.role, message.content) for message in prompt.messages)
         key: object = (said, prompt.source, repr(prompt.answer)) if numbered else prompt.id
@@ -89,10 +101,8 @@ class ResponseRows:
             raise RowError(f'the id "{prompt.id[:100]}" is also that of {asked.place}, with another prompt or answer')
         asked.responses.append(text)
 
-    def _no_responses(self, row: Mapping[str, Any], column: str) -> RowError:
-        wanted = column or " or ".join(COLUMNS)
-        names = [name for name, value in row.items() if value is not None]
-        return RowError(
-            f"there is no {wanted}: --responses NAME says which column has the responses."
-            f"{nearest(column or COLUMNS[0], names)} There is: {listing(names[:20])}"
-        )
+
+def _no_column(row: Mapping[str, Any], column: str, what: str) -> RowError:
+    """Return the error for a row without a column: what is missing, the nearest name, and what there is."""
+    names = [name for name, value in row.items() if value is not None]
+    return RowError(f"there is no {what}.{nearest(column, names)} There is: {listing(names[:20])}")

@@ -94,12 +94,18 @@ class StoredRollouts:
         self.of_run = Path(path).is_dir()
         self.files = _run_files(Path(path), self.wanted.stage) if self.of_run else _files(path, self.wanted.stage)
         self.left_out: list[str] = []
+        self._table: ResponseRows | None = None
 
     def count(self) -> int:
         """Return how many groups there are, after a quick look at every line; a `UserError` when there are none."""
         count = sum(1 for _ in self._limited())
         if not count:
             raise UserError(f"no group is left of {len(self.files)} file(s){self._filters()}")
+        if self._table is not None:
+            try:
+                self._table.require_answers()
+            except RowError as error:
+                raise UserError(f"{printable(str(self.files[0]), 200)}: {error}") from None
         return count
 
     def __iter__(self) -> Iterator[Stored]:
@@ -112,7 +118,7 @@ class StoredRollouts:
     def _raw(self) -> Iterator[tuple[str, str, Any]]:
         """Yield each wanted group with its place and form: a row of a JSONL file, or what a table has gathered."""
         first = ""
-        table = ResponseRows(names_of(self.files), self.wanted.responses, self.wanted.answers)
+        table = self._table = ResponseRows(names_of(self.files), self.wanted.responses, self.wanted.answers)
         for file, number, row in self._rows():
             place = _place(self.files[file], number)
             try:

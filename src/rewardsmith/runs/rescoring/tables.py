@@ -10,11 +10,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rewardsmith.asking import Usage
 from rewardsmith.data.rows import printable
 from rewardsmith.rewards.measure import Measured
 from rewardsmith.runs.rescoring.compare import Compared, Turn
 from rewardsmith.runs.rescoring.rescore import Rescored
+from rewardsmith.runs.usage import told
 
 DETAIL = 300
 """Characters shown of what a failure said."""
@@ -31,6 +31,8 @@ def as_json(rescored: Rescored) -> dict[str, Any]:
     }
     result: dict[str, Any] = {
         "groups": rescored.groups,
+        "rollouts": rescored.rollouts,
+        "unscored": rescored.unscored,
         "resumed": rescored.resumed,
         "reward": measured.get(""),
         "parts": {name: one for name, one in measured.items() if name},
@@ -54,19 +56,21 @@ def as_tables(rescored: Rescored) -> Iterator[RenderableType]:
         yield Text(f"{printable(what, 100)}, the first: {printable(said, DETAIL)}")
     yield Text(_pace(rescored))
     for name, used in rescored.used.items():
-        yield Text(f"{name}: {_used(used)}")
+        yield Text(f"{name}: {told(used)}")
     if rescored.compared is not None:
         yield from _comparison(rescored.compared)
+    if rescored.unscored:
+        yield Text(unscored(rescored))
 
 
-def _used(used: Usage) -> str:
-    told = [f"{used.calls:,} calls", f"{used.cached:,} answers from the cache" if used.cached else ""]
-    told += [f"{used.retries:,} retries" if used.retries else "", f"{used.failed:,} failed" if used.failed else ""]
-    told += [
-        f"{used.prompt_tokens:,} tokens read and {used.tokens:,} written",
-        f"cost {used.cost:.4g}" * bool(used.cost),
-    ]
-    return ", ".join(part for part in told if part)
+def unscored(rescored: Rescored) -> str:
+    """Return the line that says how many rollouts have no score."""
+    verb = "has" if rescored.unscored == 1 else "have"
+    return f"{rescored.unscored:,} of {_counted(rescored.rollouts, 'rollout')} {verb} no score"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _components(rescored: Rescored) -> Table:
@@ -110,11 +114,11 @@ def _name(name: str) -> str:
 
 def _pace(rescored: Rescored) -> str:
     if rescored.rollouts_per_second is None:
-        return f"{rescored.groups:,} groups, all scored before"
+        return f"{_counted(rescored.groups, 'group')}, all scored before"
     before = f", {rescored.resumed:,} of them scored before" if rescored.resumed else ""
     times = ", ".join(f"{name} {_seconds(value)}" for name, value in rescored.seconds.get("", {}).items())
     return (
-        f"{rescored.groups:,} groups{before}; {rescored.rollouts_per_second:,.0f} rollouts/s;"
+        f"{_counted(rescored.groups, 'group')}{before}; {rescored.rollouts_per_second:,.0f} rollouts/s;"
         f" a group took {times} ({rescored.at_once} at a time)"
     )
 

@@ -1,0 +1,79 @@
+"""What a model is asked and says, shown as it is."""
+
+import asyncio
+
+import pytest
+
+from rewardsmith.asking import Answer, CannotAnswer, Question, Usage
+from rewardsmith.runs.rescoring.showing import Shows
+from rewardsmith.types import Message
+
+
+class Scripted:
+    """Says the prompt backwards, or nothing."""
+
+    name = "judge"
+
+    def __init__(self) -> None:
+        self.usage = Usage(calls=7)
+
+    async def ask(self, question: Question) -> Answer:
+        text = question.prompt if isinstance(question.prompt, str) else question.prompt[-1].content
+        await asyncio.sleep(0)
+        if text == "hard":
+            raise CannotAnswer("timeout", "no answer within 3 s")
+        return Answer(text[::-1], truncated=text == "long", thought="hm" if text == "deep" else "")
+
+    async def rate(self, conversations: list[list[Message]]) -> list[float]:
+        return [float(len(conversation)) for conversation in conversations]
+
+
+def question(text: str, **how: int) -> Question:
+    return Question([Message("system", "Be just."), Message("user", text)], **how)
+
+
+def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() -> None:
+    said: list[str] = []
+    model = Shows(2, said.append)(Scripted())
+
+    async def all_at_once() -> list[Answer]:
+        return await asyncio.gather(*(model.ask(question(text, max_tokens=5)) for text in ("ab", "cd", "ef")))
+
+    assert [answer.text for answer in asyncio.run(all_at_once())] == ["ba", "dc", "fe"]
+    assert said == [
+        f"--- {i}, judge is asked, temperature 0, at most 5 tokens:\n[system]\nBe just.\n[user]\n{text}\n"
+        f"--- {i}, judge says:\n{text[::-1]}\n---"
+        for i, text in ((1, "ab"), (2, "cd"))
+    ]
+    assert model.usage.calls == 7
+    assert model.name == "judge"
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        (question("long"), "gnol\n(cut off)"),
+        (question("deep"), "(thought)\nhm\n(answer)\npeed"),
+        (Question("plain"), "10, judge is asked, temperature 0, at most 1024 tokens:\nplain\n"),
+        (question("again", attempt=1), "is asked again (try 2), "),
+    ],
+)
+def test_what_is_special_about_an_answer_is_told(asked: Question, shown: str) -> None:
+    said: list[str] = []
+    asyncio.run(Shows(1, said.append, number=9)(Scripted()).ask(asked))
+    assert shown in said[0]
+
+
+def test_what_was_not_answered_is_shown_and_stays_a_failure() -> None:
+    said: list[str] = []
+    with pytest.raises(CannotAnswer, match="within 3 s"):
+        asyncio.run(Shows(1, said.append)(Scripted()).ask(question("hard")))
+    assert said[0].endswith("--- 1, judge says:\n(no answer: no answer within 3 s)\n---")
+
+
+def test_numbers_are_shown_conversation_by_conversation() -> None:
+    said: list[str] = []
+    talks = [[Message("user", "a")], [Message("user", "b"), Message("assistant", "c")], [Message("user", "d")]]
+    assert asyncio.run(Shows(2, said.append)(Scripted()).rate(talks)) == [1.0, 2.0, 1.0]
+    assert said[1] == ("--- 2, judge is asked for a number:\n[user]\nb\n[assistant]\nc\n--- 2, judge says:\n2\n---")
+    assert len(said) == 2

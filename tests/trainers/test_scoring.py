@@ -1,0 +1,51 @@
+"""Writing and waiting for rewards are told apart."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rewardsmith.engines.protocol import Sampling
+from rewardsmith.trainers.policy import PolicyTrainer
+from rewardsmith.trainers.scoring import generate_and_score
+from rewardsmith.types import RolloutGroup, Score
+from tests.trainers.world import World, new_engine, policy_stage, prompt, steps, wait
+
+
+class AfterWriting:
+    """Scores nothing before the last token is written."""
+
+    def __init__(self) -> None:
+        self.written = asyncio.Event()
+        self.scored = 0
+
+    async def score(self, group: RolloutGroup) -> list[Score]:
+        async with asyncio.timeout(60):
+            await self.written.wait()
+        self.scored += 1
+        return [Score(1.0)] * len(group.rollouts)
+
+
+def test_writing_ends_with_the_last_token_and_not_with_the_last_reward() -> None:
+    reward, laps = AfterWriting(), []
+
+    def lap(name: str) -> None:
+        laps.append((name, reward.scored))
+        if name == "write":
+            reward.written.set()
+
+    prompts = [prompt(i) for i in range(3)]
+    found = wait(generate_and_score(new_engine(), reward, prompts, Sampling(max_tokens=2), n=2, seeds=[0] * 3, lap=lap))
+    assert all(score.ok for group in found for score in group.scores)
+    assert laps == [("wait", 0), ("write", 0), ("wait", 3)]
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "remax"])
+def test_the_rate_of_a_step_is_that_of_writing(advantage: str, tmp_path: Path) -> None:
+    validation = {"data": "held_out", "every": 1, "prompts": 1, "rollouts_per_prompt": 1}
+    stage = policy_stage(advantage=advantage, validation=validation)
+    (metrics,) = steps(PolicyTrainer(stage, World(tmp_path)), 1)
+    assert metrics["tokens/s"] == pytest.approx(metrics["tokens/sampled"] / metrics["time/write"])
+    times = {name for name in metrics if name.startswith("time/") and name.count("/") == 1}
+    baseline = {"time/baseline"} if advantage == "remax" else set()
+    assert times == {"time/write", "time/wait", "time/learn", "time/update_reward", "time/validate"} | baseline
