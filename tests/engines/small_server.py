@@ -36,6 +36,10 @@ def main() -> None:
     parser.add_argument("--stubborn", action="store_true", help="neither the server nor its child mind SIGTERM")
     parser.add_argument("--no-health", action="store_true", help="there is no /health")
     parser.add_argument("--busy-once", default="", help="if this file is not there: make it, find the port taken")
+    parser.add_argument("--hang", action="store_true", help="/health never answers")
+    parser.add_argument("--lists", default="", help="names of the models that it lists, with commas")
+    parser.add_argument("--says", default="", help="the answer to every question")
+    parser.add_argument("--dies-once", default="", help="if this file is not there: make it and end when told to sleep")
     arguments, others = parser.parse_known_args()
     print("started with", *others, flush=True)
     if arguments.child:
@@ -61,10 +65,13 @@ def main() -> None:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            if self.path == "/health" and not arguments.no_health:
+            if self.path == "/health" and arguments.hang:
+                time.sleep(600)
+            elif self.path == "/health" and not arguments.no_health:
                 self.answer({}, 200 if time.monotonic() >= healthy_at else 503)
             elif self.path == "/v1/models":
-                self.answer({"object": "list", "data": [{"id": arguments.model, "object": "model"}]})
+                names = arguments.lists.split(",") if arguments.lists else [arguments.model]
+                self.answer({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
             else:
                 self.answer({}, 404)
 
@@ -72,11 +79,15 @@ def main() -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self.path.startswith(("/sleep", "/wake_up")):
                 print(self.path, flush=True)
+                if arguments.dies_once and not os.path.exists(arguments.dies_once):
+                    open(arguments.dies_once, "w", encoding="ascii").close()
+                    os._exit(9)
                 return self.answer({})
             words = str(asked["messages"][-1]["content"]).split()
             if words[:1] == ["wait"]:
                 time.sleep(float(words[1]))
             text = os.environ.get(words[1], "unset") if words[:1] == ["variable"] else str(os.getpid())
+            text = asked["model"] if words == ["model"] else arguments.says or text
             choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
             self.answer({"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
 

@@ -1,12 +1,9 @@
 """Servers that the run starts: what is started, what is told, what is found wrong. The server is `small_server`."""
 
 import asyncio
-import contextlib
 import os
-import socket
-import subprocess
 import sys
-from collections.abc import Iterator
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,7 @@ from rewardsmith.engines.managed.process import Log
 from rewardsmith.engines.settings import ManagedSettings
 from rewardsmith.errors import UserError
 from rewardsmith.types import Message
-from tests.engines.processes import alive, eventually
+from tests.engines.processes import alive
 
 SERVER = str(Path(__file__).with_name("small_server.py"))
 COMMAND = [sys.executable, SERVER, "--model", "{model}", "--host", "{host}", "--port", "{port}"]
@@ -184,6 +181,28 @@ def test_a_server_that_is_never_healthy_is_stopped(tmp_path: Path) -> None:
     assert not any(alive(int(pid)) for pid in pids.read_text().split())
 
 
+def test_a_health_page_that_hangs_does_not_outlast_the_limit(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(UserError, match="was not healthy within 1 s"):
+        asyncio.run(managed(tmp_path, "--hang", ready_within=1.0).check())
+    assert time.monotonic() - begun < 8  # a look at a server may last ten seconds
+
+
+def test_a_key_is_looked_at_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    model = managed(tmp_path, key_from="JUDGE_KEY", ready_within=30.0)
+    with pytest.raises(UserError, match="JUDGE_KEY is not set"):
+        asyncio.run(model.check())
+    assert not (tmp_path / "judge.log").exists()
+    monkeypatch.setenv("JUDGE_KEY", "secret\n")  # as a file that ends with a line gives it
+
+    async def run() -> None:
+        await model.check()
+        await model.close()
+
+    asyncio.run(run())
+
+
 def test_progress_is_told_with_the_last_line_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rewardsmith.engines.managed.model.TELL_EVERY", 0.2)
 
@@ -206,99 +225,39 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
         asyncio.run(model.check())
 
 
+def test_a_program_is_looked_for_where_the_server_will_look(tmp_path: Path) -> None:
+    program = tmp_path / "programs" / "my-server"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {SERVER} "$@"\n')
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+
+    async def run() -> None:
+        model = managed(tmp_path, command=["my-server", *COMMAND[2:]], environment={"PATH": path})
+        await model.check()
+        await model.close()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_is_not_installed_says_where_it_may_be(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'vllm'\"\nexit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(UserError, match=r"Set models\.judge\.python to the interpreter of .* that has vllm"):
+        asyncio.run(managed(tmp_path, command="vllm", python=str(python)).check())
+
+
+def test_the_folder_of_the_user_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UserError, match=f"--model {tmp_path}/weights --host"):
+        asyncio.run(managed(tmp_path, "--fail", "seen", model="~/weights").check())
+
+
 def test_a_log_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write to"):
         asyncio.run(managed(tmp_path / "file").check())
-
-
-# ---- ports -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_port_that_was_taken_meanwhile_is_replaced_by_another(tmp_path: Path) -> None:
-    async def run() -> Told:
-        told = Told()
-        model = managed(tmp_path, "--busy-once", str(tmp_path / "taken"), told=told)
-        await model.check()
-        await model.close()
-        return told
-
-    assert "was taken meanwhile; trying another" in asyncio.run(run())
-
-
-def free() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def running(model: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server that somebody else has started."""
-    values = ["--model", model, "--host", "127.0.0.1", "--port", str(port)]
-    with subprocess.Popen([sys.executable, SERVER, *values], stdout=subprocess.DEVNULL) as process:
-        try:
-            eventually(lambda: _listens(port))
-            yield process
-        finally:
-            process.kill()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def test_a_healthy_server_with_the_model_is_used_and_left_alone(tmp_path: Path) -> None:
-    port = free()
-
-    async def run() -> int:
-        told = Told()
-        model = managed(tmp_path, port=port, told=told)
-        pid = await pid_of(model)
-        await model.check()
-        await model.close()
-        assert "using the server at http://127.0.0.1" in told
-        return pid
-
-    with running("small", port) as process:
-        assert asyncio.run(run()) == process.pid
-        assert alive(process.pid)
-        assert process.poll() is None
-
-
-def test_a_server_with_another_model_is_refused(tmp_path: Path) -> None:
-    port = free()
-    with running("large", port), pytest.raises(UserError) as caught:
-        asyncio.run(managed(tmp_path, port=port).check())
-    assert f"models.judge.port = {port}: a server that has large answers" in str(caught.value)
-
-
-def test_something_else_on_the_port_is_refused(tmp_path: Path) -> None:
-    async def run() -> None:
-        async def bang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            await writer.drain()
-            writer.close()
-
-        async with await asyncio.start_server(bang, "127.0.0.1", 0) as other:
-            await managed(tmp_path, port=other.sockets[0].getsockname()[1]).check()
-
-    with pytest.raises(UserError, match="something that is no healthy model server answers"):
-        asyncio.run(run())
-
-
-def test_a_port_of_ones_own_is_taken_if_it_is_free(tmp_path: Path) -> None:
-    port = free()
-
-    async def run() -> None:
-        model = managed(tmp_path, port=port)
-        await model.check()
-        assert _listens(port)
-        await model.close()
-        assert not _listens(port)
-
-    asyncio.run(run())
 
 
 # ---- the log ---------------------------------------------------------------------------------------------------------

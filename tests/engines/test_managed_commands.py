@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from rewardsmith.engines.managed.commands import command_of, environment_of
 from rewardsmith.engines.managed.naming import PIECE, PIECES, served_name
-from rewardsmith.engines.settings import ManagedSettings
+from rewardsmith.engines.server import ServedModel
+from rewardsmith.engines.settings import ClientSettings, ManagedSettings
 from tests.engines.test_managed import managed
 
 
@@ -30,12 +31,55 @@ def test_an_identity_depends_on_the_weights_and_not_on_the_path(
     assert served_name(one).startswith("final-")
     assert served_name("org/judge-7b") == "org/judge-7b"
 
-    def identity(**settings: object) -> str:
-        return asyncio.run(managed(tmp_path, **settings).identity())
+    assert identity(tmp_path, model=one) == identity(tmp_path, model="one/final")
 
-    assert identity(model=one, port=1234) == identity(model="one/final")
-    different = [{}, {"version": "2"}, {"body": {"reasoning_effort": "low"}}, {"model": small}]
-    assert len({identity(**{"model": one, **settings}) for settings in different}) == 4
+
+def identity(folder: Path, *arguments: str, **settings: object) -> str:
+    return asyncio.run(managed(folder, *arguments, **settings).identity())
+
+
+def test_all_that_changes_answers_is_part_of_the_identity(tmp_path: Path) -> None:
+    different: list[dict[str, object]] = [
+        {},
+        {"version": "2"},
+        {"body": {"reasoning_effort": "low"}},
+        {"model": "other"},
+        {"serves": "classify"},
+        {"serves": "score"},
+        {"environment": {"VLLM_ATTENTION_BACKEND": "s3cret"}},
+        {"command": ["serve", "--quantize", "{port}"]},
+        {"command": "vllm"},
+        {"command": "vllm", "max_length": 100},
+    ]
+    found = {identity(tmp_path, **settings) for settings in different}
+    assert len(found | {identity(tmp_path, "--quantization", "fp8")}) == len(different) + 1
+    assert "s3cret" not in "".join(found)  # it may be a key, and an identity is shown
+    same: list[dict[str, object]] = [{"deadline": 3.0}, {"devices": [1]}, {"ready_within": 5.0}, {"restarts": 0}]
+    assert {identity(tmp_path, **settings) for settings in same} == {identity(tmp_path)}
+
+
+@pytest.mark.parametrize("file", ["judge.gguf", "m/config.json", "m/1_Pooling/config.json", "m/linked/config.json"])
+def test_the_name_of_a_model_follows_its_files(tmp_path: Path, file: str) -> None:
+    for name in ("judge.gguf", "m/config.json", "m/1_Pooling/config.json", "elsewhere/config.json", "m/.git/HEAD"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one")
+    (tmp_path / "m" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "m" / "back").symlink_to(tmp_path / "m")
+    model = str(tmp_path / Path(file).parts[0])
+    before = served_name(model)
+    (tmp_path / "m/.git/HEAD").write_text("two")
+    assert served_name(model) == before
+    assert before.startswith(f"{Path(model).name}-")
+    (tmp_path / file).write_text("two")
+    assert served_name(model) != before
+
+
+def test_what_is_asked_of_a_server_is_part_of_its_identity() -> None:
+    def of(serves: str) -> str:
+        settings = ClientSettings(serves=serves)  # type: ignore[arg-type]
+        return asyncio.run(ServedModel(settings, ["http://127.0.0.1:9/v1"], model="m").identity())
+
+    assert len({of(serves) for serves in ("chat", "classify", "score", "embed")}) == 4
 
 
 def words(**settings: object) -> str:

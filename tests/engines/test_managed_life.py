@@ -192,6 +192,41 @@ def test_a_server_that_died_asleep_is_put_to_sleep_again(tmp_path: Path) -> None
     asyncio.run(run())
 
 
+def test_a_server_that_died_of_the_order_to_sleep_is_started_awake(tmp_path: Path) -> None:
+    async def run() -> None:
+        model = managed(tmp_path, "--dies-once", str(tmp_path / "died"), sleeps=True)
+        try:
+            await model.check()
+            with pytest.raises(CannotAnswer):
+                await model.sleep()
+            await model.check()
+            assert await pid_of(model) > 0
+            assert "/sleep" not in (tmp_path / "judge.log").read_text()
+        finally:
+            await model.close()
+
+    asyncio.run(run())
+
+
+def test_a_server_that_is_started_again_with_other_weights_is_another_model(tmp_path: Path) -> None:
+    weights = tmp_path / "judge.gguf"
+    weights.write_bytes(b"one")
+
+    async def run() -> None:
+        model = managed(tmp_path, model=str(weights))
+        try:
+            pid, before = await pid_of(model), await model.identity()
+            weights.write_bytes(b"two")
+            assert await model.identity() == before  # it has the first ones
+            await killed(model, pid)
+            await model.check()
+            assert await model.identity() != before
+        finally:
+            await model.close()
+
+    asyncio.run(run())
+
+
 def test_a_supervisor_that_was_killed_takes_all_along(tmp_path: Path) -> None:
     async def run() -> None:
         model = managed(tmp_path, "--child", str(tmp_path / "pids"))

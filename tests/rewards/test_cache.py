@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question
+from rewardsmith.errors import UserError
 from rewardsmith.rewards.cache import MOST, Cached, VerdictCache, key_of
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings
 from rewardsmith.text.reading import Unreadable
@@ -289,3 +290,25 @@ def test_the_example_in_the_document_runs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cache.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.S | re.M)
     exec(compile(example, "docs/cache.md", "exec"), {})
+
+
+@pytest.mark.parametrize(("verb", "what"), [("ask", QUESTION), ("rate", [talk("a")]), ("embed", ["a"])])
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (UserError("there are several models: name one"), "refused"),
+        (CannotAnswer("unreachable", "gone"), "unreachable"),
+    ],
+)
+def test_a_model_that_cannot_say_what_it_is_gives_no_answer(
+    cache: VerdictCache, verb: str, what: object, error: Exception, kind: str
+) -> None:
+    class Nameless(Model):
+        async def identity(self) -> str:
+            raise error
+
+    cached = Cached(model := Nameless(), cache)
+    with pytest.raises(CannotAnswer, match=str(error)) as caught:
+        asyncio.run(getattr(cached, verb)(what))
+    assert caught.value.kind == kind
+    assert (model.usage.failed, model.requests) == (1, 0)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 import subprocess
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.asking import Question
+from rewardsmith.asking import CannotAnswer, Question
 from rewardsmith.errors import UserError
 from rewardsmith.rewards import cache_file, cache_tables
 from rewardsmith.rewards.cache import MOST, Cached, VerdictCache, cache_folder, key_of
@@ -58,9 +59,12 @@ def test_after_verdicts_that_cannot_be_stored_others_can(tmp_path: Path) -> None
 def test_a_file_that_is_no_database_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"these are not the verdicts that you look for" * 100)
     cached = Cached(model := Model(), VerdictCache(tmp_path))
-    for call in (cached.check, lambda: cached.ask(QUESTION), lambda: asyncio.to_thread(cached._cache.holdings)):
+    for call in (cached.check, lambda: asyncio.to_thread(cached._cache.holdings)):
         with pytest.raises(UserError, match=r"verdicts\.sqlite' is damaged .* remove it"):
             asyncio.run(call())
+    with pytest.raises(CannotAnswer, match=r"verdicts\.sqlite' is damaged .* remove it") as caught:
+        asyncio.run(cached.ask(QUESTION))
+    assert caught.value.kind == "refused"
     assert model.asked == []
 
 
@@ -119,6 +123,59 @@ def test_an_answer_that_cannot_be_unpacked_is_asked_anew_and_replaced(tmp_path: 
     assert asyncio.run(cached.ask(QUESTION)).text == asyncio.run(cached.ask(QUESTION)).text == "answer 1"
     assert len(model.asked) == 1
     cache.close()
+
+
+def test_an_event_loop_does_not_wait_while_a_bad_verdict_is_removed(tmp_path: Path) -> None:
+    cache = opened(tmp_path)
+    cache.keep([verdict(0, b"junk", key=key_of("weights-1", "ask", QUESTION.prompt, QUESTION))])
+    cached = Cached(model := Model(), cache)
+
+    async def held_up() -> bool:
+        cache._writing.acquire()  # as by another process, until the timer ends it
+        timer = threading.Timer(3.0, cache._writing.release)
+        timer.start()
+        asking = asyncio.create_task(cached.ask(QUESTION))
+        while not model.asked:
+            await asyncio.sleep(0.01)
+        held = cache._writing.locked()
+        await asking
+        return held
+
+    assert asyncio.run(held_up())
+    assert asyncio.run(cached.ask(QUESTION)).cached
+    cache.close()
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_file_that_is_removed_during_a_run_is_begun_anew(tmp_path: Path, beside: bool) -> None:
+    told: list[str] = []
+    caches = [VerdictCache(tmp_path, say=told.append) for _ in range(2)]  # as two processes
+    for number, cache in enumerate(caches):
+        cache.keep([verdict(number)])
+    for file in tmp_path.iterdir():
+        if beside or file.name == FILE:
+            file.unlink()
+    for number, cache in enumerate(caches * 2):
+        cache.keep([verdict(10 + number)])
+    assert len(told) == 2  # once each
+    assert "was removed or replaced meanwhile" in told[0]
+    for cache in caches:
+        assert len(cache.find([verdict(10 + number).key for number in range(4)])) == 4
+        cache.close()
+    assert count(tmp_path) == 4
+
+
+def test_a_file_that_was_replaced_by_one_that_is_none_does_not_end_a_run(tmp_path: Path) -> None:
+    told: list[str] = []
+    cached = Cached(Model(), VerdictCache(tmp_path, say=told.append))
+    asyncio.run(cached.ask(QUESTION))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    (tmp_path / FILE).write_bytes(b"no database" * 1000)
+    for number in range(3):
+        asyncio.run(cached.ask(Question(str(number))))
+    assert ["goes on without kept verdicts" in line for line in told] == [False, True]
+    cached._cache.close()
 
 
 # --- disks
@@ -226,6 +283,21 @@ def test_clear_removes_what_was_chosen_and_gives_the_space_back(tmp_path: Path, 
     assert cache.clear(**chosen) == 6 - len(left)
     assert sorted(cache.find(verdict(number).key for number in range(6))) == sorted(verdict(n).key for n in left)
     assert cache.size() < 100_000 * len(left) + 80_000
+    cache.close()
+
+
+def test_space_that_does_not_come_back_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_tables, "BUSY", 0.05)
+    monkeypatch.setattr(cache_tables, "SHRINK", 0.1)
+    told: list[str] = []
+    cache = VerdictCache(tmp_path, say=told.append)
+    cache.keep([verdict(number) for number in range(3)])
+    other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT count(*) FROM verdicts").fetchone()
+    assert cache.clear() == 3
+    other.close()
+    assert ["another process is using it" in line for line in told] == [True]
     cache.close()
 
 

@@ -49,6 +49,24 @@ def hammer(folder: Path, worker: int, start: Any) -> dict[int, bytes]:
     return found
 
 
+def lose(folder: Path, worker: int, start: Any) -> list[str]:
+    """Keep 100 verdicts; then, after the file was removed under all, 100 more. Return what was told."""
+    told: list[str] = []
+    cache = VerdictCache(folder, say=told.append)
+    cache.keep([verdict(100 * worker + number, bytes(2000)) for number in range(100)])
+    start.wait(60)
+    if worker == 0:
+        (folder / FILE).unlink()  # and not what lies beside it, which the others still hold
+    for turn in (worker == 0, worker != 0):
+        if turn:
+            cache.keep([verdict(1000 + 100 * worker + number, bytes(2000)) for number in range(100)])
+        start.wait(60)
+    assert len(cache.find([verdict(number).key for number in range(1000, 1400)])) == 400
+    start.wait(60)
+    cache.close()
+    return told
+
+
 def one_of_them(work: Callable[..., Any], folder: Path, worker: int, start: Any) -> Any:
     try:
         return work(folder, worker, start)
@@ -71,6 +89,12 @@ def in_processes(work: Callable[..., Any], folder: Path) -> list[Any]:
 def test_several_processes_make_a_new_file_together(tmp_path: Path) -> None:
     in_processes(open_together, tmp_path)
     assert {count(folder) for folder in tmp_path.iterdir()} == {4}
+
+
+def test_a_file_that_is_removed_under_several_processes_is_begun_anew(tmp_path: Path) -> None:
+    for told in in_processes(lose, tmp_path):
+        assert ["was removed or replaced meanwhile" in line for line in told] == [True]
+    assert count(tmp_path) == 400
 
 
 def test_several_processes_keep_the_same_verdicts_and_agree(tmp_path: Path) -> None:

@@ -134,6 +134,58 @@ def test_who_has_more_time_does_not_fail_with_who_has_less(cache: VerdictCache) 
     assert len(model.asked) == 2
 
 
+def test_many_who_have_more_time_ask_once_more(cache: VerdictCache) -> None:
+    def late(_: Question) -> Answer:
+        raise CannotAnswer("timeout", "too late")
+
+    model = Model(reply=late)
+    cached = Cached(model, cache)
+
+    async def all_of_them() -> None:
+        model.gate.clear()
+        tasks = [asyncio.create_task(cached.ask(replace(QUESTION, deadline=1)))]
+        await until(lambda: model.requests == 1)
+        tasks += [asyncio.create_task(cached.ask(replace(QUESTION, deadline=5))) for _ in range(20)]
+        await until(lambda: any(flight.waiting == 21 for flight in cached._flights.values()))
+        model.gate.set()
+        failed = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(one) for one in failed] == 21 * [CannotAnswer]
+
+    asyncio.run(all_of_them())
+    assert [asked.deadline for asked in model.asked if isinstance(asked, Question)] == [1, 5]
+
+
+def test_equal_groups_that_fail_are_asked_for_once(cache: VerdictCache) -> None:
+    model = Model()
+    cached = Cached(model, cache)
+    group = [talk("bad"), talk("good")]
+
+    async def all_of_them() -> list[object]:
+        return list(await asyncio.gather(*(cached.rate(group) for _ in range(20)), return_exceptions=True))
+
+    assert [type(one) for one in asyncio.run(all_of_them())] == 20 * [CannotAnswer]
+    assert model.requests == 1
+
+
+def test_what_many_groups_share_with_one_that_failed_is_asked_for_once_more(cache: VerdictCache) -> None:
+    model = Model()
+    cached = Cached(model, cache)
+
+    async def all_of_them() -> list[object]:
+        model.gate.clear()
+        first = asyncio.create_task(cached.rate([talk("shared"), talk("bad")]))
+        await until(lambda: model.requests == 1)
+        others = [asyncio.create_task(cached.rate([talk("shared"), talk(str(number))])) for number in range(10)]
+        await until(lambda: model.requests == 11)
+        model.gate.set()
+        return list(await asyncio.gather(first, *others, return_exceptions=True))
+
+    failed, *rated = asyncio.run(all_of_them())
+    assert isinstance(failed, CannotAnswer)
+    assert rated == 10 * [[len("shared") / 3, 1 / 3]]
+    assert model.asked.count(talk("shared")) == 2
+
+
 def test_a_group_does_not_fail_with_another_groups_conversation(cache: VerdictCache) -> None:
     model = Model()
     cached = Cached(model, cache)

@@ -13,7 +13,7 @@ import json
 import math
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -21,7 +21,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, Conversation, Question, Usage
+from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question, Usage
+from rewardsmith.errors import UserError
 from rewardsmith.rewards.cache_file import VerdictCache, cache_folder
 from rewardsmith.rewards.cache_tables import Holding, Kept
 
@@ -64,10 +65,12 @@ def key_of(identity: str, verb: str, prompt: Conversation | str, question: Quest
     return hashlib.sha256(_encoded(asked)).digest()
 
 
+# Not as ASCII: two halves of a surrogate pair would become the same escapes as the letter that they make.
+_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
 def _encoded(value: object) -> bytes:
-    # Not as ASCII: two halves of a surrogate pair would become the same escapes as the letter that they make.
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return text.encode("utf-8", "surrogatepass")
+    return _JSON.encode(value).encode("utf-8", "surrogatepass")
 
 
 class _Unpackable(Exception):  # noqa: N818 nobody made a mistake
@@ -175,25 +178,23 @@ class _Flight(Generic[V]):
 
     Attributes:
         task: gives the answers by key, after they were kept.
-        size: how many questions it holds.
+        keys: of all its questions.
         deadline: seconds that it was given.
         waiting: how many wait for it; when the last one has gone, it is cancelled.
     """
 
     task: asyncio.Task[dict[bytes, V]]
-    size: int
+    keys: frozenset[bytes]
     deadline: float
     waiting: int = 0
 
-    def speaks_for(self, deadline: float) -> bool:
-        """Whether what came of it would also have come of asking for one of its keys alone, with this deadline."""
-        if not _failed(self.task):
-            return True
-        return not self.task.cancelled() and self.size == 1 and self.deadline >= deadline
+    def speaks_for(self, keys: Set[bytes], deadline: float) -> bool:
+        """Whether its failure is that of a call with these keys too: it holds no others, and had as much time."""
+        return self.keys <= keys and self.deadline >= deadline
 
-
-def _failed(task: asyncio.Task[Any]) -> bool:
-    return task.cancelled() or task.exception() is not None
+    def failed(self) -> bool:
+        """Whether it has ended without answers."""
+        return self.task.cancelled() or self.task.exception() is not None
 
 
 async def _landed(flights: Iterable[_Flight[Any]]) -> None:
@@ -252,7 +253,7 @@ class Cached:
 
     async def ask(self, question: Question) -> Answer:
         """Return the model's answer; one that was known took no time, and says that it is `cached`."""
-        identity = await self.identity()
+        identity = await self._identified()
         key = key_of(identity, "ask", question.prompt, question)
 
         async def send(_: Sequence[bytes]) -> list[Answer]:
@@ -263,7 +264,7 @@ class Cached:
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return a number for each conversation; only those that are not known are asked for."""
-        identity = await self.identity()
+        identity = await self._identified()
         keys = [key_of(identity, "rate", conversation) for conversation in conversations]
         by_key = dict(zip(keys, conversations, strict=True))
 
@@ -277,7 +278,7 @@ class Cached:
         """Return a vector for each text, [n, D]; only those that are not known are asked for."""
         if not texts:  # only the model knows how long its vectors are
             return np.asarray(await self._model.embed(texts), np.float32)
-        identity = await self.identity()
+        identity = await self._identified()
         keys = [key_of(identity, "embed", text) for text in texts]
         by_key = dict(zip(keys, texts, strict=True))
 
@@ -287,25 +288,41 @@ class Cached:
         found, _ = await self._answers(_Request(EMBED, identity, send), keys)
         return np.stack([found[key] for key in keys])
 
+    async def _identified(self) -> str:
+        """Return what the model is known by; a user's mistake is no exception of a kind of its own here."""
+        try:
+            self._cache.check()
+            return await self.identity()
+        except UserError as error:
+            self.usage.failed += 1
+            raise CannotAnswer("refused", str(error)) from None
+        except CannotAnswer:
+            self.usage.failed += 1
+            raise
+
     async def _answers(self, request: _Request[V], keys: Sequence[bytes]) -> tuple[dict[bytes, V], int]:
         """Return the answer to each key, and for how many of them the model was asked by this call."""
+        wanted = frozenset(keys)
         found = self._known(request.verb, keys)
         missing = [key for key in dict.fromkeys(keys) if key not in found]
-        others = {key: flight for key in missing if (flight := self._under_way(key)) is not None}
-        sent = [key for key in missing if key not in others]
-        own = [self._start(request, sent)] if sent else []
-        if missing:
+        asked, any_flight = 0, True
+        while missing:
+            under_way = {key: flight for key in missing if (flight := self._under_way(key)) is not None}
+            others = {k: f for k, f in under_way.items() if any_flight or f.speaks_for(wanted, request.deadline)}
+            sent = [key for key in missing if key not in others]
+            own = [self._start(request, sent)] if sent else []
             await _landed([*own, *others.values()])
-        for flight in own:
-            found |= flight.task.result()
-        again = [key for key, flight in others.items() if not flight.speaks_for(request.deadline)]
-        for key in others.keys() - set(again):
-            found[key] = others[key].task.result()[key]
-        if again:  # they shared a request with questions that are not ours, had less time, or were given up
-            flight = self._start(request, again)
-            await _landed([flight])
-            found |= flight.task.result()
-        asked = len(sent) + len(again)
+            for flight in own:
+                found |= flight.task.result()
+            asked += len(sent)
+            # Again: what shared a request with questions that are not ours, had less time, or was given up.
+            missing = [
+                key
+                for key, f in others.items()
+                if f.task.cancelled() or (f.failed() and not f.speaks_for(wanted, request.deadline))
+            ]
+            found |= {key: others[key].task.result()[key] for key in others.keys() - set(missing)}
+            any_flight = False  # else those who have ever more time would fail one after the other
         self.usage.cached += len(keys) - asked
         return found, asked
 
@@ -315,20 +332,21 @@ class Cached:
             try:
                 found[key] = verb.unpack(packed)
             except _Unpackable:
-                self._cache.forget(key)
+                self._cache.forget_soon(key, packed)
         return found
 
     def _under_way(self, key: bytes) -> _Flight[Any] | None:
         flight = self._flights.get(key)
-        here = flight is not None and flight.task.get_loop() is asyncio.get_running_loop()
-        return flight if here and flight is not None and not flight.task.done() else None
+        if flight is None or flight.task.done() or flight.task.cancelling():
+            return None
+        return flight if flight.task.get_loop() is asyncio.get_running_loop() else None
 
     def _start(self, request: _Request[V], keys: Sequence[bytes]) -> _Flight[V]:
-        flight = _Flight(asyncio.create_task(self._fetched(request, keys)), len(keys), request.deadline)
+        flight = _Flight(asyncio.create_task(self._fetched(request, keys)), frozenset(keys), request.deadline)
         self._flights |= dict.fromkeys(keys, flight)
 
-        def landed(task: asyncio.Task[dict[bytes, V]]) -> None:
-            _failed(task)  # it was looked at: asyncio need not report a failure that nobody waits for any more
+        def landed(_: asyncio.Task[dict[bytes, V]]) -> None:
+            flight.failed()  # it was looked at: asyncio need not report a failure that nobody waits for any more
             for key in keys:
                 if self._flights.get(key) is flight:
                     del self._flights[key]

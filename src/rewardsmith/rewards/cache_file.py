@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import astuple
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 
 from rewardsmith.errors import UserError
@@ -26,11 +27,13 @@ from rewardsmith.rewards.cache_tables import (
     READ_BUSY,
     Holding,
     Kept,
+    alone_in,
     connected,
     damaged,
     prepared,
     read_only,
     said,
+    shrink,
     to_users,
 )
 
@@ -38,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 PAUSE = 60.0
 """Seconds without an attempt to write, after one that failed: a full disk may be cleaned up while a run goes on."""
+
+_row = attrgetter(*(field.name for field in fields(Kept)))
 
 _CHOSEN = "(?1 IS NULL OR model = ?1 OR identity = ?1) AND (?2 IS NULL OR time < ?2)"
 
@@ -79,8 +84,10 @@ class VerdictCache:
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
         self._open = False
+        self._inode = 0  # of the file that is open
         self._write_again = 0.0  # by the monotonic clock
         self._pending: deque[tuple[Sequence[Kept], Future[dict[bytes, bytes]]]] = deque()
+        self._soon = False  # whether the thread will look at them
         # Writing may wait for other processes or for the disk: an event loop lets this thread do it.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="verdicts")
 
@@ -106,12 +113,36 @@ class VerdictCache:
     def _connect(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._writer = prepared(self.file)
+            with alone_in(self.folder):
+                if not self.file.exists():  # what lies beside belongs to a file that was removed
+                    for ending in ("-wal", "-shm"):
+                        self.file.with_name(FILE + ending).unlink(missing_ok=True)
+                self._writer = prepared(self.file)
+                self._inode = _inode(self.file)
             self._reader = connected(str(self.file), READ_BUSY)
         except (OSError, sqlite3.OperationalError) as error:
             self._reader = read_only(self.file)
             known = "" if self._reader is None else "; those that it has are used"
             self.say(f"{self.file} cannot be written to ({said(error)}): verdicts are not kept{known}")
+
+    def _follow(self) -> None:
+        """Open the file anew if another is in its place, or none: what is written to a removed file is lost."""
+        if self._writer is None or self._inode == _inode(self.file):
+            return
+        with self._opening, self._reading, self._writing:
+            self._disconnect()
+            self.say(f"{self.file} was removed or replaced meanwhile: verdicts go to the one that is there now")
+            try:
+                with to_users(self.file):
+                    self._connect()
+            except UserError as error:
+                self.say(f"the run goes on without kept verdicts: {error}")
+
+    def _disconnect(self) -> None:
+        for connection in (self._reader, self._writer):
+            if connection is not None:
+                connection.close()
+        self._reader = self._writer = None
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the packed answers of those keys that are known."""
@@ -140,7 +171,7 @@ class VerdictCache:
 
         def work(writer: sqlite3.Connection) -> None:
             for verdict in verdicts:
-                if not writer.execute(insert, astuple(verdict)).rowcount:
+                if not writer.execute(insert, _row(verdict)).rowcount:
                     found = writer.execute("SELECT value FROM verdicts WHERE key = ?", (verdict.key,))
                     earlier[verdict.key] = found.fetchone()[0]
 
@@ -152,10 +183,13 @@ class VerdictCache:
         self._after_fork()
         future: Future[dict[bytes, bytes]] = Future()
         self._pending.append((verdicts, future))
-        self._thread.submit(self._keep_pending)
+        if not self._soon:
+            self._soon = True
+            self._thread.submit(self._keep_pending)
         return future
 
     def _keep_pending(self) -> None:
+        self._soon = False  # before they are taken: what comes from now on needs another round
         pending = [self._pending.popleft() for _ in range(len(self._pending))]
         waiting = [future for _, future in pending if future.set_running_or_notify_cancel()]
         if not pending:
@@ -169,13 +203,15 @@ class VerdictCache:
             for future in waiting:
                 future.set_result(earlier)
 
-    def forget(self, key: bytes) -> None:
-        """Remove one verdict."""
-        self._write(lambda writer: writer.execute("DELETE FROM verdicts WHERE key = ?", (key,)))
+    def forget_soon(self, key: bytes, value: bytes) -> None:
+        """Remove, in a thread, a verdict that has this packed answer: a new one that came meanwhile stays."""
+        delete = "DELETE FROM verdicts WHERE key = ? AND value = ?"
+        self._thread.submit(self._write, lambda writer: writer.execute(delete, (key, value)))
 
     def _write(self, work: Callable[[sqlite3.Connection], object]) -> None:
         """Do some work in one transaction; where that is not possible, say so and do nothing."""
         self.check()
+        self._follow()
         with self._writing:
             writer = self._writer
             if writer is None or time.monotonic() < self._write_again:
@@ -247,7 +283,7 @@ class VerdictCache:
             gone = self._writer.execute(f"DELETE FROM verdicts WHERE {_CHOSEN}", (model, before)).rowcount
             try:
                 self._writer.execute("VACUUM")
-                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                shrink(self._writer)
             except sqlite3.OperationalError as error:
                 self.say(f"the verdicts are gone, but their space stays with {self.file} for new ones: {error}")
             return gone
@@ -257,7 +293,12 @@ class VerdictCache:
         if self._process == os.getpid():
             self._thread.shutdown()
             with self._opening, self._reading, self._writing:
-                for connection in (self._reader, self._writer):
-                    if connection is not None:
-                        connection.close()
+                self._disconnect()
         self._begin()
+
+
+def _inode(file: Path) -> int:
+    try:
+        return file.stat().st_ino
+    except OSError:
+        return 0

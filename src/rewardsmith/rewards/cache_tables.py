@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -23,6 +25,9 @@ BUSY = 30.0
 
 READ_BUSY = 5.0
 """Seconds that a reader waits, which it must only while another process puts the file in order after a crash."""
+
+SHRINK = 3.0
+"""Seconds during which space is asked back, while other processes are using the file."""
 
 _TABLES = """
 CREATE TABLE verdicts (
@@ -137,6 +142,29 @@ def _log_ahead(connection: sqlite3.Connection) -> None:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
                 raise
             time.sleep(0.01)  # another process does the same; here SQLite does not wait by itself
+
+
+def shrink(connection: sqlite3.Connection) -> None:
+    """Give the space of a file that was just put together anew back to the disk; raise if others do not let it."""
+    give_up = time.monotonic() + SHRINK
+    while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # it was busy
+        if time.monotonic() > give_up:
+            raise sqlite3.OperationalError("another process is using it, and gives the space back when it ends")
+        time.sleep(0.02)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes that want the same out of a folder, where the file system can."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough: a process that was forked has it open too
+        os.close(handle)
 
 
 def read_only(file: Path) -> sqlite3.Connection | None:

@@ -12,6 +12,16 @@ from rewardsmith.engines.settings import ManagedSettings
 _PLACEHOLDER = re.compile(r"\{(model|port|host)\}")
 
 
+def at_home(settings: ManagedSettings) -> ManagedSettings:
+    """Return settings without a `~`: no shell will replace it by the user's folder."""
+    changed: dict[str, object] = {"model": os.path.expanduser(settings.model)}
+    if settings.python is not None:
+        changed["python"] = os.path.expanduser(settings.python)
+    if isinstance(settings.command, list):
+        changed["command"] = [os.path.expanduser(word) for word in settings.command]
+    return settings.model_copy(update=changed)
+
+
 def command_of(settings: ManagedSettings, *, name: str, port: int) -> list[str]:
     """Return the command line of the server.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-import os
 import re
 import shutil
 import time
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question, Usage
-from rewardsmith.engines.managed.commands import command_of, environment_of
+from rewardsmith.engines.managed.commands import at_home, command_of, environment_of
 from rewardsmith.engines.managed.naming import served_name
 from rewardsmith.engines.managed.probe import Probe, address, free_port
 from rewardsmith.engines.managed.process import Log, Process
@@ -37,6 +37,7 @@ DYING = 3.0
 _NOWHERE = "http://127.0.0.1:9/v1"
 """Stands for the address of a server that was not started yet; nothing is sent there."""
 
+_MISSING = re.compile(r"No module named '?(vllm|sglang|transformers)\b")
 _TAKEN = re.compile(r"address (is )?already in use|errno (98|48)\b|EADDRINUSE|port \d+ is (already )?in use", re.I)
 
 
@@ -60,13 +61,11 @@ class ManagedModel:
 
     def __init__(self, settings: ManagedSettings, *, name: str, folder: Path, say: Callable[[str], None]) -> None:
         self.name = name
-        self._settings = settings
+        self._settings = settings = at_home(settings)
         self._say = say
         self._log = Log(folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log")
         self._process: Process | None = None  # None also while a server of somebody else is used
-        # What it is called is asked of the server itself, unless that lists models which it does not have loaded.
-        called = settings.model if settings.command == "transformers" else None
-        self._served = ServedModel(settings, [_NOWHERE], model=called, name=name)
+        self._served = ServedModel(settings, [_NOWHERE], model=settings.model, name=name)
         self._root = ""  # of the server, once it is healthy
         self._starting: asyncio.Task[None] | None = None
         self._deaths = 0
@@ -81,15 +80,25 @@ class ManagedModel:
     # ---- what may be asked of it -----------------------------------------------------------------------------------
 
     async def identity(self) -> str:
-        """Return what a cache knows the model by: neither the port nor the way to its folder is part of it."""
+        """Return what a cache knows the model by: neither the port nor the way to its folder is part of it.
+
+        What a server of somebody else was started from may have changed since: that one is known by what it says.
+        """
         settings = self._settings
-        known = {"model": self._name, "version": settings.version, "body": settings.body}
+        if settings.port is not None:
+            async with self._running():
+                if self._process is None:
+                    return await self._served.identity()
+        known = {"model": self._name, "version": settings.version, "body": settings.body, "serves": settings.serves}
+        own = settings.command if isinstance(settings.command, list) else None
+        how = json.dumps([own, settings.arguments, settings.environment, settings.max_length], sort_keys=True)
+        known["started"] = hashlib.blake2b(how.encode(), digest_size=6).hexdigest()  # the environment may hold secrets
         return json.dumps(known, sort_keys=True, ensure_ascii=False, default=str)
 
     async def check(self) -> None:
         """Start the server if it does not run; raise if it cannot work."""
         await self.start()
-        if not await self._healthy():
+        if not await self._answered(self._root):
             # It may have died a moment ago, and what it left behind is just being ended.
             if self._process is None or not await self._process.ends(within=DYING):
                 raise CannotAnswer("unreachable", f"the server of {self.name} at {self._root} is not healthy")
@@ -114,9 +123,9 @@ class ManagedModel:
 
     async def sleep(self) -> None:
         """Let the server give its memory back; one that does not run has none."""
-        self._asleep = True
         if self._up():
             await self._served.sleep()
+        self._asleep = True  # only now: a server that died of it is wanted awake
 
     async def wake(self) -> None:
         """Let the server take its memory again; one that does not run is started."""
@@ -151,7 +160,7 @@ class ManagedModel:
         loop = asyncio.get_running_loop()
         if self._starting is None or self._starting.done() or self._starting.get_loop() is not loop:
             self._starting = loop.create_task(self._start())
-            self._starting.add_done_callback(_look)
+            self._starting.add_done_callback(_noted)
         # Who waits may be cancelled, by a deadline perhaps; the others still want the server.
         await asyncio.shield(self._starting)
 
@@ -179,14 +188,13 @@ class ManagedModel:
         self._root = ""
         try:
             await self._clear()
-            root = await self._found() if self._settings.port else ""
-            root = root or await self._launch()
+            root, called = await self._found() or await self._launch()
         except UserError as error:
             if self._deaths and str(error) != self._told:  # amid a run, it is but a failure among others
                 self._told = str(error)
                 self._say(self._told)
             raise
-        self._served.replace_urls([f"{root}/v1"])
+        self._served.replace_urls([f"{root}/v1"], called)
         if self._asleep:  # it died in its sleep
             await self._served.sleep()
         self._root = root
@@ -209,96 +217,133 @@ class ManagedModel:
         again = f"it is started again ({self._deaths} of {most}). Its last lines, kept in {self._log.file}.1"
         self._say(f"{self.name}: the server {how}; {again}:\n{lines}")
 
-    async def _found(self) -> str:
-        """Return the address of a healthy server on the port that the recipe names, "" if nobody listens there."""
-        assert self._settings.port is not None
+    async def _found(self) -> tuple[str, str] | None:
+        """Return the address of a healthy server on the port that the recipe names, and what it calls the model."""
+        if self._settings.port is None:
+            return None
         root = address(self._settings.host, self._settings.port)
         async with self._probe(root) as probe:
             healthy = await probe.healthy()
             if healthy is None:
-                return ""
+                return None
             models = await probe.models() if healthy else {}
-        if self._match(models):
+        if called := self._match(models):
             self._process = None
-            self._say(f"{self.name}: using the server at {root}, which has the model already")
-            return root
+            self._say(f"{self.name}: using the server at {root}, which has the model already, as {called}")
+            return root, called
         has = f"a server that has {listing(models)}" if models else "something that is no healthy model server"
         raise UserError(
             f"models.{self.name}.port = {self._settings.port}: {has} answers at {root}, and not {self._name}. Stop it,"
             " choose another port, or leave port out to take any free one"
         )
 
-    async def _launch(self) -> str:
-        """Start the server and wait until it is healthy; return its address."""
+    async def _launch(self) -> tuple[str, str]:
+        """Start the server and wait until it is healthy; return its address, and what it calls the model."""
         self._require_program()
+        self._name = served_name(self._settings.model)  # other weights may lie there since the last start
         for _ in range(PORTS):
             port = self._settings.port or free_port(self._settings.host)
+            root = address(self._settings.host, port)
+            if await self._answered(root) is not None:  # who is there already would be taken for our server
+                self._say(f"{self.name}: port {port} was taken meanwhile; trying another")
+                continue
             command = command_of(self._settings, name=self._name, port=port)
             process = Process(command, environment_of(self._settings), self._log)
             self._process = process
             self._say(f"{self.name}: starting a server on port {port}; its log is {self._log.file}")
             try:
-                root = address(self._settings.host, port)
-                await self._wait(process, root)
+                called = await self._wait(process, root)
             except _PortTakenError:
                 self._say(f"{self.name}: port {port} was taken meanwhile; trying another")
                 continue
             except BaseException:
                 process.hang_up()
                 raise
-            return root
-        assert self._process is not None
+            return root, called
         raise self._error(self._process, f"found its port taken, {PORTS} times")
 
     def _require_program(self) -> None:
         command, python = self._settings.command, self._settings.python
         setting, program = ("command", command[0]) if isinstance(command, list) else ("python", python)
-        if program is not None and shutil.which(program) is None:
+        path = environment_of(self._settings).get("PATH")
+        if program is not None and shutil.which(program, path=path) is None:
             raise UserError(f"models.{self.name}.{setting}: there is no program {program!r} that could be run")
 
-    async def _wait(self, process: Process, root: str) -> None:
-        """Return when the server is healthy; tell how it goes meanwhile."""
+    async def _wait(self, process: Process, root: str) -> str:
+        """Return what the server calls the model when it is healthy; tell how it goes meanwhile."""
         begun = told = time.monotonic()
+        until = begun + self._settings.ready_within
         pause = 0.05
         async with self._probe(root) as probe:
-            while not await self._answers(probe) or process.ended():
+            while not (called := await self._called(probe, process, until)):
                 now = time.monotonic()
                 if how := process.ended():
                     if self._settings.port is None and _TAKEN.search("\n".join(self._log.tail())):
                         raise _PortTakenError
                     raise self._error(process, f"{how} before it was healthy")
-                if now - begun > self._settings.ready_within:
+                if now >= until:
                     await process.stop()
                     limit = f"{self._settings.ready_within:g} s (ready_within)"
                     raise self._error(process, f"was not healthy within {limit}, and was stopped")
                 if now - told >= TELL_EVERY:
                     told = now
                     self._say(f"{self.name}: starting since {now - begun:.0f} s: {' '.join(self._log.tail(1))[:160]}")
-                await asyncio.sleep(pause)
+                await asyncio.sleep(min(pause, until - now))
                 pause = min(1.0, 1.3 * pause)
         self._say(f"{self.name}: ready after {time.monotonic() - begun:.0f} s")
+        return called
 
-    async def _answers(self, probe: Probe) -> bool:
-        """Return whether a healthy server is there, and it is ours: a stranger may have taken the port before it."""
+    async def _called(self, probe: Probe, process: Process, until: float) -> str:
+        """Return what the server calls the model, "" if it is not healthy: a look that hangs ends with the process."""
+        looking = asyncio.ensure_future(self._look(probe))
+        ending = asyncio.ensure_future(process.ends(within=until - time.monotonic()))
+        try:
+            await asyncio.wait({looking, ending}, return_when=asyncio.FIRST_COMPLETED)
+            return looking.result() if looking.done() and not process.ended() else ""
+        finally:
+            looking.cancel()
+            ending.cancel()
+            await asyncio.gather(looking, ending, return_exceptions=True)
+
+    async def _look(self, probe: Probe) -> str:
+        """Return what a healthy server calls the model, "" while there is none, or it is a stranger's."""
         if not await probe.healthy():
-            return False
-        models = await probe.models()
-        return not models or bool(self._match(models)) or self._settings.command not in ("vllm", "sglang")
+            return ""
+        models, command = await probe.models(), self._settings.command
+        if command in ("vllm", "sglang"):  # they were told the name
+            return self._name if not models or self._name in models else ""
+        if command == "transformers" or not models:  # it lists what it could load, or nothing
+            return self._settings.model
+        called = self._match(models) or (next(iter(models)) if len(models) == 1 else "")
+        if not called:
+            raise UserError(
+                f"models.{self.name}.model: the server has {len(models)} models: {listing(models)}; none of them is"
+                f" {self._settings.model}: name one of them, and write what the command needs into the command"
+            )
+        return called
 
     def _match(self, models: dict[str, str]) -> str:
         """Return what a server calls our model, "" if it has it not."""
-        ours = {self._name, self._settings.model, str(Path(self._settings.model).expanduser().resolve())}
-        return next((name for name, origin in models.items() if name in ours or origin in ours), "")
+        model = self._settings.model
+        ours = {self._name, model, f"{model}:latest", str(Path(model).resolve())}
+        named = [name for name in models if name in ours]
+        return next(iter(named or [name for name, origin in models.items() if origin in ours]), "")
 
-    async def _healthy(self) -> bool:
-        async with self._probe(self._root) as probe:
-            return bool(await probe.healthy())
+    async def _answered(self, root: str) -> bool | None:
+        """Return whether a server is healthy; None if nothing answers there."""
+        async with self._probe(root) as probe:
+            return await probe.healthy()
 
     def _probe(self, root: str) -> Probe:
-        return Probe(root, os.environ.get(self._settings.key_from or "", ""))
+        return Probe(root, self._served.key() or "")
 
-    def _error(self, process: Process, what: str) -> UserError:
-        lines = "\n".join(f"    {line}" for line in self._log.tail()) or "    (nothing)"
+    def _error(self, process: Process | None, what: str) -> UserError:
+        if process is None:
+            return UserError(f"models.{self.name}: the server {what}")
+        tail = self._log.tail()
+        if missing := _MISSING.search("\n".join(tail)):
+            what += f". Set models.{self.name}.python to the interpreter of an environment that has {missing[1]}"
+        lines = "\n".join(f"    {line}" for line in tail) or "    (nothing)"
         shown = f"  command: {process.command}\n  log: {self._log.file}\n  its last lines:\n{lines}"
         return UserError(f"models.{self.name}: the server {what}\n{shown}")
 
@@ -307,7 +352,7 @@ class ManagedModel:
         return served_name(self._settings.model)
 
 
-def _look(task: asyncio.Task[None]) -> None:
+def _noted(task: asyncio.Task[None]) -> None:
     """Take note of how a start went: all who waited for it may be gone."""
     if not task.cancelled():
         task.exception()

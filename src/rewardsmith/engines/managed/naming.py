@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 PIECES, PIECE = 64, 1 << 16
@@ -11,25 +12,36 @@ PIECES, PIECE = 64, 1 << 16
 
 
 def served_name(model: str) -> str:
-    """Return a Hugging Face id as it is, and for a folder its own name with a hash of what it holds.
+    """Return a Hugging Face id as it is, and for a folder or a file its own name with a hash of what it holds.
 
     Two folders that are called `final` are two models, and a folder is one model by whatever path it is reached.
     """
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
+    if not os.path.exists(model):
         return model
-    return f"{folder.resolve().name}-{_digest(folder)}"
+    path = Path(model)
+    return f"{path.resolve().name}-{_digest(path)}"
 
 
-def _digest(folder: Path) -> str:
-    """Return a hash of the files of a folder: their names, sizes and contents; of a large one, a sample of them."""
+def _digest(path: Path) -> str:
+    """Return a hash of a file, or of those of a folder: their names, sizes and contents; of a large one, a part."""
     found = hashlib.blake2b(digest_size=6)
-    for file in sorted(folder.iterdir()):
-        if file.is_file() and not file.name.startswith("."):
-            size = file.stat().st_size
-            found.update(f"{file.name}\0{size}\0".encode("utf-8", "surrogateescape"))
-            _read(file, size, found)
+    for name, file in [("", path)] if path.is_file() else _files(path):
+        size = file.stat().st_size
+        found.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+        _read(file, size, found)
     return found.hexdigest()
+
+
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a folder and of those in it, each with its path in it; what is hidden is left out."""
+    seen = {os.path.realpath(root)}  # a link may lead back
+    for here, folders, names in os.walk(root, followlinks=True):
+        places = {name: os.path.realpath(os.path.join(here, name)) for name in sorted(folders) if name[0] != "."}
+        folders[:] = [name for name, place in places.items() if place not in seen]
+        seen.update(places.values())
+        for file in sorted(Path(here, name) for name in names if name[0] != "."):
+            if file.is_file():
+                yield str(file.relative_to(root)), file
 
 
 def _read(file: Path, size: int, found: hashlib.blake2b) -> None:
