@@ -24,7 +24,6 @@ from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.problems import problems_of, shown
 from rewardsmith.rewards.component import Component
 
-
 ModelChoice = Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]
 
 ModelTables = Annotated[dict[str, ModelChoice], Field(description="the models that take part, by name")]

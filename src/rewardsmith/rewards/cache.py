@@ -262,6 +262,12 @@ class Cached:
         found, sent = await self._answers(_Request(ASK, identity, send, question.deadline), [key])
         return found[key] if sent else replace(found[key], cached=True)
 
+    async def forget(self, questions: Sequence[Question]) -> None:
+        """Remove the answers to questions that led to no verdict: a judge that was mended is asked anew."""
+        with suppress(CannotAnswer):
+            identity = await self._identified()
+            self._cache.forget_soon([key_of(identity, "ask", question.prompt, question) for question in questions])
+
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return a number for each conversation; only those that are not known are asked for."""
         identity = await self._identified()
@@ -332,7 +338,7 @@ class Cached:
             try:
                 found[key] = verb.unpack(packed)
             except _Unpackable:
-                self._cache.forget_soon(key, packed)
+                self._cache.forget_soon([key], packed)
         return found
 
     def _under_way(self, key: bytes) -> _Flight[Any] | None:

@@ -203,10 +203,11 @@ class VerdictCache:
             for future in waiting:
                 future.set_result(earlier)
 
-    def forget_soon(self, key: bytes, value: bytes) -> None:
-        """Remove, in a thread, a verdict that has this packed answer: a new one that came meanwhile stays."""
-        delete = "DELETE FROM verdicts WHERE key = ? AND value = ?"
-        self._thread.submit(self._write, lambda writer: writer.execute(delete, (key, value)))
+    def forget_soon(self, keys: Sequence[bytes], packed: bytes | None = None) -> None:
+        """Remove verdicts, in a thread; with a packed answer only those that have it: a new one may have come."""
+        delete = "DELETE FROM verdicts WHERE key = ? AND value = coalesce(?, value)"
+        rows = [(key, packed) for key in keys]
+        self._thread.submit(self._write, lambda writer: writer.executemany(delete, rows))
 
     def _write(self, work: Callable[[sqlite3.Connection], object]) -> None:
         """Do some work in one transaction; where that is not possible, say so and do nothing."""

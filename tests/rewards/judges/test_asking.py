@@ -7,8 +7,10 @@ import pytest
 from rewardsmith import Score
 from rewardsmith.asking import Answer, CannotAnswer
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings, NoVerdict, Verdict, failed_score, judged
 from rewardsmith.rewards.protocol import Halt, failure_of
+from rewardsmith.text.grades import read_grade
 from rewardsmith.text.reading import Unreadable
 from tests.rewards.models import Said, Scripted
 
@@ -252,3 +254,38 @@ def test_a_run_that_stops_cancels_what_is_asked() -> None:
 
     asyncio.run(stop())
     assert sorted(ended) == ["1", "2"]
+
+
+def test_a_verdict_that_failed_is_asked_anew_and_one_that_was_read_is_not(tmp_path):
+    said = {"mended": False}
+
+    def judge(question):
+        return "Total Score: 7/10" if said["mended"] or question.attempt else "I would rather not say."
+
+    def nonsense(question):
+        return "Total Score: 7/10" if said["mended"] else "I would rather not say."
+
+    async def verdicts(model):
+        asker = Asker("judge", AskingSettings(tries=2))
+        asker.connect({"judge": model}.__getitem__)
+        try:
+            return (await asker.verdict("?", lambda text: read_grade(text).share)).value
+        except CannotAnswer as error:
+            return error.kind
+
+    async def main():
+        cache = VerdictCache(tmp_path)
+        for answer, first in ((judge, 0.7), (nonsense, "unparsable")):
+            said["mended"] = False
+            model = Scripted(answer)
+            model.name = answer.__name__
+            cached = Cached(model, cache)
+            assert await verdicts(cached) == first
+            asked = len(model.asked)
+            said["mended"] = True
+            await asyncio.sleep(0.2)  # it is forgotten in a thread
+            assert await verdicts(cached) == 0.7
+            assert (len(model.asked) > asked) == (first != 0.7)
+        cache.close()
+
+    asyncio.run(main())
