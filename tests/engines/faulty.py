@@ -4,7 +4,8 @@
         server.plan("500", "reset", "ok")          # the first three requests; all further ones are answered
         model = ServedModel(ClientSettings(), [server.url], model=server.model)
 
-Only requests that ask something follow the plan; the list of models follows `plan_models`.
+Only requests that ask something follow the plan; the list of models follows `plan_models`, and orders to sleep or wake
+`plan_orders`. Who is asleep answers nothing.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class FaultyServer:
         self.idle = asyncio.Event()
         self._plan: deque[str | Behaviour] = deque()
         self._plan_models: deque[str | Behaviour] = deque()
+        self._plan_orders: deque[str | Behaviour] = deque()
         self._runner: web.AppRunner | None = None
 
     @property
@@ -68,6 +70,9 @@ class FaultyServer:
 
     def plan_models(self, *behaviours: str | Behaviour) -> None:
         self._plan_models.extend(behaviours)
+
+    def plan_orders(self, *behaviours: str | Behaviour) -> None:
+        self._plan_orders.extend(behaviours)
 
     @property
     def bodies(self) -> list[Body]:
@@ -100,14 +105,13 @@ class FaultyServer:
         if path == "/v1/models":
             return await self._met(self._plan_models, models, request, body)
         if path in ("/sleep", "/wake_up") and not self.sleepless:
-            self.asleep = path == "/sleep"
-            return web.json_response({"status": path})
+            return await self._met(self._plan_orders, obey, request, body)
         self.requests.append((path, dict(request.headers), body))
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
         self.idle.clear()
         try:
-            return await self._met(self._plan, answer, request, body)
+            return await self._met(self._plan, asleep if self.asleep else answer, request, body)
         except asyncio.CancelledError:
             self.dropped += 1
             raise
@@ -135,6 +139,15 @@ def last_text(body: Body) -> str:
 
 async def models(server: FaultyServer, request: web.Request, body: Body) -> web.StreamResponse:
     return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in server.models]})
+
+
+async def obey(server: FaultyServer, request: web.Request, body: Body) -> web.StreamResponse:
+    server.asleep = request.path == "/sleep"
+    return web.json_response({"status": request.path})
+
+
+async def asleep(server: FaultyServer, request: web.Request, body: Body) -> web.StreamResponse:
+    return error(500, "EngineCore is sleeping")
 
 
 async def answer(server: FaultyServer, request: web.Request, body: Body) -> web.StreamResponse:

@@ -5,16 +5,20 @@ import gc
 import json
 import subprocess
 import sys
+from datetime import date
 from typing import Any
 
 import pytest
+from aiohttp import web
+from pydantic import ValidationError
 
 import rewardsmith
 from rewardsmith.asking import Question
 from rewardsmith.engines.server import ServedModel
 from rewardsmith.engines.server.replies import written
 from rewardsmith.engines.settings import ClientSettings, ServerSettings
-from rewardsmith.errors import UserError
+from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.recipe import parse_recipe
 from rewardsmith.types import Message
 from tests.engines.asked import client, kind_of, outcome, question
 from tests.engines.faulty import FAULTS, KEY, FaultyServer, completion, error, last_text, raw, said, status
@@ -142,7 +146,7 @@ def test_errors_say_the_status_the_address_and_what_the_server_said() -> None:
             assert len(str(result)) < 500
             server.plan("redirect")
             told = str(await outcome(client(server), question()))
-            assert "elsewhere.test" in told
+            assert "give http://elsewhere.test/v1 as the address" in told
             assert "hush" not in told
 
     asyncio.run(main())
@@ -163,11 +167,17 @@ def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCaptureFi
             assert (await right.ask(question())).text == "echo: hi"
             leaks = [status(400, f"your key {KEY} is fine, the rest is not"), raw(f"<p>{KEY}</p>".encode())]
             leaks += [raw(json.dumps(each).encode()) for each in ({"error": {"message": KEY}}, {"your key": KEY})]
-            leaks += [status(400, "x" * n + KEY) for n in range(200, 300, 7)]  # where an error's text is cut
+            for n in range(200, 300, 7):  # where an error's text is cut
+                text = "x" * n + KEY
+                leaks += [status(400, text), raw(json.dumps({"error": {"message": text}}).encode())]
+                leaks += [raw(json.dumps({"error": text + "y" * 400}).encode()), raw(json.dumps([text]).encode())]
+                leaks += [raw(json.dumps({"error": "y" * 400 + text[::-1][:9] + KEY + "z" * (n // 2)}).encode())]
+                leaks += [said("", message={"refusal": f"{server.url} {text}"})]
             server.plan(*leaks)
             one_try = model("JUDGE_KEY", retries=0)
             told += [str(await outcome(one_try, question())) for _ in leaks]
-            assert not any(KEY[:9] in text for text in told)
+            parts = [KEY[i : i + 7] for i in range(len(KEY) - 6)]
+            assert not [text for text in told if any(part in text for part in parts)]
             assert not server._plan
             told += [repr(right), repr(vars(right)), await right.identity()]
             for variable, remedy in [("MISSING", "MISSING is not set"), ("WRONG", "WRONG"), (None, "key_from")]:
@@ -184,27 +194,81 @@ def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCaptureFi
     asyncio.run(main())
 
 
-def test_credentials_in_the_address_are_used_and_not_shown() -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://ann:hunter2@h/v1",
+        "https://:hunter2@h/v1",
+        "htps://ann:hunter2@h/v1",
+        "http://ann:hunter2@[::1",
+        "http://ann:hunter2@h:99999/v1",
+        "https://h/v1?api-key=hunter2",
+        "https://h/v1?x=1&access_token=hunter2",
+        "https://h/v1?%6bey=hunter2",
+        "https://h/v1?sig=hunter2",
+        "https://h/v1?X-Amz-Signature=hunter2",
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_shown_nowhere(url: str) -> None:
+    """What a recipe says goes to the run's folder, its report and the trackers."""
+    with pytest.raises(UserError) as by_hand:
+        client(url)
+    with pytest.raises(ValidationError) as in_settings:
+        ServerSettings(urls=[url])
+    table = {"models": {"judge": {"type": "server", "urls": ["http://h/v1", url]}}, "stages": []}
+    with pytest.raises(RecipeError) as in_recipe:
+        parse_recipe(table)
+    assert "models.judge.urls.1" in str(in_recipe.value)
+    with pytest.raises(RecipeError) as no_list:
+        parse_recipe({"models": {"judge": {"type": "server", "urls": url}}, "stages": []})
+    assert "must be a list" in str(no_list.value)
+    for told in (by_hand, in_settings, in_recipe, no_list):
+        assert "hunter2" not in str(told.value)
+        assert told is no_list or "htt" in str(told.value) or "key_from" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "http://", "http:///v1", "localhost:8000", "http://x:99999/v1", "http://a b"]
+)
+def test_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(UserError, match="address") as raised:
+        client(url)
+    assert url in str(raised.value)
+    with pytest.raises(ValidationError, match="address"):
+        ServerSettings(urls=[url])
+    with pytest.raises(UserError, match="at least one"):
+        ServedModel(ClientSettings(), [])
+
+
+def test_other_parameters_of_an_address_are_sent() -> None:
     async def main() -> None:
         async with FaultyServer() as server:
-            model = client(server.url.replace("http://", "http://me:hush@"))
-            server.plan("ok", "400")
-            await model.ask(question())
-            assert server.requests[0][1]["Authorization"].startswith("Basic ")
-            result = await outcome(model, question())
-            assert "hush" not in str(result)
-            assert server.url in str(result)
+            url = f"{server.url}?api-version=2024-10-21&design=1"
+            seen = []
+
+            async def look(server: FaultyServer, request: web.Request, body: dict) -> web.StreamResponse:
+                seen.append(request.query_string)
+                return await FAULTS["ok"](server, request, body)
+
+            server.plan(look)
+            model = ServedModel.of(ServerSettings(urls=[url], model="tiny"))
+            assert (await model.ask(question())).text == "echo: hi"
+            assert seen == ["api-version=2024-10-21&design=1"]
+            await model.close()
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "http://", "localhost:8000", "http://me:hush@[::1", "http://x:99999999/v1"])
-def test_an_address_that_is_none(url: str) -> None:
-    with pytest.raises(UserError, match="address") as raised:
-        client(url)
-    assert "hush" not in str(raised.value)
-    with pytest.raises(UserError, match="at least one"):
-        ServedModel(ClientSettings(), [])
+@pytest.mark.parametrize("body", [{"x": date(2024, 1, 1)}, {"x": {"y": [float("nan")]}}])
+def test_a_body_that_is_no_json(body: dict) -> None:
+    with pytest.raises(ValidationError, match="cannot be sent as JSON"):
+        ClientSettings(body=body)
+
+
+def test_settings_are_read_without_the_client() -> None:
+    code = "import sys, rewardsmith.engines.settings as s; s.ServerSettings(urls=['http://h/v1'])"
+    code += "; sys.exit('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_server_that_knows_the_limit_by_another_name() -> None:

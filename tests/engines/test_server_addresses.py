@@ -2,61 +2,13 @@
 
 import asyncio
 import contextlib
-import selectors
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.engines.server.addresses import LONGEST_REST, Address, Limits, address_of, forget, take_place
-
-
-class _Leaping(selectors.SelectSelector):
-    """A selector that does not wait: it tells the clock how long it would have waited."""
-
-    waited = 0.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        self.waited += timeout or 0.0
-        return super().select(0)
-
-
-class _Virtual(asyncio.SelectorEventLoop):
-    """An event loop in which nobody waits: its clock leaps to the next thing that happens."""
-
-    def __init__(self) -> None:
-        self.selector = _Leaping()
-        super().__init__(self.selector)
-
-    def time(self) -> float:
-        return 1000.0 + self.selector.waited
-
-
-def virtually(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    with asyncio.Runner(loop_factory=_Virtual) as runner:
-        runner.run(main())
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def joined(*limits: Limits, url: str = "http://a") -> Address:
-    address = address_of(url)
-    for each in limits:
-        address.join(object(), each)
-    return address
-
-
-async def hold(addresses: list[Address], seconds: float, tokens: float = 0.0, used: float | None = None) -> float:
-    """Take a place for a while; return when it was taken."""
-    address = await take_place(addresses, tokens)
-    begun = now()
-    await asyncio.sleep(seconds)
-    address.release(tokens, used)
-    return begun
+from rewardsmith.engines.server.addresses import LONGEST_REST, Limits, address_of, forget, take_place
+from tests.engines.leaping import hold, joined, now, virtually
 
 
 def test_places_are_never_more_than_the_smallest_limit() -> None:
@@ -284,3 +236,65 @@ def test_those_who_wait_do_not_go_to_an_address_that_died_unless_all_did() -> No
         assert await waiters[2] is one
 
     virtually(main)
+
+
+def test_newcomers_do_not_overtake_those_who_wait_while_an_address_rests() -> None:
+    async def main() -> None:
+        address = joined(Limits(64, requests=600))
+        for _ in range(6):
+            address._rest()  # as after six vain looks: it is avoided for 30 s
+        first = [asyncio.ensure_future(hold([address], 0.0)) for _ in range(3)]
+        await asyncio.sleep(0.15)
+        late = [asyncio.ensure_future(hold([address], 0.0)) for _ in range(3)]
+        begun = await asyncio.gather(*first, *late)
+        assert [t - begun[0] for t in begun] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5])
+
+    virtually(main)
+
+
+def test_a_newcomer_does_not_take_the_place_that_has_just_become_free_for_another() -> None:
+    async def main() -> None:
+        address = joined(Limits(64, requests=60))
+        await hold([address], 0.0)
+        waiting = asyncio.ensure_future(hold([address], 0.0))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().selector.waited += 1.5  # type: ignore[attr-defined] others keep the loop busy
+        newcomer = await hold([address], 0.0)
+        assert waiting.done()
+        assert newcomer - await waiting == pytest.approx(1)
+
+    virtually(main)
+
+
+def test_those_who_were_sent_before_go_in_the_order_in_which_they_came() -> None:
+    async def main() -> None:
+        address = joined(Limits(1))
+        await take_place([address], 0)
+        order: list[int] = []
+
+        async def wait(name: int) -> None:
+            await take_place([address], 0, again=name > 0)
+            order.append(name)
+            address.release()
+
+        tasks = [asyncio.ensure_future(wait(name)) for name in range(4)]
+        await asyncio.sleep(0)
+        address.release()
+        await asyncio.gather(*tasks)
+        assert order == [1, 2, 3, 0]
+
+    virtually(main)
+
+
+def test_all_places_that_become_free_at_once_are_used() -> None:
+    async def main() -> None:
+        narrow = object()
+        address = joined(Limits(8))
+        address.join(narrow, Limits(1))
+        await take_place([address], 0)
+        waiting = [asyncio.ensure_future(take_place([address], 0)) for _ in range(7)]
+        await asyncio.sleep(0)
+        address.leave(narrow)
+        await asyncio.wait_for(asyncio.gather(*waiting), 20)
+
+    asyncio.run(main())  # with a clock that runs

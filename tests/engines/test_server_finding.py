@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from rewardsmith.asking import CannotAnswer
-from rewardsmith.engines.server import finding
+from rewardsmith.engines.server import ServedModel, finding
 from rewardsmith.engines.server.wire import Base
+from rewardsmith.engines.settings import ServerSettings
 from rewardsmith.errors import UserError
 from tests.engines.asked import client, kind_of, outcome, question
 from tests.engines.faulty import FaultyServer, raw, status
@@ -180,7 +181,7 @@ def test_a_server_that_cannot_sleep() -> None:
         ("http://h:1/v1/", "http://h:1/v1/chat", "http://h:1/classify"),
         ("http://h:1", "http://h:1/chat", "http://h:1/classify"),
         ("https://h/proxy/a%20b/v1", "https://h/proxy/a%20b/v1/chat", "https://h/proxy/a%20b/classify"),
-        ("https://u:p@h/v1?version=2#x", "https://h/v1/chat?version=2", "https://h/classify?version=2"),
+        ("https://h/v1?version=2#x", "https://h/v1/chat?version=2", "https://h/classify?version=2"),
     ],
 )
 def test_where_the_verbs_are(url: str, chat: str, classify: str) -> None:
@@ -188,14 +189,144 @@ def test_where_the_verbs_are(url: str, chat: str, classify: str) -> None:
     assert str(base.at("chat")) == chat
     assert str(base.at("classify", root=True)) == classify
     assert "version" not in base.shown
-    assert "u:p" not in repr(base)
 
 
 def test_proxies_are_for_others_than_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy.test:3128")
     monkeypatch.setenv("https_proxy", "http://proxy.test:3129")
     monkeypatch.setenv("no_proxy", "inside.test")
-    assert Base.of("http://api.test/v1").proxy == "http://proxy.test:3128"
-    assert Base.of("https://api.test/v1").proxy == "http://proxy.test:3129"
+    assert str(Base.of("http://api.test/v1").proxy) == "http://proxy.test:3128"
+    assert str(Base.of("https://api.test/v1").proxy) == "http://proxy.test:3129"
     for url in ("http://localhost:1/v1", "http://127.0.0.1:1/v1", "http://[::1]:1/v1", "http://a.inside.test/v1"):
         assert Base.of(url).proxy is None
+
+
+@pytest.mark.parametrize(
+    "proxy", ["ann:hunter2@proxy.test:3128", "proxy.test", "socks5://ann:hunter2@h", "http://[::1"]
+)
+def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(UserError, match=r"https_proxy cannot be used for api\.test.*http://host:port") as raised:
+        Base.of("https://api.test/v1")
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "told"),
+    [
+        (b"HTTP/1.1 407 Who\r\n\r\n", "refused", "give the proxy's user and password"),
+        (b"HTTP/1.1 403 No\r\n\r\n", "refused", "status 403"),
+        (b"HTTP/1.1 404 No\r\n\r\n", "refused", "status 404"),
+        (b"HTTP/1.1 502 Bad\r\n\r\n", "unreachable", "status 502"),
+        (b"HTTP/1.1 503 Bad\r\n\r\n", "unreachable", "status 503"),
+        (b"", "unreachable", "judge.test"),
+    ],
+)
+def test_a_server_behind_a_proxy(monkeypatch: pytest.MonkeyPatch, reply: bytes, kind: str, told: str) -> None:
+    asked = 0
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(reply)
+        writer.close()
+
+    async def main() -> None:
+        proxy = await asyncio.start_server(speak, "127.0.0.1", 0)
+        monkeypatch.setenv("https_proxy", f"http://ann:hunter2@127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        model = client("https://judge.test/v1", retries=1)
+        result = await outcome(model, question())
+        assert (kind_of(result), asked) == (kind, 1 if kind == "refused" else 2)
+        assert told in str(result)
+        assert "hunter2" not in f"{result} {vars(model._sender)}"
+        with pytest.raises(UserError if kind == "refused" else CannotAnswer, match=told) as raised:
+            await model.check()
+        assert "hunter2" not in str(raised.value)
+        assert "key_from" not in str(raised.value)
+        await model.close()
+        proxy.close()
+
+    asyncio.run(main())
+
+
+def test_https_to_a_server_that_speaks_http() -> None:
+    async def main() -> None:
+        async with FaultyServer() as server:
+            result = await outcome(client(server.url.replace("http:", "https:")), question())
+            assert (kind_of(result), result.attempts) == ("refused", 1)
+            assert "use http://" in str(result)
+
+    asyncio.run(main())
+
+
+def test_services_without_a_list_have_paths_of_their_own() -> None:
+    """Most do not end in /v1; only where /v1 has a list is it known to be meant."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+        found = path == b"/listed/v1/models"
+        body = b'{"data": [{"id": "tiny"}]}' if found else b"{}"
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (200 if found else 404, len(body)) + body)
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(speak, "127.0.0.1", 0)
+        root = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await client(f"{root}/api/paas/v4").check()
+        for url, meant in [
+            (f"{root}/listed", f"{root}/listed/v1"),
+            (f"{root}/v1/chat/completions", f"{root}/v1"),
+            (f"{root}/v4/embeddings/", f"{root}/v4"),
+        ]:
+            for model in ("tiny", None):
+                with pytest.raises(UserError, match=rf"is {meant} meant\?"):
+                    await client(url, model=model).check()
+        with pytest.raises(UserError, match="status 404"):
+            await client(f"{root}/v1", model=None).check()
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_a_wake_up_that_fails_is_no_mistake_in_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "_PAUSE", 0.001)
+
+    async def main() -> None:
+        async with FaultyServer() as server:
+            model = client(server)
+            await model.sleep()
+            server.plan_orders("500", "500")
+            await model.wake()  # it passed
+            assert not server.asleep
+            server.plan_orders(*[status(500, "CUDA out of memory")] * 3)
+            with pytest.raises(CannotAnswer, match=r"/wake_up.*CUDA out of memory") as raised:
+                await model.wake()
+            assert "VLLM_SERVER_DEV_MODE" not in str(raised.value)
+            server.plan_orders("401")
+            with pytest.raises(CannotAnswer, match="401"):
+                await model.wake()
+            server.plan_orders("404")
+            with pytest.raises(UserError, match="VLLM_SERVER_DEV_MODE=1"):
+                await model.wake()
+            await model.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("serves", ["classify", "score", "embed"])
+def test_a_server_that_a_run_before_left_asleep_is_woken_before_it_is_tried(serves: str) -> None:
+    async def main() -> None:
+        async with FaultyServer() as server:
+            for _ in range(2):
+                model = ServedModel.of(ServerSettings(urls=[server.url], serves=serves, sleeps=True, retries=0))
+                await model.check()
+                await model.sleep()
+                asked = len(server.requests)
+                await model.check()  # nobody wakes it for this
+                assert (server.asleep, len(server.requests)) == (True, asked)
+                await model.close()
+
+    asyncio.run(main())

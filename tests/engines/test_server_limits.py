@@ -3,10 +3,11 @@
 import asyncio
 
 import pytest
+from aiohttp import web
 
 from rewardsmith.asking import CannotAnswer
 from tests.engines.asked import client, kind_of, outcome, question
-from tests.engines.faulty import FAULTS, FaultyServer, status
+from tests.engines.faulty import FAULTS, Behaviour, FaultyServer, status
 
 
 def test_two_models_share_the_places_of_an_address() -> None:
@@ -198,6 +199,32 @@ def test_waiting_for_a_place_does_not_count() -> None:
             second = await model.ask(question("second", deadline=1.0))  # waits longer than it may take
             assert second.seconds < 1.0
             assert (await first).seconds >= 1.2
+            await model.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("refusal", [status(429), status(429, Retry_After="0.2"), status(503, Retry_After="0.2")])
+def test_an_overload_slows_all_down_and_fails_nobody(refusal: Behaviour) -> None:
+    async def main() -> None:
+        async with FaultyServer() as server:
+            refused = taken = 0
+            begun = asyncio.get_running_loop().time()
+
+            async def limited(server: FaultyServer, request: web.Request, body: dict) -> web.StreamResponse:
+                """Take 100 a second, and refuse what is more."""
+                nonlocal refused, taken
+                if taken < 10 + 100 * (asyncio.get_running_loop().time() - begun):
+                    taken += 1
+                    return await FAULTS["ok"](server, request, body)
+                refused += 1
+                return await refusal(server, request, body)
+
+            server.plan(*[limited] * 10_000)
+            model = client(server, retries=0)
+            await asyncio.gather(*(model.ask(question()) for _ in range(200)))
+            assert (model.usage.calls, model.usage.failed) == (200, 0)
+            assert model.usage.retries == refused < 120  # 64 were sent before anybody knew
             await model.close()
 
     asyncio.run(main())

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from rewardsmith.asking import CannotAnswer
+from rewardsmith.engines.server.faults import Fault
+from rewardsmith.engines.server.replies import vectors
 from rewardsmith.errors import UserError
 from rewardsmith.types import Message
 from tests.engines.asked import client
@@ -70,11 +72,11 @@ def test_vectors_are_ordered_and_of_length_one() -> None:
             model = client(server, serves="embed", batch=2)
             await model.check()
             texts = ["", "a", "bb", "ccc", "dddd"]
-            vectors = await model.embed(texts)
+            found = await model.embed(texts)
             expected = np.array([[3.0 * (1 + len(text)), 4.0] for text in texts])
-            np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
-            assert vectors.dtype == np.float32
-            np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
+            np.testing.assert_allclose(found, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
+            assert found.dtype == np.float32
+            np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
             assert [len(body["input"]) for body in server.bodies] == [1, 2, 2, 1]
             assert (await model.embed([])).shape[0] == 0
             await model.close()
@@ -137,8 +139,8 @@ def test_very_long_vectors_are_scaled_not_lost() -> None:
     async def main() -> None:
         async with FaultyServer() as server:
             server.plan(body(data=[row(0, embedding=[3e300, 4e300])]))
-            vectors = await client(server, serves="embed").embed(["a"])
-            np.testing.assert_allclose(vectors, [[0.6, 0.8]], rtol=1e-6)
+            found = await client(server, serves="embed").embed(["a"])
+            np.testing.assert_allclose(found, [[0.6, 0.8]], rtol=1e-6)
 
     asyncio.run(main())
 
@@ -194,3 +196,11 @@ def test_the_check_waits_for_nobody() -> None:
             await model.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "vector", [["3", "4"], ["3"], [True, False], [True, 0.5], [0.5, None], [[1.0], [2.0]], [{}, 1]]
+)
+def test_what_is_no_number_is_not_taken_for_one(vector: list[Any]) -> None:
+    with pytest.raises(Fault, match="no number"):
+        vectors({"data": [{"index": 0, "embedding": vector}]}, 1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from rewardsmith.components import Refers, Settings
-from rewardsmith.errors import listing, nearest
+from rewardsmith.errors import Problem, listing, nearest
 
 
 class LoraSettings(Settings):
@@ -110,11 +112,20 @@ class ClientSettings(Settings):
         """What may be asked of it; see `Refers`."""
         return frozenset({"chat": {"ask"}, "classify": {"rate"}, "score": {"rate"}, "embed": {"embed"}}[self.serves])
 
+    @field_validator("body")
+    @classmethod
+    def _is_json(cls, body: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(body, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"cannot be sent as JSON ({error}): write dates and times as text, in quotes") from None
+        return body
+
 
 INCIDENTAL = frozenset(
     {"urls", "key_from", "concurrency", "requests_per_minute", "tokens_per_minute", "connect", "first_byte", "retries"}
     | {"backoff", "longest_backoff", "price_in", "price_out", "port", "host", "ready_within", "restarts", "python"}
-    | {"devices", "tensor_parallel", "memory", "sleeps", "rows", "tokens_per_pass", "batch_size"}
+    | {"devices", "tensor_parallel", "memory", "sleeps", "rows", "tokens_per_pass", "batch_size", "deadline", "batch"}
 )
 """Settings of models that say how one is reached and run, and nothing about what it answers."""
 
@@ -122,13 +133,35 @@ INCIDENTAL = frozenset(
 class ServerSettings(ClientSettings):
     """A model behind one or several OpenAI-compatible servers that are already running."""
 
-    urls: list[Annotated[str, Field(pattern=r"^https?://[^\s]+$")]] = Field(
+    # What is wrong with an address is told without the address: there may be a password in it.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    urls: list[str] = Field(
         min_length=1, description="base addresses such as http://localhost:8000/v1; the load is shared among them"
     )
     model: str | None = Field(
         default=None, min_length=1, description="as the server names it; not set: the only one that it has"
     )
     sleeps: bool = Field(default=False, description="call the server's /sleep and /wake_up around its work (vLLM)")
+
+    @field_validator("urls", mode="before")
+    @classmethod
+    def _are_addresses(cls, urls: Any) -> Any:
+        from rewardsmith.engines.urls import read_url  # noqa: PLC0415 only who has a server needs it
+
+        if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
+            problems = [Problem("", 'must be a list of texts, such as ["http://localhost:8000/v1"]')]
+        else:
+            problems = []
+            for place, url in enumerate(urls):
+                try:
+                    read_url(url)
+                except ValueError as error:
+                    problems.append(Problem(str(place), str(error)))
+        if problems:
+            told = "; ".join(f"{problem.path}: {problem.message}".removeprefix(": ") for problem in problems)
+            raise PydanticCustomError("urls", "{told}", {"told": told, "problems": problems})
+        return urls
 
 
 class ManagedSettings(ClientSettings):
@@ -137,7 +170,7 @@ class ManagedSettings(ClientSettings):
     command: str | list[str] = Field(
         description="vllm, sglang or transformers; or a command of your own as a list, with {model}, {port}, {host}"
     )
-    model: str = Field(min_length=1, description="a Hugging Face folder or id")
+    model: str = Field(min_length=1, description="a Hugging Face folder or id, or what your own command takes")
     python: str | None = Field(
         default=None, min_length=1, description="interpreter of the server's own environment; not set: this one"
     )

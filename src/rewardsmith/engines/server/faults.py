@@ -20,6 +20,7 @@ _SHORT.maxstring = _SHORT.maxother = SHOWN
 _PASSING = frozenset({408, 409, 425, 429})
 # A proxy in front of a server that is gone answers in its place.
 _GONE = frozenset({502, 503, 504, 520, 521, 522, 523, 524, 529})
+_BUSY = frozenset({429, 503, 529})
 _NEVER = frozenset({501, 505})
 _FINAL_CODES = frozenset({"insufficient_quota", "context_length_exceeded", "invalid_api_key", "model_not_found"})
 
@@ -31,6 +32,7 @@ class Fault(Exception):  # noqa: N818 it says what is, not what went wrong in th
         kind: what it is called if it stays so.
         passing: whether the same request may be answered the next time.
         gone: whether the address looks dead, so that others should be asked for a while.
+        busy: whether it has too much to do, so that all who ask it should slow down.
         after: seconds that the server asks us to wait; None if it says nothing.
         status: of HTTP; 0 where there was none.
     """
@@ -42,6 +44,7 @@ class Fault(Exception):  # noqa: N818 it says what is, not what went wrong in th
         *,
         passing: bool = True,
         gone: bool = False,
+        busy: bool = False,
         after: float | None = None,
         status: int = 0,
     ) -> None:
@@ -49,6 +52,7 @@ class Fault(Exception):  # noqa: N818 it says what is, not what went wrong in th
         self.kind: FailureKind = kind
         self.passing = passing
         self.gone = gone
+        self.busy = busy
         self.after = after
         self.status = status
 
@@ -80,9 +84,12 @@ def of_status(status: int, where: str, body: object, *, after: float | None = No
     """
     detail = f"{where} answered with status {status}: {excerpt(body)}"
     if status in _GONE:
-        return Fault("unreachable", detail, gone=True, after=after, status=status)
-    passing = status in _PASSING or (status >= 500 and status not in _NEVER)
-    return Fault("refused", detail, passing=passing and code not in _FINAL_CODES, after=after, status=status)
+        busy = status in _BUSY and after is not None  # who says when to come back is there
+        return Fault("unreachable", detail, gone=not busy, busy=busy, after=after, status=status)
+    passing = (status in _PASSING or (status >= 500 and status not in _NEVER)) and code not in _FINAL_CODES
+    if status == 407:
+        detail += "; give the proxy's user and password in the environment: http://user:password@host:port"
+    return Fault("refused", detail, passing=passing, busy=passing and status in _BUSY, after=after, status=status)
 
 
 def of_error(error: object, where: str) -> Fault:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
+
+from yarl import URL
 
 from rewardsmith.asking import CannotAnswer
 from rewardsmith.engines.server.faults import Fault
@@ -12,9 +13,8 @@ from rewardsmith.engines.server.replies import served_models
 from rewardsmith.engines.server.sending import Sender
 from rewardsmith.engines.server.wire import Base, Patient
 from rewardsmith.engines.settings import ClientSettings
+from rewardsmith.engines.urls import without_verb
 from rewardsmith.errors import UserError, listing, nearest
-
-T = TypeVar("T")
 
 FIND_SECONDS = 30.0
 """Seconds in which a server must say what it serves."""
@@ -23,6 +23,7 @@ WORK_SECONDS = 300.0
 """Seconds that a server may take to fall asleep or wake: weights are moved."""
 
 _TRIES, _PAUSE = 3, 0.5
+_ABSENT = (404, 405, 501)
 
 REMEDY = {
     "classify": "the server does not rate conversations (vLLM: a sequence-classification model, --runner pooling)",
@@ -54,9 +55,10 @@ class Finder:
         self._finding: asyncio.Task[str] | None = None
         self.away: tuple[str, ...] = ()
 
-    def forget(self) -> None:
-        """Look again before the next request."""
+    def forget(self, model: str | None = None) -> None:
+        """Look again before the next request; ask for another model, if one is named."""
         self._found = None
+        self._model = model or self._model
 
     async def model(self) -> str:
         """Return the model's name; ask the servers if nobody gave it, once for all who want to know.
@@ -125,12 +127,12 @@ class Finder:
     async def _listed(self, base: Base) -> list[str] | Fault | None:
         """Return the models of an address, None if it has no list, or why it cannot be asked."""
         try:
-            return await self._patiently(base, "models", served_models)
+            return served_models(await self._get(base, base.at("models")))
         except Fault as fault:
-            if fault.status in (404, 405, 501):
-                hint = "" if base.url.path.rstrip("/").endswith("/v1") else f"; is {base.shown}/v1 meant?"
-                if self._model is None or hint:
-                    raise UserError(f"models.{self._name}: {fault}{hint}") from None
+            if fault.status in _ABSENT:
+                meant = await self._meant(base)
+                if meant or self._model is None:
+                    raise UserError(f"models.{self._name}: {fault}{meant}") from None
                 return None
             if fault.passing and fault.kind != "unparsable":
                 return fault
@@ -140,14 +142,30 @@ class Finder:
                 raise UserError(f"models.{self._name}: {fault}; {remedy}") from None
             raise UserError(f"models.{self._name}: {fault}") from None
 
-    async def _patiently(self, base: Base, path: str, read: Callable[[Any], T]) -> T:
-        """Get something; a fault that may pass is given two more chances, unless nobody is there."""
+    async def _meant(self, base: Base) -> str:
+        """Return which address was meant, where there is no list of models; "" if this one may be right."""
+        bare = without_verb(base.url)
+        if bare != base.url:
+            return f"; is {bare.with_query(None)} meant?"
+        if base.url.path.rstrip("/").endswith("/v1"):
+            return ""
+        if self._model is not None:  # many services list nothing, and have paths of their own
+            try:
+                served_models(await self._get(base, base.at("v1/models")))
+            except Fault:
+                return ""
+        return f"; is {base.shown}/v1 meant?"
+
+    async def _get(self, base: Base, url: URL) -> Any:
+        return await self._patiently(base, url, FIND_SECONDS, method="GET")
+
+    async def _patiently(self, base: Base, url: URL, seconds: float, **how: Any) -> Any:
+        """Send something; a fault that may pass is given two more chances, unless nobody is there."""
         wire = await self._sender.wire()
-        until = asyncio.get_running_loop().time() + FIND_SECONDS
+        patience = Patient(self._settings.connect, None, asyncio.get_running_loop().time() + seconds)
         for left in reversed(range(_TRIES)):
             try:
-                patience = Patient(self._settings.connect, None, until)
-                return read(await wire.send(base, base.at(path), None, patience, method="GET"))
+                return await wire.send(base, url, None if how.get("method") == "GET" else {}, patience, **how)
             except Fault as fault:
                 if not left or not fault.passing or fault.gone or fault.kind == "timeout":
                     raise
@@ -158,19 +176,17 @@ class Finder:
         """Tell every server to do something that is no part of the versioned interface.
 
         Raises:
-            UserError: it cannot.
+            UserError: it does not know how.
             CannotAnswer: it is not there, or fails.
         """
-        wire = await self._sender.wire()
         path, _, query = verb.partition("?")
 
         async def one(base: Base) -> None:
-            patience = Patient(self._settings.connect, None, asyncio.get_running_loop().time() + seconds)
             url = base.at(path, root=True)
-            await wire.send(base, url.update_query(query) if query else url, {}, patience, silent=True)
+            await self._patiently(base, url.update_query(query) if query else url, seconds, silent=True)
 
         for answer in await asyncio.gather(*map(one, self._sender.bases), return_exceptions=True):
-            if isinstance(answer, Fault) and answer.kind == "refused":
+            if isinstance(answer, Fault) and answer.status in _ABSENT:
                 raise UserError(f"models.{self._name}.sleeps: /{path}: {answer}; {_ASLEEP}")
             if isinstance(answer, Fault):
                 raise CannotAnswer(answer.kind, f"/{path}: {answer}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rewardsmith.asking import Conversation, Question
@@ -47,8 +46,7 @@ def question(asked: Question, model: str, limit: str, settings: ClientSettings) 
 def expected(asked: Question) -> float:
     """Return the tokens that a question will need at most, by the rule of thumb of four characters each."""
     prompt = asked.prompt
-    read = len(prompt) if isinstance(prompt, str) else sum(len(message.content) for message in prompt)
-    return read / 4 + asked.max_tokens
+    return (len(prompt) if isinstance(prompt, str) else size_of([prompt])) / 4 + asked.max_tokens
 
 
 def classify(conversation: Conversation, model: str, settings: ClientSettings) -> dict[str, Any]:
@@ -67,6 +65,6 @@ def score(conversations: Sequence[Conversation], model: str, settings: ClientSet
     }
 
 
-def size_of(body: Mapping[str, Any]) -> int:
-    """Return the characters of a body."""
-    return len(json.dumps(body))
+def size_of(conversations: Iterable[Conversation]) -> int:
+    """Return the characters of conversations."""
+    return sum(len(message.content) for each in conversations for message in each)

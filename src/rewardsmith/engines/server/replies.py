@@ -136,11 +136,13 @@ def vectors(body: Any, count: int) -> NDArray[np.float32]:
     given = [_field(entry, "embedding", list) for entry in rows(body, count)]
     if len({len(each) for each in given}) != 1 or not given[0]:
         raise garbage(f"the vectors have {sorted({len(each) for each in given})} numbers: not all the same, or none")
+    if not all(set(map(type, each)) <= {int, float} for each in given):  # numpy would take text and truth for numbers
+        raise garbage("a vector holds something that is no number", given[0][:8])
     try:
         array = np.array(given, dtype=np.float64)
-    except (ValueError, TypeError, OverflowError):
-        raise garbage("a vector holds something that is no number", given[0][:8]) from None
-    if array.ndim != 2 or not np.isfinite(array).all():
+    except OverflowError:
+        raise garbage("a vector holds a number that is too large", given[0][:8]) from None
+    if not np.isfinite(array).all():
         raise garbage("a vector holds something that is no finite number", given[0][:8])
     largest = np.abs(array).max(axis=1, keepdims=True)
     if not (largest > 0).all():

@@ -104,6 +104,8 @@ class _Course:
         if left <= 0:
             raise self.late(fault)
         self._last = fault
+        if fault.busy and (others or fault.after is None or fault.after < left):
+            return 0.0  # the address itself holds all back; that is no fault of this request
         elsewhere = fault.kind == "unreachable" or fault.after is not None
         if elsewhere and others and self._moves > 0:  # a dead address costs nothing while another one lives
             self._moves -= 1
@@ -268,8 +270,10 @@ class Sender:
             usage.cost += (prompt_tokens * settings.price_in + tokens * settings.price_out) / 1e6
             value = read(body)
         except Fault as fault:
-            if base.shown not in str(fault):
-                fault.args = (wire.without_key(f"{base.shown}: {fault}"),)
+            where = "" if base.shown in str(fault) else f"{base.shown}: "
+            fault.args = (wire.without_key(f"{where}{fault}"),)
+            if fault.busy:
+                address.overloaded(begun, fault.after)
             if fault.gone:
                 address.failed()
             elif fault.kind in ("refused", "unparsable"):
@@ -279,6 +283,7 @@ class Sender:
             raise
         else:
             address.answered()
+            address.eased()
             usage.calls += 1
             return value, prompt_tokens, tokens
         finally:

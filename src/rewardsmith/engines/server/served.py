@@ -57,20 +57,25 @@ class ServedModel:
         self.usage = Usage()
         self._settings = settings
         self._get_key = get_key
-        self._sender = Sender(settings, _bases(urls), self._key, self.usage)
+        self._sender = Sender(settings, _bases(urls), self.key, self.usage)
         self._finder = Finder(self._sender, settings, model, name)
         self._limit = "max_tokens"
-        self._asleep = False
+        self._asleep: bool | None = None  # nobody knows: a run before this one may have let the servers sleep
 
     @classmethod
     def of(cls, settings: ServerSettings, *, name: str = "model") -> ServedModel:
         """Return the model of a `[models.NAME]` table of kind `server`."""
         return cls(settings, settings.urls, model=settings.model, name=name)
 
-    def replace_urls(self, urls: Sequence[str]) -> None:
-        """Ask elsewhere from now on; what is in flight and fails is sent to the new addresses."""
+    def replace_urls(self, urls: Sequence[str], model: str | None = None) -> None:
+        """Ask elsewhere from now on; what is in flight and fails is sent to the new addresses.
+
+        Args:
+            urls: base addresses.
+            model: as the servers there name it; None leaves that as it is.
+        """
         self._sender.bases = _bases(urls)
-        self._finder.forget()
+        self._finder.forget(model)
 
     @property
     def away(self) -> tuple[str, ...]:
@@ -78,9 +83,10 @@ class ServedModel:
         return self._finder.away
 
     async def identity(self) -> str:
-        """Return what a cache knows it by: the model's name, its version, and what each request says."""
+        """Return what a cache knows it by: the model's name, its version, what each request says, and where it goes."""
         settings = self._settings
         known = {"model": await self._finder.model(), "version": settings.version, "body": settings.body}
+        known["serves"] = settings.serves
         return json.dumps(known, sort_keys=True, ensure_ascii=False, default=str)
 
     async def check(self) -> None:
@@ -88,6 +94,8 @@ class ServedModel:
         await self._finder.check()
         if self._settings.serves == "chat" or self._asleep:
             return
+        if self._asleep is None and getattr(self._settings, "sleeps", False):
+            await self.wake()
         try:
             if self._settings.serves == "embed":
                 await self.embed(["1 + 1 = 2"])
@@ -164,7 +172,8 @@ class ServedModel:
 
     async def _classify(self, model: str, conversation: Conversation) -> float:
         body = payloads.classify(conversation, model, self._settings)
-        reply = await self._call("classify", body, replies.classes, root=True)
+        size = payloads.size_of([conversation])
+        reply = await self._call("classify", body, size, replies.classes, root=True)
         if len(reply.value) != 1:
             many = len(reply.value)
             raise CannotAnswer("refused", f"the model has {many} classes: a reward needs one with a single output")
@@ -172,7 +181,10 @@ class ServedModel:
 
     async def _score_batch(self, model: str, conversations: Sequence[Conversation]) -> list[float]:
         body = payloads.score(conversations, model, self._settings)
-        reply = await self._call("score", body, lambda found: replies.scores(found, len(conversations)), root=True)
+        size = payloads.size_of(conversations)
+        reply = await self._call(
+            "score", body, size, lambda found: replies.scores(found, len(conversations)), root=True
+        )
         return reply.value
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -190,13 +202,13 @@ class ServedModel:
 
     async def _embed_batch(self, model: str, texts: Sequence[str]) -> NDArray[np.float32]:
         body = {"model": model, "input": list(texts), "encoding_format": "float", **self._settings.body}
-        reply = await self._call("embeddings", body, lambda found: replies.vectors(found, len(texts)))
+        size = sum(map(len, texts))
+        reply = await self._call("embeddings", body, size, lambda found: replies.vectors(found, len(texts)))
         return reply.value
 
     async def _call(
-        self, path: str, body: Mapping[str, Any], read: Callable[[Any], T], *, root: bool = False
+        self, path: str, body: Mapping[str, Any], size: int, read: Callable[[Any], T], *, root: bool = False
     ) -> Reply[T]:
-        size = payloads.size_of(body)
         request = Request(path, lambda: body, self._settings.deadline, tokens=size / 4, root=root)
         return await self._sender.call(request, read)
 
@@ -221,7 +233,12 @@ class ServedModel:
             self.usage.failed += 1
             raise
 
-    def _key(self) -> str | None:
+    def key(self) -> str | None:
+        """Return the API key, None if none is sent.
+
+        Raises:
+            UserError: it is not where the settings say, or cannot be sent.
+        """
         variable = self._settings.key_from
         if variable is None:
             return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from ipaddress import ip_address
+from types import SimpleNamespace
 from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
@@ -19,6 +19,7 @@ from yarl import URL
 from rewardsmith import __version__
 from rewardsmith.engines.server.faults import Fault, asked_to_wait, error_code, excerpt, garbage, of_error, of_status
 from rewardsmith.engines.server.stream import gather_stream
+from rewardsmith.engines.urls import read_url, without_verb
 from rewardsmith.errors import UserError
 
 MAX_BODY = 32 * 2**20
@@ -32,40 +33,35 @@ _KEEP_ALIVE = 4.0
 
 _LONG = 2**18
 
+_PART = 6  # so many characters of a key, from its beginning or to its end, are shown nowhere
+
 
 @dataclass(frozen=True)
 class Base:
     """The address of a server, in parts.
 
     Attributes:
-        url: as the recipe gives it, without credentials.
-        shown: for people: without credentials and query.
-        login: the header that the URL's credentials make, if it has any.
-        proxy: that the environment wants for it; never for this machine itself.
+        url: as the recipe gives it.
+        shown: for people: without the query.
+        proxy: that the environment wants for it, with its password; never for this machine itself.
     """
 
     url: URL
     shown: str
-    login: str | None = field(repr=False)
-    proxy: str | None
+    proxy: URL | None = field(repr=False)
 
     @classmethod
     def of(cls, text: str) -> Base:
         """Return the parts of an address.
 
         Raises:
-            UserError: it is no address.
+            UserError: it is no address, holds a secret, or needs a proxy that cannot be used.
         """
         try:
-            full = URL(text)
-            if full.scheme not in ("http", "https") or not full.host:
-                raise ValueError("it must begin with http:// or https:// and a host")
-            pair = f"{full.user}:{full.password or ''}".encode()
-            login = f"Basic {b64encode(pair).decode()}" if full.user else None
-            url = full.with_user(None).with_fragment(None)
+            url = read_url(text)
         except ValueError as error:
-            raise UserError(f"a server's address cannot be used: {_without_credentials(text)!r}: {error}") from None
-        return cls(url, str(url.with_query(None)).rstrip("/"), login, _proxy_for(url))
+            raise UserError(f"a server's address cannot be used: {error}") from None
+        return cls(url, str(url.with_query(None)).rstrip("/"), _proxy_for(url))
 
     @property
     def key(self) -> str:
@@ -80,20 +76,25 @@ class Base:
         return self.url.with_path(f"{base}/{path}", encoded=True).with_query(self.url.query)
 
 
-def _without_credentials(text: str) -> str:
-    scheme, mark, rest = text.partition("://")
-    return scheme + mark + rest.rpartition("@")[2]
-
-
-def _proxy_for(url: URL) -> str | None:
+def _proxy_for(url: URL) -> URL | None:
     host = url.host or ""
     try:
         here = ip_address(host).is_loopback
     except ValueError:
         here = host == "localhost" or host.endswith(".localhost")
-    if here or proxy_bypass(host):
+    given = None if here or proxy_bypass(host) else getproxies().get(url.scheme)
+    if not given:
         return None
-    return getproxies().get(url.scheme)
+    try:
+        proxy = URL(given)
+        if proxy.scheme in ("http", "https") and proxy.host:
+            return proxy
+    except ValueError:
+        pass
+    raise UserError(  # what it holds is not shown: there may be a password in it
+        f"the environment variable {url.scheme}_proxy cannot be used for {url.host}: it must be http://host:port, or "
+        f"http://user:password@host:port. Mend it, or name the host in no_proxy"
+    )
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Patient:
 
     Attributes:
         connect: seconds until a connection must stand.
-        first_byte: seconds from the sending until an answer must begin; None: only the deadline counts.
+        first_byte: seconds from when a connection stands until an answer must begin; None: only the deadline counts.
         until: the deadline, on the event loop's clock.
     """
 
@@ -125,6 +126,7 @@ class Wire:
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
+            trace_configs=[_clock_at_sending()],
         )
         self._closing = _closes(self._session)
 
@@ -172,7 +174,7 @@ class Wire:
             fault.args = (self.without_key(str(fault)),)
             raise
         except aiohttp.ClientError as error:  # before TimeoutError: that a connection takes too long is one of them
-            raise _fault(error, base) from None
+            raise self._fault(error, base) from None
         except TimeoutError:
             raise Fault("timeout", f"{base.shown} did not finish its answer") from None
         except OSError as error:
@@ -183,14 +185,11 @@ class Wire:
     ) -> Any:
         data = None if payload is None else json.dumps(payload).encode()
         headers = {"Content-Type": "application/json"} if data is not None else {}
-        if base.login is not None and self._key is None:
-            headers["Authorization"] = base.login
-        now = self._loop.time()
         # A connection that does not stand before the deadline is one that cannot be made, not an answer that is late.
-        connect = min(patience.connect, 0.95 * max(0.0, patience.until - now))
-        begins = asyncio.timeout_at(now + patience.first_byte if patience.first_byte else None)
+        connect = min(patience.connect, 0.95 * max(0.0, patience.until - self._loop.time()))
+        clock = asyncio.timeout(None)  # runs from when the connection stands
         try:
-            async with begins:
+            async with clock:
                 response = await self._session.request(
                     method,
                     url,
@@ -200,20 +199,18 @@ class Wire:
                     proxy=base.proxy,
                     allow_redirects=False,
                     timeout=aiohttp.ClientTimeout(total=None, connect=connect, ceil_threshold=math.inf),
+                    trace_request_ctx=(clock, patience.first_byte),
                 )
         except TimeoutError:
-            if begins.expired():
+            if clock.expired():
                 what = f"{base.shown} did not begin an answer in {patience.first_byte:g} s"
                 raise Fault("timeout", what, gone=True) from None
             raise
         async with response:  # leaving it early closes the connection
-            return await self._read(response, base, patience, now, silent)
+            return await self._read(response, base, clock.when(), silent)
 
-    async def _read(
-        self, response: aiohttp.ClientResponse, base: Base, patience: Patient, sent: float, silent: bool
-    ) -> Any:
+    async def _read(self, response: aiohttp.ClientResponse, base: Base, begin: float | None, silent: bool) -> Any:
         if response.ok and response.status < 300 and response.content_type == "text/event-stream":
-            begin = sent + patience.first_byte if patience.first_byte else None
             return await gather_stream(response.content, base.shown, begin, MAX_BODY)
         body = await _bounded(response.content, base)
         try:
@@ -222,11 +219,8 @@ class Wire:
             parsed = None
         status = response.status
         if 300 <= status < 400:
-            to = _without_credentials(response.headers.get("Location", "")[:200])
-            raise Fault(
-                "refused", f"{base.shown} redirects to {to!r} (status {status}): give that address", passing=False
-            )
-        shown = self.without_key(body[:MAX_SHOWN].decode("utf-8", "replace"))
+            raise Fault("refused", f"{base.shown} {_redirect(response)} (status {status})", passing=False)
+        shown = body[:MAX_SHOWN].decode("utf-8", "replace")
         if status >= 400:
             raise of_status(status, base.shown, shown, after=asked_to_wait(response.headers), code=error_code(parsed))
         if silent:
@@ -237,9 +231,53 @@ class Wire:
             raise of_error(parsed["error"], base.shown)
         return parsed
 
+    def _fault(self, error: aiohttp.ClientError, base: Base) -> Fault:
+        """Return what an error of the connection means."""
+        if isinstance(error, aiohttp.ClientHttpProxyError) and base.proxy is not None:
+            # Not the text of the error, in which the proxy's password is.
+            fault = of_status(error.status, f"{base.shown}: the proxy {base.proxy.with_user(None)}", error.message)
+            fault.status = 0  # of the server nothing is known
+            return fault
+        what = self.without_key(f"{base.shown}: {type(error).__name__}: {excerpt(str(error))}")
+        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+            plain = any(sign in what for sign in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"))
+            return Fault("refused", f"{what}; it does not speak https: use http://" if plain else what, passing=False)
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            return Fault("unreachable", what, gone=True)
+        if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
+            return Fault("unreachable", what)
+        return garbage(what)
+
     def without_key(self, text: str) -> str:
-        """Return what may be shown of a server's words: some repeat the key in their errors."""
-        return text.replace(self._key, "(the key)") if self._key else text
+        """Return what may be shown of a server's words: some repeat the key in their errors, where it may be cut."""
+        key = self._key
+        if not key or (key[:_PART] not in text and key[-_PART:] not in text):
+            return text
+        for size in range(len(key), min(_PART, len(key)) - 1, -1):
+            text = text.replace(key[:size], "(the key)").replace(key[-size:], "(the key)")
+        return text
+
+
+def _clock_at_sending() -> aiohttp.TraceConfig:
+    """Start the clock of a request's first byte when it has a connection: until then another limit counts."""
+    trace = aiohttp.TraceConfig()
+
+    async def start(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+        clock, seconds = context.trace_request_ctx
+        if seconds is not None:
+            clock.reschedule(asyncio.get_running_loop().time() + seconds)
+
+    trace.on_request_headers_sent.append(start)
+    return trace
+
+
+def _redirect(response: aiohttp.ClientResponse) -> str:
+    """Return where a server sends us, and the address that would have been right."""
+    try:
+        to = response.url.join(URL(response.headers.get("Location", "")[:500])).with_user(None).with_query(None)
+        return f"redirects to {to}: give {without_verb(to)} as the address"
+    except ValueError:
+        return "redirects to what is no address"
 
 
 async def _closes(session: aiohttp.ClientSession) -> AsyncGenerator[None, None]:
@@ -259,20 +297,6 @@ async def _bounded(content: aiohttp.StreamReader, base: Base) -> bytes:
             raise Fault("unparsable", f"{base.shown} sent more than {MAX_BODY >> 20} MiB", passing=False)
         parts.append(part)
     return b"".join(parts)
-
-
-def _fault(error: aiohttp.ClientError, base: Base) -> Fault:
-    said = str(error)
-    if base.url.raw_query_string:  # it may hold a secret
-        said = said.replace(base.url.raw_query_string, "…")
-    what = f"{base.shown}: {type(error).__name__}: {excerpt(said)}"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-        return Fault("refused", what, passing=False)
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-        return Fault("unreachable", what, gone=True)
-    if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
-        return Fault("unreachable", what)
-    return garbage(what)
 
 
 __all__ = ["Base", "Patient", "Wire"]
