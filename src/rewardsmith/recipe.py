@@ -39,7 +39,7 @@ class Around(Settings):
     """What a reward needs around it: the models that it asks, and where their verdicts are kept."""
 
     cache: CacheFolder = None
-    models: ModelTables = {}
+    models: ModelTables = Field(default={})
 
 
 class Recipe(Settings):
@@ -51,7 +51,7 @@ class Recipe(Settings):
         default=None, ge=1, description="processes that run rules; not set: one for each CPU core"
     )
     cache: CacheFolder = None
-    models: ModelTables = {}
+    models: ModelTables = Field(default={})
     data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))]] = Field(
         default={}, description="where prompts and demonstrations come from, by name"
     )

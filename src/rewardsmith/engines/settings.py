@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -111,6 +112,16 @@ class ClientSettings(Settings):
     def offers(self) -> frozenset[str]:
         """What may be asked of it; see `Refers`."""
         return frozenset({"chat": {"ask"}, "classify": {"rate"}, "score": {"rate"}, "embed": {"embed"}}[self.serves])
+
+    @field_validator("key_from")
+    @classmethod
+    def _is_a_name(cls, name: str | None) -> str | None:
+        if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            told = (
+                "must be the name of an environment variable. What stands there is not shown: it may be the key itself"
+            )
+            raise PydanticCustomError("key_from", "{told}", {"told": told, "problems": [Problem("", told)]})
+        return name
 
     @field_validator("body")
     @classmethod

@@ -128,6 +128,15 @@ class AskedModels:
         """Return what was asked of each model in all."""
         return {name: copy(model.usage) for name, model in self._made.items()}
 
+    def tell_away(self) -> None:
+        """Say which addresses of a model did not answer when it was checked, while others did."""
+        for name, model in self._made.items():
+            away = getattr(model, "away", ())
+            if away:
+                self._say(
+                    f"models.{name}: {', '.join(away)} does not answer; the others do its work until it comes back"
+                )
+
     async def close(self) -> None:
         """Let go of connections, and stop the servers that were started."""
         await self._wake_servers()

@@ -326,6 +326,7 @@ class Run:
         reward = Component.root(chosen, self.say, self._models.before)
         self._check_prompts(reward, data)
         await check(reward)
+        self._models.tell_away()
         if routes(reward):
             for source in {p.source for p in islice(self.source(data).prompts(self.seed), SOURCES_CHECKED)}:
                 check_source(reward, source)

@@ -91,7 +91,11 @@ class ServedModel:
 
     async def check(self) -> None:
         """Raise if it cannot work: every address that answers must have the model, and one must answer."""
-        await self._finder.check()
+        try:
+            await self._finder.check()
+        except CannotAnswer as error:
+            remedy = "start the server, or correct urls"
+            raise CannotAnswer(error.kind, f"models.{self.name}: {error}: {remedy}", error.attempts) from None
         if self._settings.serves == "chat" or self._asleep:
             return
         if self._asleep is None and getattr(self._settings, "sleeps", False):

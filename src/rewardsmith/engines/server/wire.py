@@ -242,6 +242,8 @@ class Wire:
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             plain = any(sign in what for sign in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"))
             return Fault("refused", f"{what}; it does not speak https: use http://" if plain else what, passing=False)
+        if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError):
+            return Fault("unreachable", f"nobody listens at {base.shown} (connection refused)", gone=True)
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return Fault("unreachable", what, gone=True)
         if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):

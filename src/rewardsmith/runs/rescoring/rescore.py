@@ -137,6 +137,8 @@ async def _score(
         return
     try:
         await check(reward)
+        if models is not None:
+            models.tell_away()
         tally.begin()
         await score_in_order(reward, _chain(first, stored), tally.keep, at_once=at_once)
     finally:
