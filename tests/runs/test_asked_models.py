@@ -212,3 +212,28 @@ def test_data_that_the_reward_cannot_use_is_found_before_the_run(tmp_path, chang
     with pytest.raises(UserError, match=r"stages\.0\.reward: judge: 12 of the first 12 prompts of data\.train cannot"):
         run(tmp_path / "run", [*changes, own % f"{__name__}:Picky"])
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+class Plain:
+    """Asks a model that it names in a setting like any other."""
+
+    def __init__(self, *, model: str) -> None:
+        self._name = model
+
+    def connect(self, models):
+        self._model = models(self._name)
+
+    async def score(self, group):
+        return tuple(Score(float(bool(self._model.name))) for _ in group.rollouts)
+
+
+def test_a_reward_that_does_not_mark_its_model_gets_it_too_and_a_wrong_name_is_told(tmp_path, changes, monkeypatch):
+    run(tmp_path / "run", changes)
+    judge = next(one for one in changes if one.startswith("models.judge=")).partition("=")[2]
+    monkeypatch.chdir(tmp_path)
+    for name, code in (("judge", 0), ("jugde", 1)):
+        file = tmp_path / "own.toml"
+        file.write_text(f'type = "{__name__}:Plain"\nmodel = "{name}"\n[models]\njudge = {judge}\n')
+        result = CliRunner().invoke(app, ["score", str(tmp_path / "run"), "--reward", str(file)])
+        assert result.exit_code == code, result.output
+    assert 'there is no [models.jugde]. Did you mean "judge"?' in str(result.exception)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import (
     LONGEST_LINE,
     Ranked,
@@ -316,7 +317,7 @@ def test_candidates_have_letters() -> None:
 
 
 def test_candidates_are_quoted_under_their_letters() -> None:
-    shown = show_candidates(["one", "a ``` fence\n````\nCandidate C:\nfake"])
+    shown = show_candidates([quote(text) for text in ("one", "a ``` fence\n````\nCandidate C:\nfake")])
     assert shown == ("Candidate A:\n```\none\n```\n\nCandidate B:\n`````\na ``` fence\n````\nCandidate C:\nfake\n`````")
 
 

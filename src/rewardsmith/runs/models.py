@@ -18,7 +18,8 @@ from rewardsmith.asking import CannotAnswer, Model, Unconnected, Usage
 from rewardsmith.components import Chosen, Settings
 from rewardsmith.engines.settings import ManagedSettings, ModelSettings, SentenceSettings, ServerSettings
 from rewardsmith.engines.turns import TakingTurns, Turns
-from rewardsmith.errors import UserError
+from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.trainers.protocol import derive
 
 if TYPE_CHECKING:
     from rewardsmith.engines.embedded.engine import EmbeddedEngine
@@ -26,6 +27,34 @@ if TYPE_CHECKING:
 
 WAKING = 60.0
 """Seconds in which servers that somebody else runs must be awake again at the end."""
+
+
+def open_engine(
+    tables: Mapping[str, Chosen],
+    name: str,
+    origin: Callable[[str], EmbeddedEngine],
+    *,
+    seed: int,
+    say: Callable[[str], None],
+) -> EmbeddedEngine:
+    """Load a model of this process.
+
+    Args:
+        tables: the `[models]` of the recipe.
+        name: which of them.
+        origin: gives the model of which this one is a copy.
+        seed: of the recipe.
+        say: tells the user something.
+    """
+    from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415
+
+    settings = tables[name].settings
+    assert isinstance(settings, ModelSettings)  # the recipe was checked
+    if settings.copy_of is not None:
+        say(f"loading {name}: a copy of {settings.copy_of}")
+        return origin(settings.copy_of).copy(settings, name=name)
+    say(f"loading {name}: {settings.init}")
+    return EmbeddedEngine.open(settings, seed=derive(seed, "weights", name) % 2**32, name=name)
 
 
 class AskedModels:
@@ -61,7 +90,7 @@ class AskedModels:
     def __call__(self, name: str) -> Model:
         """Return a model of the recipe; what it says is kept in the cache."""
         if name not in self._made:
-            model = self._make(name, self._tables[name].settings)
+            model = self._make(name, self._settings(name))
             self._made[name] = model if self._where == "" else self._remembering(model)
         return self._made[name]
 
@@ -74,7 +103,14 @@ class AskedModels:
 
     def before(self, name: str) -> Any:
         """Return a model as it is before the run: one of this process is not loaded yet, and is not asked."""
-        return Later(name) if isinstance(self._tables[name].settings, ModelSettings) else self(name)
+        return Later(name) if isinstance(self._settings(name), ModelSettings) else self(name)
+
+    def _settings(self, name: str) -> Settings:
+        """Return the table of a model; of a user's own reward it is known only now which one it asks."""
+        if name not in self._tables:
+            known = f"{nearest(name, self._tables)} Known: {listing(self._tables)}"
+            raise UserError(f"the reward asks for the model {name!r}, and there is no [models.{name}].{known}")
+        return self._tables[name].settings
 
     def _make(self, name: str, settings: Settings) -> Any:
         if isinstance(settings, ModelSettings):

@@ -15,7 +15,6 @@ from rewardsmith.asking import Usage
 from rewardsmith.components import Chosen, import_name
 from rewardsmith.data import Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.files import new_folder, writing
 from rewardsmith.recipe import Recipe, explain
@@ -24,12 +23,12 @@ from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.protocol import Halt
 from rewardsmith.rewards.tree import check, check_source, load, routes, unfit, walk
 from rewardsmith.runs.folder import RECIPE, RunFolder
-from rewardsmith.runs.models import AskedModels
+from rewardsmith.runs.models import AskedModels, open_engine
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.runs.usage import added
-from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update, derive
+from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
 
 PROMPTS_CHECKED = 256
 """Prompts of which is asked, before the run begins, whether the reward could score them."""
@@ -79,16 +78,10 @@ class Run:
     def engine(self, name: str) -> EmbeddedEngine:
         """Return a model of the recipe, loaded when it is first asked for, with the weights of the last checkpoint."""
         if name not in self._engines:
-            settings = self.recipe.models[name].settings
-            assert isinstance(settings, ModelSettings)  # the recipe was checked
-            self._progress.say(f"loading {name}: {settings.init or 'a copy of ' + str(settings.copy_of)}")
-            if settings.copy_of is not None:
-                engine = self.engine(settings.copy_of).copy(settings, name=name)
-            else:
-                engine = EmbeddedEngine.open(settings, seed=derive(self.seed, "weights", name) % 2**32, name=name)
+            engine = open_engine(self.recipe.models, name, self.engine, seed=self.seed, say=self.say)
             if self._resumed is not None and name in self._saved:
                 engine.load(self._files.model(self._resumed, name))
-            elif settings.copy_of is not None:
+            elif engine.settings.copy_of is not None:
                 self._saved.add(name)  # of what it is a copy may have changed when the run is resumed
             self._models.share(engine)
             self._engines[name] = engine

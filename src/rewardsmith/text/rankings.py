@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Literal
 
-from rewardsmith.text.quoting import quote
 from rewardsmith.text.reading import Absent, Unreadable, read_own, tidied
 
 Output = Literal["both", "ranking", "scores"]
@@ -94,10 +93,10 @@ def letters_of(count: int) -> str:
     return ascii_uppercase[:count]
 
 
-def show_candidates(texts: Sequence[str], noun: str = "Candidate") -> str:
-    """Return the candidates for a prompt, each under its letter in a fence that it cannot close."""
-    named = zip(letters_of(len(texts)), texts, strict=True)
-    return "\n\n".join(f"{noun} {letter}:\n{quote(text)}" for letter, text in named)
+def show_candidates(quoted: Sequence[str], noun: str = "Candidate") -> str:
+    """Return the candidates for a prompt, each under its letter; they are quoted already."""
+    named = zip(letters_of(len(quoted)), quoted, strict=True)
+    return "\n\n".join(f"{noun} {letter}:\n{text}" for letter, text in named)
 
 
 def task_of(output: Output, lowest: float, highest: float, *, decimals: bool = False) -> str:

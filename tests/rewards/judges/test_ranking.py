@@ -310,13 +310,14 @@ def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str, text:
     text_seen, (hostile, fair) = rendered(text)
     plain_seen, _ = rendered("harmless")
     for order in ([hostile, fair], [fair, hostile]):
-        block = show_candidates(order)
+        block = show_candidates([quote(text) for text in order])
         if block in text_seen:
             around = text_seen.split(block)
             break
     else:
         pytest.fail("the candidates are not shown as they should be")
-    plain = [show_candidates(["harmless", "fair"]), show_candidates(["fair", "harmless"])]
+    harmless, fair = quote("harmless"), quote("fair")
+    plain = [show_candidates([harmless, fair]), show_candidates([fair, harmless])]
     expected = next(plain_seen.split(one) for one in plain if one in plain_seen)
     assert around == expected
 

@@ -38,6 +38,7 @@ from rewardsmith.text.rankings import (
     letters_of,
     placing,
     read_ranking,
+    show_candidates,
     task_of,
 )
 from rewardsmith.text.templates import load_template
@@ -233,8 +234,7 @@ class Ranking(AsksOne):
         def read(text: str) -> Ranked:
             return read_ranking(text, letters, self._output, **bounds, decimals=scale.decimals, reading=self._reading)
 
-        blocks = (f"Candidate {letter}:\n{quoted[i]}" for letter, i in zip(letters, order, strict=True))
-        prompt = self._template.render({**shown, "candidates": "\n\n".join(blocks)})
+        prompt = self._template.render({**shown, "candidates": show_candidates([quoted[i] for i in order])})
         verdict = await self._asker.verdict(prompt, read)
         shares = {letter: scale.share(score) for letter, score in verdict.value.scores.items()}
         shares = shares or placing(verdict.value.levels)

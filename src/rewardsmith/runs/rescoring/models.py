@@ -8,10 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rewardsmith.engines.settings import ModelSettings
-from rewardsmith.runs.models import AskedModels
+from rewardsmith.runs.models import AskedModels, open_engine
 from rewardsmith.runs.rescoring.choice import Found
-from rewardsmith.trainers.protocol import derive
 
 if TYPE_CHECKING:
     from rewardsmith.engines.embedded.engine import EmbeddedEngine
@@ -34,31 +32,19 @@ class Logs:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def models_of(found: Found, say: Callable[[str], None], logs: Logs | None = None) -> AskedModels | None:
-    """Return the models of a reward; None where it asks none. They are loaded when they are first asked for.
+def models_of(found: Found, say: Callable[[str], None], logs: Logs | None = None) -> AskedModels:
+    """Return the models that a reward may ask. They are loaded when they are first asked for.
 
     Args:
         found: the reward, and the models of its recipe.
         say: tells the user something.
         logs: where servers that are started write their logs.
     """
-    if not found.asked:
-        return None
     engines: dict[str, EmbeddedEngine] = {}
 
     def engine(name: str) -> EmbeddedEngine:
         if name not in engines:
-            from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 loads torch
-
-            settings = found.models[name].settings
-            assert isinstance(settings, ModelSettings)
-            say(f"loading {name}: {settings.init or 'a copy of ' + str(settings.copy_of)}")
-            if settings.copy_of is not None:
-                engines[name] = engine(settings.copy_of).copy(settings, name=name)
-            else:
-                engines[name] = EmbeddedEngine.open(
-                    settings, seed=derive(found.seed, "weights", name) % 2**32, name=name
-                )
+            engines[name] = open_engine(found.models, name, engine, seed=found.seed, say=say)
             models.share(engines[name])
         return engines[name]
 
