@@ -107,8 +107,8 @@ GOLDEN = (
     '"answer":"12","info":{"level":2,"tags":["a",null,true]}},"rollouts":[{"text":"12","tokens":{"int32":"AQAAAAABAAA="},'
     '"logprobs":{"float32":"AAAAvwAAAAA="},"stop_reason":"stop"}],"policy_version":3},"scores":[{"value":0.1,'
     '"failure":null,"parts":{"judge":{"value":null,"failure":{"kind":"timeout","detail":"5 s","attempts":2},"parts":{},'
-    '"token_values":null,"token_support":null,"feedback":""}},"token_values":{"float32":"AACAPwAAAMA="},'
-    '"token_support":{"bool":"AAE="},"feedback":"ok"}]}'
+    '"token_values":null,"token_support":null,"feedback":"","label":"late"}},"token_values":{"float32":"AACAPwAAAMA="},'
+    '"token_support":{"bool":"AAE="},"feedback":"ok","label":""}]}'
 )
 GOLDEN_NOUN = ScoredGroup(
     RolloutGroup(
@@ -119,7 +119,7 @@ GOLDEN_NOUN = ScoredGroup(
     [
         Score(
             0.1,
-            parts={"judge": Score(failure=Failure("timeout", "5 s", 2))},
+            parts={"judge": Score(failure=Failure("timeout", "5 s", 2), label="late")},
             token_values=[1, -2],
             token_support=[False, True],
             feedback="ok",
@@ -180,7 +180,7 @@ HOSTILE = [
     (Score, '{"value": [1]}', r"Score\.value is of type list"),
     (Score, '{"value": ' + "9" * 400 + "}", r"Score\.value"),
     (Score, "{}", "give exactly one of the two"),
-    (Score, '{"valeu": 1}', "unknown field 'valeu'. Did you mean \"value\"\\? Score has: failure, feedback, parts"),
+    (Score, '{"valeu": 1}', "unknown field 'valeu'. Did you mean \"value\"\\? Score has: failure, feedback, label, parts"),
     (Score, '{"xyzzy": 1}', "unknown field 'xyzzy'. Score has"),
     (Score, '{"\\ud800": 1}', "unknown field"),
     (Score, '{"value": 1, "parts": []}', r"Score\.parts is \[\]: it must be a table"),

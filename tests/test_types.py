@@ -14,6 +14,7 @@ import pytest
 from rewardsmith import (
     Demonstration,
     Failure,
+    Graded,
     Message,
     Preference,
     Prompt,
@@ -44,7 +45,7 @@ def group(**changes: Any) -> RolloutGroup:
 
 def score(**changes: Any) -> Score:
     given = {"value": 0.5, "parts": {"rule": Score(1.0), "judge": Score(failure=failure())}}
-    return Score(**(given | {"token_values": [0.25, 0.25], "feedback": "good"} | changes))
+    return Score(**(given | {"token_values": [0.25, 0.25], "feedback": "good", "label": "exact"} | changes))
 
 
 def failure(**changes: Any) -> Failure:
@@ -69,11 +70,16 @@ def ranking(**changes: Any) -> Ranking:
     return Ranking(**(given | changes))
 
 
+def graded(**changes: Any) -> Graded:
+    given = {"prompt": prompt(), "response": "7+5=12", "grade": 0.8, "right": True, "sound": None}
+    return Graded(**(given | changes))
+
+
 def message(**changes: Any) -> Message:
     return Message(**({"role": "user", "content": "7+5?"} | changes))
 
 
-MAKERS = [message, prompt, rollout, group, failure, score, scored, demonstration, preference, ranking]
+MAKERS = [message, prompt, rollout, group, failure, score, scored, demonstration, preference, ranking, graded]
 every_noun = pytest.mark.parametrize("make", MAKERS)
 
 
@@ -129,6 +135,9 @@ REFUSED = [
     (score, {"parts": None}, r"Score\.parts"),
     (score, {"token_values": [np.nan]}, r"Score\.token_values\[0\] is nan"),
     (score, {"value": None, "failure": failure()}, r"Score\.token_values is given for a failed score"),
+    (score, {"label": 3}, r"Score\.label is of type int"),
+    (score, {"label": "Cut off"}, r"Score\.label is 'Cut off': up to 40 lower-case letters"),
+    (score, {"label": "x" * 41}, r"Score\.label is 'xxx"),
     (score, {"feedback": 3}, r"Score\.feedback is of type int"),
     (score, {"token_support": [1, 0]}, r"Score\.token_support has dtype int64"),
     (score, {"token_support": [True]}, r"Score\.token_support has no token_values of its length"),
@@ -164,6 +173,12 @@ REFUSED = [
     (ranking, {"scores": [1, 2, np.inf]}, r"Ranking\.scores\[2\] is inf"),
     (ranking, {"analysis": None}, r"Ranking\.analysis is of type NoneType"),
     (ranking, {"candidates": ["a", LONE, "c"]}, r"Ranking\.candidates\[1\]"),
+    (graded, {"prompt": None}, r"Graded\.prompt is of type NoneType"),
+    (graded, {"response": 7}, r"Graded\.response is of type int"),
+    (graded, {"grade": 8}, r"Graded\.grade is 8\.0: from 0 to 1"),
+    (graded, {"grade": float("nan")}, r"Graded\.grade is nan"),
+    (graded, {"right": 1}, r"Graded\.right is of type int"),
+    (graded, {"sound": "no"}, r"Graded\.sound is of type str"),
 ]
 
 
@@ -191,9 +206,10 @@ def test_equal_content_is_equal_and_every_field_counts(make: Callable[..., Any])
         "role": "system", "content": "?", "id": "p-2", "messages": [message(content="?")], "source": "", "answer": 12,
         "info": {}, "text": "", "tokens": [4, 8], "logprobs": [0, 0], "stop_reason": "stop", "policy_version": 4,
         "prompt": prompt(id="p-2"), "rollouts": [rollout()], "kind": "refused", "detail": "", "attempts": 1,
-        "value": 0.25, "parts": {}, "feedback": "", "group": group(policy_version=0),
+        "value": 0.25, "parts": {}, "feedback": "", "label": "", "group": group(policy_version=0),
         "response": "13", "chosen": "11", "rejected": "11", "margin": 0.0, "tied": True, "candidates": ["a", "b", "d"],
-        "analysis": "", "scores": [score(value=2), score()] if make is scored else [1, 1, 1],
+        "analysis": "", "grade": 0.5, "right": None, "sound": False,
+        "scores": [score(value=2), score()] if make is scored else [1, 1, 1],
     }  # fmt: skip
     for field in fields(noun):
         if field.name in ("failure", "token_values", "token_support"):

@@ -8,6 +8,7 @@ from rewardsmith.errors import Problem, RecipeError, UserError
 from rewardsmith.types import (
     Demonstration,
     Failure,
+    Graded,
     Message,
     Preference,
     Prompt,
@@ -24,6 +25,7 @@ __all__ = [
     "Demonstration",
     "Failure",
     "Message",
+    "Graded",
     "Preference",
     "Problem",
     "Prompt",

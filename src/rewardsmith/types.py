@@ -15,6 +15,7 @@ an array or a tuple is kept. `records.py` writes them to JSON lines and reads th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -223,6 +224,8 @@ class Score(_Noun):
         token_support: bool [T], which tokens carry a reward of their own, such as the ends of steps; None when all do.
             Only with `token_values`.
         feedback: what a judge wrote, for people and for the rollouts file.
+        label: what kind of verdict this is, such as the reason of a rejection: lower-case letters, digits and dashes.
+            Metrics count the labels of each part; "" is not counted.
     """
 
     value: float | None = None
@@ -231,6 +234,7 @@ class Score(_Noun):
     token_values: NDArray[np.float32] | None = None
     token_support: NDArray[np.bool_] | None = None
     feedback: str = ""
+    label: str = ""
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.failure is None):
@@ -258,6 +262,9 @@ class Score(_Noun):
                 raise ValueError("Score.token_support has no token_values of its length: they go together")
         require("Score.feedback", self.feedback, str)
         self._set("feedback", unicode(self.feedback))
+        require("Score.label", self.label, str)
+        if self.label and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", self.label):
+            raise ValueError(f"Score.label is {self.label[:60]!r}: up to 40 lower-case letters, digits and dashes")
 
     @property
     def ok(self) -> bool:
@@ -388,3 +395,32 @@ class Ranking(_Noun):
                 f"Ranking of prompt {self.prompt.id!r} has {len(self.candidates)} candidates"
                 f" but {len(self.scores)} scores"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Graded(_Noun):
+    """An answer with a grade: what a grading judge is measured on.
+
+    Attributes:
+        prompt: what was asked; `info` may have the criteria.
+        response: the answer that was graded.
+        grade: the teacher's, or the true one, from 0 to 1.
+        right: whether the final answer is right; None where unknown.
+        sound: whether every step of the way holds; None where unknown.
+    """
+
+    prompt: Prompt
+    response: str
+    grade: float
+    right: bool | None = None
+    sound: bool | None = None
+
+    def __post_init__(self) -> None:
+        require("Graded.prompt", self.prompt, Prompt)
+        require_text("Graded.response", self.response)
+        self._set("grade", finite("Graded.grade", self.grade))
+        if not 0 <= self.grade <= 1:
+            raise ValueError(f"Graded.grade is {self.grade}: from 0 to 1; divide by the points that there are in all")
+        for name in ("right", "sound"):
+            if getattr(self, name) is not None:
+                require(f"Graded.{name}", getattr(self, name), bool)

@@ -144,14 +144,14 @@ def test_a_bad_row_is_named_with_its_line(jsonl: Callable[..., Jsonl], line: Any
     ],
 )
 def test_bad_demonstrations(jsonl: Callable[..., Jsonl], row: dict[str, Any], message: str) -> None:
-    assert message in wrong(jsonl(row), demonstrations=True)
+    assert message in wrong(jsonl(row), of="demonstrations")
 
 
 def test_who_names_a_column_means_that_column(jsonl: Callable[..., Jsonl]) -> None:
     row = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}
-    jsonl(row).check(demonstrations=True)
+    jsonl(row).check(of="demonstrations")
     assert "there is no quest: prompt_column says" in wrong(jsonl(row, prompt_column="quest"))
-    assert "there is no reply: response_column" in wrong(jsonl(row, response_column="reply"), demonstrations=True)
+    assert "there is no reply: response_column" in wrong(jsonl(row, response_column="reply"), of="demonstrations")
     said = wrong(jsonl({"prompt": "?", "answer": 1}, answer_column="anser"))
     assert said == 'answer_column is "anser", but no row has a value there. Did you mean "answer"?'
 

@@ -159,7 +159,7 @@ def test_parquet_values_become_json(tmp_path: Path) -> None:
 @BOTH
 def test_demonstrations_from_prompt_and_response(kind: type, tmp_path: Path) -> None:
     source = kind(path=str(write(kind, tmp_path, [gsm8k(0, response="0 + 1 = 1")])))
-    source.check(demonstrations=True)
+    source.check(of="demonstrations")
     (shown,) = source.demonstrations(seed=0)
     assert shown.response == "0 + 1 = 1"
     assert "response" not in shown.prompt.info
@@ -171,7 +171,7 @@ def test_demonstrations_from_messages(kind: type, tmp_path: Path) -> None:
     chat = [{"role": role, "content": text} for role, text in [("user", "a"), ("assistant", "b"), ("user", "c")]]
     row = {"messages": [*chat, {"role": "assistant", "content": "d"}]}
     source = kind(path=str(write(kind, tmp_path, [row])), system="S")
-    source.check(demonstrations=True)
+    source.check(of="demonstrations")
     asked = [Message("system", "S"), Message("user", "a"), Message("assistant", "b"), Message("user", "c")]
     assert list(source.demonstrations(0)) == [Demonstration(Prompt("train-1", asked), "d")]
     assert list(source.prompts(0)) == [Prompt("train-1", asked)]
@@ -181,7 +181,7 @@ def test_messages_without_an_answer_are_a_prompt(jsonl: Callable[..., Jsonl]) ->
     source = jsonl({"messages": [{"role": "user", "content": "a"}]})
     source.check()
     assert [m.content for m in next(source.prompts(0)).messages] == ["a"]
-    assert 'the role of the last of messages is "user"' in wrong(source, demonstrations=True)
+    assert 'the role of the last of messages is "user"' in wrong(source, of="demonstrations")
 
 
 def test_one_column_may_be_the_answer_and_the_response(jsonl: Callable[..., Jsonl]) -> None:
@@ -196,7 +196,7 @@ def test_rows_without_a_response_have_no_demonstrations(kind: type, tmp_path: Pa
     source.check()
     words = "there is no response and no messages: response_column says where a row has the answer to imitate."
     columns = ' Did you mean "respons"? There is: ability, data_source, extra_info, prompt, respons, reward_model'
-    assert words + columns in wrong(source, demonstrations=True)
+    assert words + columns in wrong(source, of="demonstrations")
     with pytest.raises(UserError, match="there is no response and no messages"):
         next(source.demonstrations(0))
 

@@ -152,7 +152,7 @@ def test_a_table_with_a_task_twice() -> None:
 def test_a_table_becomes_a_source(task: object) -> None:
     table = {"type": "reasoning-gym", "task": task, "config": {"gcd": {"max_numbers": 2}}, "size": 4}
     source = build(SOURCE, table)
-    source.check(demonstrations=False)
+    source.check(of="prompts")
     assert len(list(source.prompts(0))) == 4
     assert source.config == {"gcd": {"max_numbers": 2}, "lcm": {}}
 

@@ -39,9 +39,20 @@ def test_shares_are_of_the_rollouts_that_the_component_was_asked_about() -> None
             skipped=1 / 8,
             dropped=2 / 8,
             flat=0.0,
+            labels={},
         )
     }
     assert list(found[""].failed) == ["timeout", "crashed"]  # the most frequent first
+
+
+def test_labels_are_counted_whatever_the_score() -> None:
+    scores = [Score(1.0, label="exact"), Score(0.0, label="cut-off"), failed("timeout"), Score(0.0, label="cut-off")]
+    first, second = Measures(), Measures()
+    first.add(grouped(*scores[:2]))
+    second.add(grouped(*scores[2:]))
+    first.merge(second)
+    assert list(first.result()[""].labels.items()) == [("cut-off", 0.5), ("exact", 0.25)]
+    assert measure([grouped(*scores)])[""].labels == first.result()[""].labels
 
 
 def test_a_failure_is_never_counted_as_a_value() -> None:

@@ -2,7 +2,14 @@
 
 from rewardsmith.data.arithmetic import Arithmetic
 from rewardsmith.data.files import Jsonl, Parquet
-from rewardsmith.data.protocol import DemonstrationSource, Source
+from rewardsmith.data.protocol import (
+    DemonstrationSource,
+    GradedSource,
+    PreferenceSource,
+    RankingSource,
+    Reads,
+    Source,
+)
 from rewardsmith.data.reasoning_gym import ReasoningGym
 
 SOURCES: dict[str, type[Source]] = {
@@ -12,4 +19,16 @@ SOURCES: dict[str, type[Source]] = {
     "reasoning-gym": ReasoningGym,
 }
 
-__all__ = ["SOURCES", "Arithmetic", "DemonstrationSource", "Jsonl", "Parquet", "ReasoningGym", "Source"]
+__all__ = [
+    "SOURCES",
+    "Arithmetic",
+    "DemonstrationSource",
+    "GradedSource",
+    "Jsonl",
+    "Parquet",
+    "PreferenceSource",
+    "RankingSource",
+    "Reads",
+    "ReasoningGym",
+    "Source",
+]

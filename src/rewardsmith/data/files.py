@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field
 
+from rewardsmith.data.protocol import Reads
 from rewardsmith.data.readers import Place, find_files, jsonl_rows, names_of, parquet_rows, parse_line, parse_row
 from rewardsmith.data.rows import ANSWER, ID, PROMPT, RESPONSE, SOURCE, Layout, Row, RowError, printable
 from rewardsmith.errors import UserError, nearest
@@ -82,12 +83,13 @@ class _Files(ABC):
         """Yield every row once, as a prompt with an answer to imitate; the same seed gives the same order."""
         return self._pass(seed, self.layout.demonstration_of, demonstrations=True)
 
-    def check(self, *, demonstrations: bool = False) -> None:
+    def check(self, *, of: Reads = "prompts") -> None:
         """Read every row once, and report what is wrong with the first bad ones in one `UserError`.
 
         Args:
-            demonstrations: whether every row must also have an answer to imitate.
+            of: what every row must be.
         """
+        demonstrations = of == "demonstrations"
         files = self._files()
         rows, bad = 0, 0
         shown: dict[str, list[str]] = {}  # what is wrong -> where: often it is one thing in many rows

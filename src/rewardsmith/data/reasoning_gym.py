@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from rewardsmith.data.protocol import Reads
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.text.gym import UNSOUND, BrokenEntryError, Entry, Task, config_fields, known_tasks
 from rewardsmith.types import Message, Prompt
@@ -107,7 +108,7 @@ class ReasoningGym:
             self._set = list(islice(self._draw(_FIXED, distinct=True), self.size))
         return iter(random.Random(seed).sample(self._set, len(self._set)))
 
-    def check(self, *, demonstrations: bool = False) -> None:
+    def check(self, *, of: Reads = "prompts") -> None:
         """Make a fixed set, or one prompt of each task, and report what is wrong in a `UserError`."""
         if self.size is not None:
             self.prompts(_FIXED)

@@ -32,6 +32,7 @@ class Measured:
         skipped: share of all rollouts for which it was not asked, because it could not change the result.
         dropped: share of all rollouts for which it was left out, because it failed for another one of the group.
         flat: share of the groups with at least two values in which all values are equal; None without such groups.
+        labels: share of all scores by label, the most frequent first; scores without one are not listed.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Measured:
     skipped: float
     dropped: float
     flat: float | None
+    labels: Mapping[str, float]
 
 
 def measure(scored: Iterable[ScoredGroup]) -> dict[str, Measured]:
@@ -95,12 +97,14 @@ class _Tally:
         self.mean = 0.0
         self.squares = 0.0
         self.failures: Counter[str] = Counter()
+        self.labels: Counter[str] = Counter()
         self.groups = 0
         self.flat = 0
 
     def add(self, scores: Sequence[Score]) -> None:
         values = [score.value for score in scores if score.value is not None]
         self.failures.update(score.failure.kind for score in scores if score.failure is not None)
+        self.labels.update(score.label for score in scores if score.label)
         if len(values) > 1:
             self.groups += 1
             self.flat += min(values) == max(values)
@@ -110,6 +114,7 @@ class _Tally:
 
     def merge(self, other: _Tally) -> None:
         self.failures.update(other.failures)
+        self.labels.update(other.labels)
         self.groups += other.groups
         self.flat += other.flat
         if other.scored:
@@ -129,6 +134,7 @@ class _Tally:
         asked = every - skipped
         # By count, then by name: the order of the groups must not show.
         own = sorted((-n, kind) for kind, n in self.failures.items() if n and kind not in NOT_ASKED)
+        labels = sorted((-n, label) for label, n in self.labels.items())
         return Measured(
             name=name,
             rollouts=asked,
@@ -139,4 +145,5 @@ class _Tally:
             skipped=skipped / every if every else 0.0,
             dropped=dropped / every if every else 0.0,
             flat=self.flat / self.groups if self.groups else None,
+            labels={label: -n / every for n, label in labels},
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from rewardsmith.asking import Usage
 from rewardsmith.components import Chosen, import_name
-from rewardsmith.data import Source
+from rewardsmith.data import Reads, Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.files import new_folder, writing
@@ -298,11 +298,11 @@ class Run:
 
     async def _check(self) -> None:
         """Check every reward, and the data where a source can check itself, before any model is loaded."""
-        for name, demonstrations in _used(self.recipe):
+        for name, of in _used(self.recipe):
             check_data = getattr(self.source(name), "check", None)
             if check_data is not None:
                 self._progress.say(f"checking data.{name}")
-                check_data(demonstrations=demonstrations)
+                check_data(of=of)
         for i, stage in enumerate(self.recipe.stages):
             settings: Any = stage.settings
             for name, place in (("", settings), (".validation", getattr(settings, "validation", None))):
@@ -343,12 +343,12 @@ def _checkpoint(index: int, stage: str, step: int) -> str:
     return f"{index + 1:02d}-{stage}-{step:06d}"
 
 
-def _used(recipe: Recipe) -> Iterator[tuple[str, bool]]:
-    """Yield each data source that a stage uses, and whether demonstrations are asked of it."""
+def _used(recipe: Recipe) -> Iterator[tuple[str, Reads]]:
+    """Yield each data source that a stage uses, and what is asked of it."""
     for stage in recipe.stages:
         settings: Any = stage.settings
-        imitates = getattr(settings, "imitates", False)
+        of: Reads = getattr(settings, "reads", "prompts")
         for place in (settings, getattr(settings, "validation", None)):
             data: str | None = getattr(place, "data", None)
             if data is not None:
-                yield data, imitates
+                yield data, of

@@ -43,7 +43,8 @@ def reward_metrics(sampled: Sequence[ScoredGroup], right_from: float) -> dict[st
     """Return how the reward and each of its parts did: mean, spread, groups without contrast, failures by cause.
 
     `reward/judge` is the mean of the part `judge`; `failures/judge/timeout` is the share of the rollouts that it was
-    asked about and could not score in time. Skipped rollouts are no failures.
+    asked about and could not score in time. Skipped rollouts are no failures. `labels/judge/out-of-range` is the
+    share of all rollouts to whose score the part gave that label.
     """
     measured = measure(sampled)
     whole = measured.pop("")
@@ -57,6 +58,7 @@ def reward_metrics(sampled: Sequence[ScoredGroup], right_from: float) -> dict[st
         metrics |= _part_metrics(f"reward/{name}", part)
     for name, part in {"reward": whole, **measured}.items():
         metrics |= {f"failures/{name}/{kind}": share for kind, share in part.failed.items()}
+        metrics |= {f"labels/{name}/{label}": share for label, share in part.labels.items()}
     return metrics
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
+from rewardsmith.data.protocol import Reads
 from rewardsmith.rewards.failures import policies
 from rewardsmith.trainers.select import SelectSettings
 from rewardsmith.trainers.settings import (
@@ -49,8 +50,11 @@ class Stage(Settings):
     """What all stages have."""
 
     runs_by: ClassVar[str]
-    imitates: ClassVar[bool] = False
-    """Whether its data must have demonstrations."""
+
+    @property
+    def reads(self) -> Reads:
+        """What it reads of its data."""
+        return "prompts"
 
     model: ModelName = Field(description="the model to work on")
     data: DataName = Field(description="where prompts or demonstrations come from")
@@ -86,7 +90,11 @@ class SftStage(Stage):
     """Imitate demonstrations; the loss is on the answer's tokens only."""
 
     runs_by: ClassVar[str] = "rewardsmith.trainers.sft:SftTrainer"
-    imitates: ClassVar[bool] = True
+
+    @property
+    def reads(self) -> Reads:
+        """What it reads of its data."""
+        return "demonstrations"
 
     name: str = Field(default="sft", min_length=1, description="what to call this stage in the run's files")
     steps: int = Field(ge=1, description="optimizer steps")

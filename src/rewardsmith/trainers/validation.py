@@ -63,11 +63,12 @@ async def validate(
 
 
 def part_measures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Return the mean of each part of the reward, and the share of failures by part and cause."""
+    """Return the mean of each part of the reward, the share of failures by part and cause, and of labels."""
     metrics: dict[str, float] = {}
     for name, part in measure(scored).items():
         metrics |= {f"reward/{name}": part.mean} if name and part.mean is not None else {}
         metrics |= {f"failures/{name or 'reward'}/{kind}": share for kind, share in part.failed.items()}
+        metrics |= {f"labels/{name or 'reward'}/{label}": share for label, share in part.labels.items()}
     return metrics
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -20,7 +20,7 @@ from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.text.answers import boxed, final, stated, tagged, whole
 from rewardsmith.text.languages import language
 from rewardsmith.text.questions import question_of
-from rewardsmith.text.quoting import quote
+from rewardsmith.text.ranking_prompts import showing
 from rewardsmith.text.templates import Template
 from rewardsmith.types import Failure, Prompt, RolloutGroup, Score
 
@@ -40,9 +40,6 @@ Criteria = Annotated[str, Field(description="what matters most; added to the tem
 Place = Annotated[
     str, Field(min_length=1, description='where the reference is: "answer", or a place in the prompt\'s info')
 ]
-
-PLACES = ("question", "source_text", "source_language", "target_language", "reference", "criteria")
-"""What a template may show beside the candidates."""
 
 _FENCE = re.compile(r"[ \t]{0,3}(`{3,})([^`]*)")
 _INLINE = re.compile(r"(?<!`)(`{3,})(?!`)([^`]+)\1$")
@@ -128,22 +125,23 @@ def shown_of(prompt: Prompt, template: Template, *, reference: str, criteria: st
 
     Args:
         prompt: what was asked.
-        template: with placeholders of `PLACES`.
+        template: with placeholders of `rewardsmith.text.ranking_prompts.PLACES`.
         reference: where the reference is; see `references_of`.
         criteria: what the recipe says about how to judge.
 
     Raises:
         CannotScore: `invalid`, when the prompt lacks something that the template shows.
     """
-    ways: Mapping[str, Callable[[], str]] = {
-        "question": lambda: quote(question_of(prompt)),
-        "source_text": lambda: quote(_source_text(prompt)),
-        "source_language": lambda: _language(prompt, "src_lang"),
-        "target_language": lambda: _language(prompt, "trg_lang"),
-        "reference": lambda: "\n\n".join(map(quote, references_of(prompt, reference))),
-        "criteria": lambda: f"\n\nAbove all, judge by this:\n{criteria.strip()}" if criteria.strip() else "",
-    }
-    return {name: show() for name, show in ways.items() if name in template.places}
+    places = template.places
+    shown = showing(
+        question=question_of(prompt) if "question" in places else None,
+        source_text=_source_text(prompt) if "source_text" in places else None,
+        source_language=_language(prompt, "src_lang") if "source_language" in places else None,
+        target_language=_language(prompt, "trg_lang") if "target_language" in places else None,
+        references=references_of(prompt, reference) if "reference" in places else (),
+        criteria=criteria,
+    )
+    return {name: text for name, text in shown.items() if name in places}
 
 
 def _source_text(prompt: Prompt) -> str:

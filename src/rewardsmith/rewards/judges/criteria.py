@@ -10,9 +10,9 @@ from pydantic import Field
 
 from rewardsmith.components import Settings
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.scale import plain
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import extra
+from rewardsmith.text.grading import plain
 from rewardsmith.types import Prompt
 
 MOST = 200

@@ -15,7 +15,6 @@ from rewardsmith.algorithms.offsets import connected, largest
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings, AsksOne, failed_score, feedback_of, written
 from rewardsmith.rewards.judges.candidates import (
-    PLACES,
     Candidates,
     Criteria,
     JudgeModel,
@@ -35,6 +34,7 @@ from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.rules.translation import references_of
 from rewardsmith.text.comparisons import read_comparison
 from rewardsmith.text.quoting import quote
+from rewardsmith.text.ranking_prompts import PLACES
 from rewardsmith.text.templates import load_template
 from rewardsmith.types import Prompt, RolloutGroup, Score
 

@@ -12,7 +12,6 @@ from rewardsmith.components import Settings
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings, AsksOne, failed_score, feedback_of, written
 from rewardsmith.rewards.judges.candidates import (
-    PLACES,
     Candidates,
     Criteria,
     JudgeModel,
@@ -29,19 +28,16 @@ from rewardsmith.rewards.judges.rounds import Design, Outcome, Seen
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.text.quoting import quote
+from rewardsmith.text.ranking_prompts import Verdicts, load_ranking_template, quoted_ranking_prompt
 from rewardsmith.text.rankings import (
     MOST,
     Output,
     Ranked,
     Reading,
-    format_of,
     letters_of,
     placing,
     read_ranking,
-    show_candidates,
-    task_of,
 )
-from rewardsmith.text.templates import load_template
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
 
 
@@ -190,8 +186,8 @@ class Ranking(AsksOne):
         self._output, self._reading = output, reading
         self._way, self._longest, self._overlong = extract, longest, overlong
         self._reference, self._criteria = reference, criteria
-        known = (*PLACES, "candidates", "task", "format")
-        self._template = load_template(template, known=known, needed=["candidates"])
+        self._template = load_ranking_template(template)
+        self._verdicts = Verdicts(output, lowest, highest, decimals)
         require_shown(self._template, criteria=criteria, reference=reference)
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
@@ -209,12 +205,7 @@ class Ranking(AsksOne):
 
     async def _judged(self, group: RolloutGroup, found: Candidates) -> Outcome:
         shown = shown_of(group.prompt, self._template, reference=self._reference, criteria=self._criteria)
-        scale = self._scale
-        shown["task"] = task_of(self._output, scale.lowest, scale.highest, decimals=scale.decimals)
-        shown["format"] = format_of(self._output, scale.lowest, scale.highest, decimals=scale.decimals)
-
         quoted = [quote(text) for text in found.texts]  # each is shown in every order
-
         unread: list[Seen] = []
 
         async def ask(order: tuple[int, ...]) -> Seen:
@@ -234,7 +225,7 @@ class Ranking(AsksOne):
         def read(text: str) -> Ranked:
             return read_ranking(text, letters, self._output, **bounds, decimals=scale.decimals, reading=self._reading)
 
-        prompt = self._template.render({**shown, "candidates": show_candidates([quoted[i] for i in order])})
+        prompt = quoted_ranking_prompt(self._template, shown, [quoted[i] for i in order], self._verdicts)
         verdict = await self._asker.verdict(prompt, read)
         shares = {letter: scale.share(score) for letter, score in verdict.value.scores.items()}
         shares = shares or placing(verdict.value.levels)

@@ -28,7 +28,6 @@ from rewardsmith.rewards.judges.criteria import (
     of_prompt,
     total_of,
 )
-from rewardsmith.rewards.judges.scale import plain
 from rewardsmith.rewards.judges.shown import (
     LONGEST,
     WAYS,
@@ -46,6 +45,7 @@ from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.grades import read_grade
+from rewardsmith.text.grading import grading_prompt, load_grading_template, plain
 from rewardsmith.text.questions import question_of
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.text.verdicts import NO, YES, read_boolean
@@ -136,11 +136,12 @@ class Rubric(AsksOne):
             if not text:
                 nothing = Score(0.0)
                 return Score(0.0, parts=dict.fromkeys(self.parts, nothing), feedback="There is nothing to grade.")
-            values = {**known, "response": placed(text, self._quoting, self._longest)}
+            values = {**known, "response": text}
             if self._calls == "whole":
                 return await self._graded(rubric, values)
             assert not isinstance(rubric, str)  # _refused says so
-            return await self._summed(rubric, values)
+            quoted = {name: placed(value, self._quoting) for name, value in known.items()}
+            return await self._summed(rubric, {**quoted, "response": placed(text, self._quoting, self._longest)})
 
         texts = [shown(rollout.text, self._show, self._ways) for rollout in group.rollouts]
         return await judged(texts, one, self.parts)
@@ -176,16 +177,18 @@ class Rubric(AsksOne):
         )
 
     def _known(self, prompt: Prompt) -> dict[str, str]:
-        known = {"question": placed(question_of(prompt), self._quoting)}
+        known = {"question": question_of(prompt)}
         if "reference" in self._template.places:
-            known["reference"] = placed("\nor: ".join(truths(prompt)), self._quoting)
+            known["reference"] = "\nor: ".join(truths(prompt))
         return known
 
     async def _graded(self, rubric: str | tuple[Criterion, ...], values: Mapping[str, str]) -> Score:
         """Return the score of one call for the whole rubric."""
         total = self._total if isinstance(rubric, str) else total_of(rubric)
-        criteria = placed(rubric if isinstance(rubric, str) else listed(rubric), self._quoting)
-        prompt = self._template.render({**values, "criteria": criteria, "total": plain(total)})
+        criteria = rubric if isinstance(rubric, str) else listed(rubric)
+        prompt = grading_prompt(
+            self._template, criteria=criteria, total=total, quoting=self._quoting, longest=self._longest, **values
+        )
 
         def read(text: str) -> float:
             return read_grade(text, total, clamp=self._clamp).share
@@ -220,10 +223,12 @@ class Rubric(AsksOne):
 
 def _template(name: str | None, one: str) -> Template:
     """Return the prompt of a call for the whole rubric, for the points of one criterion, or for whether it is met."""
-    built_in = {"whole": "rubric", "points": "criterion", "met": "criterion_met"}[one]
-    own = {"whole": ("criteria", "total"), "points": ("criterion", "points"), "met": ("criterion", "points")}[one]
+    if one == "whole":
+        return load_grading_template(name or "rubric")
     return load_template(
-        name or built_in, known=("question", "response", "reference", *own), needed=(own[0], "response")
+        name or {"points": "criterion", "met": "criterion_met"}[one],
+        known=("question", "response", "reference", "criterion", "points"),
+        needed=("criterion", "response"),
     )
 
 

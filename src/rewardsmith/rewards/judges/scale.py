@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Literal
 
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.text.grades import read_grade
+from rewardsmith.text.grading import plain
 from rewardsmith.text.ratings import read_field, read_number
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.text.verdicts import read_boolean
@@ -18,11 +18,6 @@ Read = Literal["score", "number", "boolean", "json"]
 
 LARGEST = 999_999
 """The largest number that is read after a marker."""
-
-
-def plain(number: float) -> str:
-    """Return a number as a judge should write it: all its digits, and no exponent."""
-    return format(Decimal(repr(number + 0.0)).normalize(), "f")  # + 0.0: no -0
 
 
 @dataclass(frozen=True)

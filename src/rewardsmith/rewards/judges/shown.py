@@ -10,7 +10,7 @@ from pydantic import Field
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.rules.settings import Way
 from rewardsmith.text.answers import extract, final
-from rewardsmith.text.quoting import harmless, quote, shortened
+from rewardsmith.text.grading import placed
 
 Show = Annotated[
     Literal["response", "final", "answer"],
@@ -48,13 +48,6 @@ def require_extracting(show: str, ways: Sequence[str]) -> None:
     """Raise a `UserError` if it is said how an answer is found where none is looked for."""
     if show != "answer":
         require_unset(f'show = "{show}"', extract=None if tuple(ways) == WAYS else tuple(ways))
-
-
-def placed(text: str, quoting: str, longest: int | None = None) -> str:
-    """Return foreign text as it stands in a prompt; `longest` as in `quote`."""
-    if quoting == "fence":
-        return quote(text, longest)
-    return harmless(text if longest is None else shortened(text, longest))
 
 
 __all__ = ["LONGEST", "WAYS", "Longest", "Quoting", "Show", "Ways", "placed", "require_extracting", "shown"]

@@ -284,7 +284,3 @@ def main() -> None:
     except BrokenPipeError:  # the reader went away, as in `rewardsmith explain … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

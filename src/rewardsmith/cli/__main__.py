@@ -1,0 +1,5 @@
+"""`python -m rewardsmith.cli`."""
+
+from rewardsmith.cli import main
+
+main()
