@@ -253,19 +253,27 @@ _OFFERS = {
 
 def _dangling(whole: Settings | Chosen, tables: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a problem for every setting that names a model or a data source that is not there."""
+    for path, mark, value in _marked(whole):
+        known = tables[mark.table]
+        if value in known and mark.offer and mark.offer not in known[value].settings.offers:
+            yield Problem(path, f"needs {_OFFERS[mark.offer]}; models.{value} is another", shown(value))
+        elif value not in known:
+            hint = f"{nearest(value, known)} Known: {listing(known)}"
+            yield Problem(path, f"there is no [{mark.table}.{value}].{hint}", shown(value))
+
+
+def references(whole: Settings | Chosen) -> Iterator[tuple[str, str, str]]:
+    """Yield (path of the setting, `models` or `data`, name) of everything that a table names."""
+    for path, mark, value in _marked(whole):
+        yield path, mark.table, value
+
+
+def _marked(whole: Settings | Chosen) -> Iterator[tuple[str, Refers, str]]:
     for path, table in _tables("", whole):
         for name, info, value in _fields(table):
             for mark in info.metadata:
-                if not isinstance(mark, Refers) or value is None:
-                    continue
-                known = tables[mark.table]
-                if value in known and mark.offer and mark.offer not in known[value].settings.offers:
-                    message = f"needs {_OFFERS[mark.offer]}; models.{value} is another"
-                    yield Problem(f"{path}.{name}".lstrip("."), message, shown(value))
-                elif value not in known:
-                    hint = f"{nearest(value, known)} Known: {listing(known)}"
-                    message = f"there is no [{mark.table}.{value}].{hint}"
-                    yield Problem(f"{path}.{name}".lstrip("."), message, shown(value))
+                if isinstance(mark, Refers) and value is not None:
+                    yield f"{path}.{name}".lstrip("."), mark, value
 
 
 def _repeated(recipe: Recipe) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from rewardsmith.asking import Usage
 from rewardsmith.components import Chosen, import_name
 from rewardsmith.data import Reads, Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.files import new_folder, writing
 from rewardsmith.recipe import Recipe, explain
@@ -23,6 +24,7 @@ from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.protocol import Halt
 from rewardsmith.rewards.tree import check, check_source, load, routes, unfit, walk
 from rewardsmith.runs.folder import RECIPE, RunFolder
+from rewardsmith.runs.lineage import Lineage
 from rewardsmith.runs.models import AskedModels, open_engine
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary
@@ -71,6 +73,7 @@ class Run:
         if recipe.workers is not None:
             shared(recipe.workers)
         self._models = AskedModels(recipe.models, self.engine, folder=self.folder, say=self.say, cache=recipe.cache)
+        self._lineage = Lineage(recipe, folder, self._identify)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
 
     # ---- what trainers ask for -------------------------------------------------------------------------------------
@@ -127,6 +130,7 @@ class Run:
 
     async def _run_stages(self, position: tuple[int, int]) -> None:
         self._files.write(RECIPE, explain(self.recipe))
+        self._lineage.resume(position[0], begun=position[1] >= 0)
         try:
             for tracker in self._trackers:
                 tracker.start(self.folder, self.folder.name, explain(self.recipe))
@@ -152,6 +156,7 @@ class Run:
         self._stage = stage.name
         trainer: Trainer = import_name(stage.runs_by)(stage, self)
         if done >= trainer.steps:
+            await self._lineage.end(index, trainer)
             self._finish(trainer)
             return
         if done >= 0:
@@ -168,6 +173,7 @@ class Run:
                 raise self._unusable(error) from None
         if trainer.reward is not None:
             await check(trainer.reward)  # this one: what it opened to be checked is open now
+        await self._lineage.begin(index, trainer, self.source)
         self._saved |= set(trainer.learners)
         self._trained |= set(trainer.learners)
         self.summary.begin(stage.name, kind, trainer.steps)
@@ -177,6 +183,7 @@ class Run:
                 self._log(update)
                 self._is_best(trainer, update, index)
             await self._steps_of(index, trainer, stage, max(0, done))
+        await self._lineage.end(index, trainer)
         self._finish(trainer)
 
     async def _steps_of(self, index: int, trainer: Trainer, stage: Any, done: int) -> None:
@@ -206,6 +213,12 @@ class Run:
 
     def _sum_up_models(self) -> None:
         self.summary.models = added(self._asked_before, self._models.totals())
+
+    async def _identify(self, name: str) -> str:
+        """Return what a model is now: of one in this process a hash of its weights."""
+        if isinstance(self.recipe.models[name].settings, ModelSettings):
+            return f"embedded:{self.engine(name).digest()}"
+        return str(await self.model(name).identity())
 
     def _finish(self, trainer: Trainer) -> None:
         """Let go of the optimizers: the next stage has its own."""

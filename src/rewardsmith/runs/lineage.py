@@ -1,0 +1,119 @@
+"""Where each model of a run comes from: `lineage.json`, a record for each stage that has begun.
+
+    {"stage": "judge-rl", "type": "policy",
+     "models": {"judge": {"init": "tiny-llama", "before": "embedded:5f…", "after": "embedded:a0…"}},
+     "data": {"train": {"type": "arithmetic-grading", "template": "rubric_short", "template_sha256": "9c…"}},
+     "rewards": {"reward": {"type": "GradeAccuracy", "parser": "grade-1"}}}
+
+A judge is only what it was trained to be under the prompt that it was trained with and the parser that reads it. The
+record has a hash of the weights before and after each stage, and of every template, so that the two can be compared
+years later. What a reward or a data source tells of itself comes from its method `facts()`, where it has one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from rewardsmith import __version__
+from rewardsmith.asking import CannotAnswer
+from rewardsmith.errors import UserError
+from rewardsmith.recipe import Recipe, references
+from rewardsmith.rewards.tree import walk
+from rewardsmith.runs.folder import RunFolder
+from rewardsmith.trainers.protocol import Trainer
+
+LINEAGE = "lineage.json"
+
+Identify = Callable[[str], Awaitable[str]]
+"""From the name of a model to what it is now."""
+
+
+class Lineage:
+    """Writes the record of a run.
+
+    Args:
+        recipe: of the run.
+        files: of the run. What an earlier process has recorded of the stages before is kept.
+        identify: tells what a model is.
+    """
+
+    def __init__(self, recipe: Recipe, files: RunFolder, identify: Identify) -> None:
+        self._recipe = recipe
+        self._files = files
+        self._identify = identify
+        self._records: list[dict[str, Any]] = []
+
+    def resume(self, stage: int, *, begun: bool) -> None:
+        """Take over what was recorded before stage number `stage`, and of it too if it had begun."""
+        try:
+            found = json.loads(self._files.read(LINEAGE) or "{}")
+            records = [dict(record) for record in found.get("stages", [])]
+        except (ValueError, TypeError, AttributeError):  # damaged: it is written anew from here on
+            records = []
+        self._records = records[: stage + begun]
+
+    async def begin(self, number: int, trainer: Trainer, sources: Callable[[str], Any]) -> None:
+        """Record what a stage starts from, unless that is known from before it was interrupted.
+
+        Args:
+            number: of the stage.
+            trainer: of the stage.
+            sources: from the name of a data source to the source.
+        """
+        chosen = self._recipe.stages[number]
+        name = getattr(chosen.settings, "name", chosen.name)
+        if len(self._records) > number and self._records[number].get("stage") == name:
+            return
+        named = list(references(chosen))
+        models = {
+            model: {"init": self._init(model), "before": await self._identity(model)}
+            for model in dict.fromkeys(value for _, table, value in named if table == "models")
+        }
+        data = {
+            source: {"type": self._recipe.data[source].name} | _facts(sources(source))
+            for source in dict.fromkeys(value for _, table, value in named if table == "data")
+        }
+        record = {"stage": name, "type": chosen.name, "version": __version__, "models": models, "data": data}
+        self._records = [*self._records[:number], record | {"rewards": _rewards(trainer)}]
+        self._write()
+
+    async def end(self, number: int, trainer: Trainer) -> None:
+        """Record what the models that learned in a stage have become."""
+        if len(self._records) <= number:
+            return
+        models = self._records[number].setdefault("models", {})
+        for model in trainer.learners:
+            models.setdefault(model, {})["after"] = await self._identity(model)
+        self._write()
+
+    def _init(self, model: str) -> str:
+        settings: Any = self._recipe.models[model].settings
+        copied = getattr(settings, "copy_of", None)
+        return f"copy of {copied}" if copied else str(getattr(settings, "init", None) or getattr(settings, "model", ""))
+
+    async def _identity(self, model: str) -> str:
+        try:
+            return await self._identify(model)
+        except (CannotAnswer, UserError) as error:  # a server that is away now; the run itself waits for it or ends
+            return f"unknown: {str(error)[:200]}"
+
+    def _write(self) -> None:
+        self._files.write(LINEAGE, json.dumps({"stages": self._records}, indent=2, ensure_ascii=False) + "\n")
+
+
+def _rewards(trainer: Trainer) -> dict[str, Any]:
+    """Return what each reward of a stage says of itself, by its place in the reward."""
+    if trainer.reward is None:
+        return {}
+    return {
+        path or "reward": {"type": type(component.reward).__name__} | _facts(component.reward)
+        for path, component in walk(trainer.reward)
+    }
+
+
+def _facts(thing: Any) -> dict[str, Any]:
+    facts = getattr(thing, "facts", None)
+    found = facts() if callable(facts) else {}
+    return dict(found) if isinstance(found, Mapping) else {}
