@@ -42,6 +42,11 @@ class ModelSettings(Settings):
         default="auto", description="compute precision; auto is float32 on a CPU and bfloat16 on a GPU"
     )
     lora: LoraSettings | None = Field(default=None, description="train an adapter instead of all weights")
+    chat: str | None = Field(
+        default=None,
+        min_length=1,
+        description='chat template: "chatml", or the path of a Jinja file; not set: the model\'s own',
+    )
     template: dict[str, str | bool | int] = Field(
         default={}, description="arguments of the chat template, such as enable_thinking or date_string"
     )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rewardsmith.engines.embedded import adapters, attention, support
+from rewardsmith.engines.embedded.chat import end_of_turn, with_template
 from rewardsmith.engines.embedded.generate import LENGTH_STEP, Answer, Generator, Request
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.learner import Learner
@@ -45,10 +46,15 @@ class EmbeddedEngine:
         self.name = name
         self.settings = settings
         self.tokenizer = loaded.tokenizer
+        if settings.chat is not None:
+            self.tokenizer = with_template(self.tokenizer, settings.chat, name)
+        self._end = end_of_turn(self.tokenizer, settings.template)
         self.device = loaded.device
         self.dtype = loaded.dtype
-        self.stop_ids = loaded.stop_ids
+        self.stop_ids = tuple(sorted({*loaded.stop_ids, self._end}))
         self.model: Any = loaded.model
+        if self.stop_ids != loaded.stop_ids and getattr(self.model, "generation_config", None) is not None:
+            self.model.generation_config.eos_token_id = list(self.stop_ids)  # servers stop where we stop
         with quiet():
             support.check(self.model, name)
         support.fuse_norms(self.model)
@@ -109,8 +115,8 @@ class EmbeddedEngine:
         return self.encode_text(str(text))
 
     def encode_response(self, text: str) -> NDArray[np.int32]:
-        """Return an answer as the model would write it, the end-of-sequence token included."""
-        return np.append(self.encode_text(text), np.int32(self.tokenizer.eos_token_id))
+        """Return an answer as the model would write it, with the token that ends it under its chat template."""
+        return np.append(self.encode_text(text), np.int32(self._end))
 
     def encode_text(self, text: str) -> NDArray[np.int32]:
         """Return text as it is, no chat template applied."""

@@ -129,7 +129,9 @@ def require_chat_template(tokenizer: PreTrainedTokenizerBase, init: str) -> None
     """
     if not tokenizer.chat_template:
         message = "the tokenizer has no chat template, so it cannot render the messages of a prompt. Take the"
-        raise _bad(init, f"{message} instruction-tuned variant, or put a chat_template.jinja into the folder")
+        raise _bad(
+            init, f'{message} instruction-tuned variant, set chat = "chatml", or put a chat_template.jinja there'
+        )
 
 
 def save_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

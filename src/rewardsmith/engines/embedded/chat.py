@@ -1,0 +1,85 @@
+"""Chat templates: the model's own, or another one that the recipe names; and the token that ends an answer under it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from rewardsmith.errors import UserError, listing, nearest
+
+CHATML = """\
+{%- for message in messages -%}
+{{- '<|im_start|>' ~ message['role'] ~ '\\n' ~ message['content'] ~ '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"""
+"""What most base models were shown some of; their vocabulary then has its two tokens."""
+
+_TOKENS = {"chatml": ("<|im_start|>", "<|im_end|>")}
+_BUILT_IN = {"chatml": CHATML}
+_MOST = 200_000  # characters of a template
+_PROBE = "Qzx"  # no template says this of its own accord
+
+
+def with_template(tokenizer: PreTrainedTokenizerBase, chat: str, model: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer with another chat template; the one that was given stays as it is.
+
+    Args:
+        tokenizer: of the model.
+        chat: `chatml`, or the path of a Jinja file.
+        model: its name in the recipe, for messages.
+
+    Raises:
+        UserError: there is no such file, or the vocabulary lacks what the template needs.
+    """
+    where = f'models.{model}: chat = "{chat}"'
+    if chat in _BUILT_IN:
+        known = tokenizer.get_vocab()
+        lacking = [token for token in _TOKENS[chat] if token not in known]
+        if lacking:
+            raise UserError(
+                f"{where} needs the token {listing(lacking)}, which the vocabulary has not: in pieces it could not end"
+                " an answer. Leave chat out to use the model's own template, or name a Jinja file"
+            )
+        template = _BUILT_IN[chat]
+    else:
+        try:
+            template = Path(chat).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            what = getattr(error, "strerror", None) or error
+            hint = f"{nearest(chat, _BUILT_IN)} Known: {listing(_BUILT_IN)}, or the path of a Jinja file"
+            raise UserError(f"{where} cannot be read ({what}).{hint}") from None
+        if not template.strip() or len(template) > _MOST:
+            raise UserError(f"{where} is empty, or longer than {_MOST:,} characters: it is no chat template")
+    made = copy.deepcopy(tokenizer)
+    made.chat_template = template
+    return made
+
+
+def end_of_turn(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]) -> int:
+    """Return the token that ends an answer: what the chat template puts after it, else the end token.
+
+    Of a model whose template ends a turn with a token of its own (`<|im_end|>`, `<end_of_turn>`) an answer that ends
+    with the end of the text would look like nothing that it has seen, and servers would not stop where it stops.
+
+    Args:
+        tokenizer: with an end token.
+        arguments: of the chat template.
+    """
+    end: int = tokenizer.eos_token_id
+    if not tokenizer.chat_template:
+        return end
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
+    try:
+        text = str(tokenizer.apply_chat_template(chat, tokenize=False, **arguments))
+    except Exception:  # noqa: BLE001 a template is a program: who renders a real prompt is told what is wrong
+        return end
+    _, found, after = text.rpartition(_PROBE)
+    if not found or not after.strip():
+        return end
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | {*tokenizer.all_special_ids}
+    ids: list[int] = tokenizer(after, add_special_tokens=False)["input_ids"]
+    return next((i for i in ids if i in special), end)
