@@ -5,7 +5,7 @@ PEERS  := .venv-peers
 SERVERS := .venv-servers
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart test test-servers check format bench bench-rules bench-judges bench-embedded parity clean
+.PHONY: help quickstart test test-servers check format bench bench-rules bench-judges bench-embedded bench-sft parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -59,6 +59,9 @@ bench-judges: $(VENV)/.ready $(PEERS)/.ready ## time judges, with faults and wit
 
 bench-embedded: $(VENV)/.ready $(PEERS)/.ready ## time policy steps of the embedded engine beside TRL's
 	$(RUN)python benchmarks/embedded.py
+
+bench-sft: $(VENV)/.ready $(PEERS)/.ready ## time supervised steps of the embedded engine beside TRL's
+	$(RUN)python benchmarks/sft.py
 
 parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that the tests compare with
 	$(PEERS)/bin/python -m tests.parity.make_references
