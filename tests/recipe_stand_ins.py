@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rewardsmith.data import SOURCES
+from rewardsmith.text.rankings import write_ranking
 from tests.engines.test_sentences import write_sentences
 from tests.tiny_judges import teach
 
@@ -49,7 +50,7 @@ def stand_ins(path: Path, folder: Path, shared: Path) -> list[str]:
             f'models.judge={{ init = "{_judge(kind, shared)}" }}',
             *_REWARDS[path.stem](folder),
         ]
-    return []
+    return _OF_JUDGES[path.stem](folder, shared) if path.stem in _OF_JUDGES else []
 
 
 def _gsm8k(folder: Path) -> list[str]:
@@ -105,6 +106,70 @@ _REWARDS: dict[str, Callable[[Path], list[str]]] = {
         f'models.sentences.init="{write_sentences(folder / "sentences")}"',
         f"stages.0.reward.parts.rule={SOMETIMES}",
     ],
+}
+
+
+def _rl_of_a_judge(folder: Path, shared: Path) -> list[str]:
+    asked = [(f"Grade {i}", f"Fine.\nTotal Score: {i}/10", str(i / 10)) for i in range(11)]
+    sft, rl = _taught(folder, asked, "jsonl")
+    return [
+        "models.judge.init=tiny-llama",
+        f'data.shown.path="{sft}"',
+        f'data.train.path="{rl}"',
+        f'data.held_out.path="{rl}"',
+        *("stages.1.sampling.max_tokens=16", "stages.1.validation.sampling.max_tokens=16"),
+    ]
+
+
+def _ranker(stage: str) -> Callable[[Path, Path], list[str]]:
+    def changes(folder: Path, shared: Path) -> list[str]:
+        scores = [{"A": i, "B": 10 - i} for i in range(11)]
+        asked = [(f"Rank {i}", write_ranking(scores[i], "So."), json.dumps(scores[i])) for i in range(11)]
+        file = _taught(folder, asked, "parquet")[0 if stage == "sft" else 1]
+        files = [f'data.{name}.path="{file}"' for name in ("train", "held_out")]
+        short = ["stages.0.sampling.max_tokens=16", "stages.0.validation.sampling.max_tokens=16"]
+        return ['models.ranker={ init = "tiny-llama" }', *files, *(short if stage == "rl" else [])]
+
+    return changes
+
+
+def _taught(folder: Path, asked: list[tuple[str, str, str]], kind: str) -> tuple[Path, Path]:
+    """Write (question, answer to imitate, truth) of a judge as demonstrations and as rows in verl's schema."""
+    prompts = [[{"role": "user", "content": question}] for question, _, _ in asked]
+    shown = [
+        {"messages": [*prompt, {"role": "assistant", "content": answer}]}
+        for prompt, (_, answer, _) in zip(prompts, asked, strict=True)
+    ]
+    rows = [
+        {"prompt": prompt, "reward_model": {"style": "rule", "ground_truth": truth}}
+        for prompt, (_, _, truth) in zip(prompts, asked, strict=True)
+    ]
+    return _written(shown, folder / f"sft.{kind}"), _written(rows, folder / f"rl.{kind}")
+
+
+def _written(rows: list[dict[str, Any]], file: Path) -> Path:
+    if file.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def _policy_with_a_ranker(folder: Path, shared: Path) -> list[str]:
+    return [
+        f'data.train.path="{_rows(folder)}"',
+        "models.policy.init=tiny-llama",
+        f'models.ranker={{ init = "{_judge("ranking", shared)}", sleeps = true }}',
+        "stages.0.sampling.max_tokens=8",
+        *_REWARDS["ranking"](folder),
+    ]
+
+
+_OF_JUDGES: dict[str, Callable[[Path, Path], list[str]]] = {
+    "rl_of_a_judge": _rl_of_a_judge,
+    "sft_of_a_ranker": _ranker("sft"),
+    "rl_of_a_ranker": _ranker("rl"),
+    "policy_with_a_ranker": _policy_with_a_ranker,
 }
 
 _VERDICTS: dict[str, Callable[[random.Random], str]] = {

@@ -49,6 +49,14 @@ def check_judges(lines: list[dict[str, Any]]) -> None:
     assert {name for name in metrics if name.startswith("failures/") and not name.endswith("/unparsable")} == set()
 
 
+def check_labels(lines: list[dict[str, Any]]) -> None:
+    """Every verdict of a judge that is being trained was read, or it is known why not."""
+    for line in (line["metrics"] for line in lines if "reward/readable" in line["metrics"]):
+        refused = math.fsum(share for name, share in line.items() if name.startswith("labels/reward/"))
+        assert refused == pytest.approx(1 - line["reward/readable"])
+    assert any(name.startswith("validation/labels/reward/") for line in lines for name in line["metrics"])
+
+
 def small(path: Path, folder: Path, shared: Path) -> Recipe:
     """Return a recipe with its stages cut down; what a stage does not have is not added."""
     table = tomllib.loads(path.read_text())
@@ -83,6 +91,8 @@ def test_a_recipe_runs_from_end_to_end(
             assert (folder / "rollouts" / f"{stage.settings.name}.jsonl").stat().st_size  # type: ignore[attr-defined]
     if path.parent.name == "judges":
         check_judges(lines)
+    if path.stem in ("rl_of_a_judge", "rl_of_a_ranker"):
+        check_labels(lines)
     for name in trained(recipe):
         scalar = recipe.models[name].settings.head == "scalar"  # type: ignore[attr-defined]
         kind = AutoModelForSequenceClassification if scalar else AutoModelForCausalLM

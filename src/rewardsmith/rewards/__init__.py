@@ -7,6 +7,8 @@ from pydantic_core import PydanticCustomError
 
 from rewardsmith.components import problems_in
 from rewardsmith.errors import RecipeError
+from rewardsmith.rewards.accuracy.grade import GradeAccuracy
+from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Cascade, Product, Sum
 from rewardsmith.rewards.failures import in_place
@@ -36,6 +38,9 @@ REWARDS: dict[str, type[Reward]] = {
     # asking a model about a whole group
     "ranking": Ranking,
     "pairwise": Pairwise,
+    # comparing a judge's verdict with one that is known
+    "grade_accuracy": GradeAccuracy,
+    "ranking_accuracy": RankingAccuracy,
     # made of several
     "sum": Sum,
     "product": Product,

@@ -38,6 +38,7 @@ class Reward(Protocol):
     - `whole: bool`, whether the scores of a group belong together, as those of a ranking do. After an outage the whole
       group is asked again, and not only the rollouts that had no answer.
     - `parts: Sequence[str]`, the names of the parts that its scores have, so that a score which failed has them too.
+    - `facts() -> dict`, JSON: what its verdicts depend on beside the settings, for the record of a run.
     - the methods of `Online`, if it learns while the policy learns.
     """
 

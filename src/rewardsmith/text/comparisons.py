@@ -11,6 +11,9 @@ from rewardsmith.text.reading import Absent, Unreadable, read_own, tidied, untag
 
 Winner = Literal["A", "B", "tie"]
 
+PARSER = "comparison-1"
+"""The version of this reader, for the record: it goes up whenever a text would be read otherwise."""
+
 TAIL = 20_000
 """Characters at the end of an answer in which the verdict is looked for."""
 
@@ -145,4 +148,4 @@ def _winner(said: str, *, reasoned: bool = False) -> Winner | None:
     return "A" if one["one"] == "A" else "B"
 
 
-__all__ = ["Winner", "read_comparison"]
+__all__ = ["PARSER", "Winner", "read_comparison"]

@@ -21,6 +21,9 @@ from typing import Literal
 
 from rewardsmith.text.reading import Absent, Unreadable, read_own, tidied, untagged
 
+PARSER = "grade-1"
+"""The version of this reader, for the record: it goes up whenever a text would be read otherwise."""
+
 TAIL = 200_000
 """Characters at the end of a text that are read."""
 
@@ -275,4 +278,4 @@ def _agrees(found: re.Match[str], rest: str) -> bool:
     return value == points or bool(total and abs(value - points / total) < 1e-6)
 
 
-__all__ = ["Grade", "read_grade"]
+__all__ = ["PARSER", "Grade", "read_grade"]

@@ -36,6 +36,9 @@ MOST = len(ascii_uppercase)
 RANKING_HEADER = "### Final Ranking:"
 SCORES_HEADER = "### Scores:"
 
+PARSER = "ranking-1"
+"""The version of this reader, for the record: it goes up whenever a text would be read otherwise."""
+
 TAIL_LINES = 1_000
 """Lines at the end of an answer in which a lenient reader looks for the verdict."""
 
@@ -160,11 +163,12 @@ def write_ranking(scores: Mapping[str, float], analysis: str = "", output: Outpu
         "ranking": [RANKING_HEADER, write_levels(levels)],
         "scores": [line],
     }[output]
-    before = _without_verdict(analysis)
+    before = without_verdict(analysis)
     return "\n\n".join([before, *parts] if before else parts) + "\n"
 
 
-def _without_verdict(analysis: str) -> str:
+def without_verdict(analysis: str) -> str:
+    """Return an analysis without the lines at its end that are blank, a header, a ranking or scores."""
     lines = analysis.rstrip().split("\n")
     while lines and _is_verdict(lines[-1]):
         lines.pop()
@@ -173,6 +177,8 @@ def _without_verdict(analysis: str) -> str:
 
 def _is_verdict(line: str) -> bool:
     """Whether a line is blank, a header, a ranking or scores; a sentence that mentions scores is none of them."""
+    if len(line) > LONGEST_LINE:
+        return False
     plain, _ = _parted(line)
     return not plain or bool(_RANKING.fullmatch(plain)) or all(map(_ENTRY.fullmatch, re.split(_BETWEEN, plain)))
 
@@ -294,7 +300,7 @@ def _find_own(text: str, own: str, count: int, output: Output) -> _Found:
         ranking, begins = plain[at].plain, min(begins, plain[at].place)
         if not _RANKING.fullmatch(ranking):
             raise Unreadable("no ranking line", f"the last that looks like one is {ranking[:80]!r}")
-    return _Found(ranking, scores, _without_verdict("\n".join(text.split("\n")[:begins])))
+    return _Found(ranking, scores, without_verdict("\n".join(text.split("\n")[:begins])))
 
 
 def _lines(lines: Sequence[str]) -> list[_Line]:

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from rewardsmith.text.objects import last_object
 from rewardsmith.text.reading import Unreadable
 
+PARSER = "rating-1"
+"""The version of this reader, for the record: it goes up whenever a text would be read otherwise."""
+
 _NUMBER = re.compile(r"[-−+]?(?:[0-9]{1,15}(?:\.[0-9]{1,20})?|\.[0-9]{1,20})")
 _MARKUP = re.compile(r"\\boxed|[*`$\[\]{}\"'“”‘’]|\s")
 LONGEST_LINE = 200
@@ -58,4 +61,4 @@ def _decimal(text: str) -> float | None:
     return float(number.replace("−", "-")) if _NUMBER.fullmatch(number) else None
 
 
-__all__ = ["read_field", "read_number"]
+__all__ = ["PARSER", "read_field", "read_number"]

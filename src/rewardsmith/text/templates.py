@@ -9,6 +9,7 @@ What is wrong is told by the line, and by the setting that names the template.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -104,6 +105,15 @@ class Template:
     def places(self) -> frozenset[str]:
         """The names of the placeholders."""
         return frozenset(place.group(1) for _, body in self.turns for place in PLACEHOLDER.finditer(body))
+
+    @property
+    def sha256(self) -> str:
+        """A hash of its messages, so that two runs can be told apart by it; the name plays no part."""
+        return hashlib.sha256(json.dumps(self.turns, ensure_ascii=False).encode()).hexdigest()
+
+    def facts(self) -> dict[str, str]:
+        """Return which template this is, for the record of a run."""
+        return {"template": self.name, "template_sha256": self.sha256}
 
     def render(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """Return the messages with every placeholder replaced, in one pass. Foreign text must be quoted before."""

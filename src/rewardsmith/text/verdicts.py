@@ -21,6 +21,9 @@ from functools import cache
 from rewardsmith.text.objects import own_object
 from rewardsmith.text.reading import Absent, Unreadable, read_own, tidied, untagged
 
+PARSER = "verdict-1"
+"""The version of this reader, for the record: it goes up whenever a text would be read otherwise."""
+
 YES = ("true", "yes")
 NO = ("false", "no")
 
@@ -216,4 +219,4 @@ def _with_object(said: str, words: _Words) -> str:
     return f"{said[: found.start]}\n{lines}\n{said[found.end :]}"
 
 
-__all__ = ["NO", "YES", "read_boolean"]
+__all__ = ["NO", "PARSER", "YES", "read_boolean"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,9 +15,9 @@ from rewardsmith.rewards.judges.asking import Asker, AskingSettings, JudgeName, 
 from rewardsmith.rewards.judges.shown import LONGEST, Longest
 from rewardsmith.rewards.judges.together import settled, together
 from rewardsmith.rewards.rules.truth import truths
-from rewardsmith.text.answers import final
 from rewardsmith.text.questions import question_of
 from rewardsmith.text.quoting import harmless, quote
+from rewardsmith.text.rated import Kept, rated_answer, rated_conversation
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.text.templates import load_template
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
@@ -60,12 +60,8 @@ class Classifier:
         critique: Annotated[
             CritiqueSettings | None, Field(description="a critique by another model that is read after the answer")
         ] = None,
-        system: Annotated[
-            Literal["keep", "drop"], Field(description="whether the model reads the prompt's system messages")
-        ] = "keep",
-        think: Annotated[
-            Literal["keep", "drop"], Field(description="whether it reads what the policy thinks, up to </think>")
-        ] = "drop",
+        system: Annotated[Kept, Field(description="whether the model reads the prompt's system messages")] = "keep",
+        think: Annotated[Kept, Field(description="whether it reads what the policy thinks, up to </think>")] = "drop",
         activation: Annotated[
             Literal["none", "sigmoid"], Field(description="the number as it is, or 1 / (1 + exp(-number))")
         ] = "none",
@@ -86,6 +82,10 @@ class Classifier:
         if self._critic is not None:
             self._critic.asker.connect(models)
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the verdicts depend on beside model and settings, for the record of a run."""
+        return {} if self._critic is None else self._critic.facts()
+
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt has no answer, and the critic is to be shown one."""
         if self._critic is not None:
@@ -99,7 +99,7 @@ class Classifier:
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout, with the critique as feedback; equal answers are asked about once."""
-        answers = [self._answer(rollout.text) for rollout in group.rollouts]
+        answers = [rated_answer(rollout.text, think=self._think) for rollout in group.rollouts]
         distinct = list(dict.fromkeys(answers))
         critiques = {} if self._critic is None else await self._critic.critiques(group.prompt, distinct)
         scores = {answer: failed_score(why) for answer, why in critiques.items() if isinstance(why, Exception)}
@@ -112,16 +112,11 @@ class Classifier:
             scores[answer] = self._score(number, feedback)
         return tuple(scores[answer] for answer in answers)
 
-    def _answer(self, text: str) -> str:
-        """Return what is rated of a rollout; an answer that was not reached is empty, and rated as such."""
-        return text if self._think == "keep" else final(text) or ""
-
     def _conversation(self, prompt: Prompt, answer: str, critique: Verdict[str] | None) -> tuple[Message, ...]:
-        """Return what the model reads. Nothing in it can open a turn: role tokens inside the messages are broken."""
-        asked = [m for m in prompt.messages if self._system == "keep" or m.role != "system"]
-        said = [Message(m.role, harmless(m.content)) for m in (*asked, Message("assistant", answer))]
+        """Return what the model reads."""
+        said = rated_conversation(prompt, answer, system=self._system)
         if self._critic is None or critique is None:
-            return tuple(said)
+            return said
         return (*said, *self._critic.told.render({"critique": harmless(unicode(critique.value))}))
 
     def _score(self, number: float | Exception, feedback: str) -> Score:
@@ -153,6 +148,11 @@ class Critic:
         self._longest = settings.longest
         self.told = load_template(settings.told, known=("critique",), needed=("critique",), setting="critique.told")
         self.asker = Asker(settings.model, settings.asking)
+
+    def facts(self) -> dict[str, str]:
+        """Return which templates these are."""
+        told = self.told.facts()
+        return self._template.facts() | {"told": told["template"], "told_sha256": told["template_sha256"]}
 
     def known(self, prompt: Prompt) -> dict[str, str]:
         """Return what the critic is shown of a prompt, quoted; `CannotScore` if it lacks that."""

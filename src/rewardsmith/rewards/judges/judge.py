@@ -116,6 +116,13 @@ class Judge(AsksOne):
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the verdicts depend on beside model and settings, for the record of a run."""
+        return {
+            **({} if self._template is None else self._template.facts()),
+            "parser": "postprocess" if self._scale is None else self._scale.parser,
+        }
+
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt lacks what the judge's prompt is made of; a hook is not called."""
         if self._preprocess is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -32,7 +32,7 @@ from rewardsmith.rewards.judges.rounds import DIGITS, first_cause
 from rewardsmith.rewards.judges.together import settled
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.rules.translation import references_of
-from rewardsmith.text.comparisons import read_comparison
+from rewardsmith.text.comparisons import PARSER, read_comparison
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.ranking_prompts import PLACES
 from rewardsmith.text.templates import load_template
@@ -150,6 +150,10 @@ class Pairwise(AsksOne):
         require_shown(self._template, criteria=criteria, reference=None if self._by_reference else reference)
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the verdicts depend on beside model and settings, for the record of a run."""
+        return {**self._template.facts(), "parser": PARSER}
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt lacks the reference, or something else that the template shows."""

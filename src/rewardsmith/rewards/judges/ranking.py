@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -18,12 +18,14 @@ from rewardsmith.rewards.judges.candidates import (
     Longest,
     Place,
     Way,
+    are_shown_as_given,
     candidates_of,
     require_apart,
     require_shown,
     shown_of,
     without,
 )
+from rewardsmith.rewards.judges.orders import arranged
 from rewardsmith.rewards.judges.rounds import Design, Outcome, Seen
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.protocol import CannotScore
@@ -31,6 +33,7 @@ from rewardsmith.text.quoting import quote
 from rewardsmith.text.ranking_prompts import Verdicts, load_ranking_template, quoted_ranking_prompt
 from rewardsmith.text.rankings import (
     MOST,
+    PARSER,
     Output,
     Ranked,
     Reading,
@@ -193,6 +196,10 @@ class Ranking(AsksOne):
         self.deadline = asking.deadline
         self.parts = ("judge",) if overlong is None else ("judge", "overlong")
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the verdicts depend on beside model and settings, for the record of a run."""
+        return {**self._template.facts(), "parser": PARSER}
+
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt lacks something that the template shows."""
         shown_of(prompt, self._template, reference=self._reference, criteria=self._criteria)
@@ -215,7 +222,9 @@ class Ranking(AsksOne):
                 unread.append(Seen(order, {}, written(error)))
                 raise
 
-        outcome = await self._design.judge(ask, range(len(found.texts)))  # their order is drawn
+        count = len(found.texts)
+        members = arranged(count) if are_shown_as_given() else range(count)  # else their order is drawn
+        outcome = await self._design.judge(ask, members)
         return replace(outcome, unread=sorted(unread, key=lambda one: one.order))
 
     async def _ask(self, shown: Mapping[str, str], quoted: Sequence[str], order: tuple[int, ...]) -> Seen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -44,6 +44,7 @@ from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import truths
+from rewardsmith.text import grades, verdicts
 from rewardsmith.text.grades import read_grade
 from rewardsmith.text.grading import grading_prompt, load_grading_template, plain
 from rewardsmith.text.questions import question_of
@@ -121,6 +122,10 @@ class Rubric(AsksOne):
         self.parts: tuple[str, ...] = ()
         if calls == "each" and isinstance(self._given, tuple):
             self.parts = tuple(criterion.name for criterion in self._given)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the verdicts depend on beside model and settings, for the record of a run."""
+        return {**self._template.facts(), "parser": verdicts.PARSER if self._mark == "met" else grades.PARSER}
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt lacks criteria that can be graded, or what else the template shows."""

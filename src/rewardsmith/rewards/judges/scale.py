@@ -7,6 +7,7 @@ from typing import Literal
 
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.unused import require_unset
+from rewardsmith.text import grades, ratings, verdicts
 from rewardsmith.text.grades import read_grade
 from rewardsmith.text.grading import plain
 from rewardsmith.text.ratings import read_field, read_number
@@ -48,6 +49,11 @@ class Scale:
             raise UserError('read = "score" knows no negative numbers: take read = "number" or "json"')
         if self.read == "score" and self.highest > LARGEST:
             raise UserError(f'read = "score" reads numbers up to {LARGEST:,}: highest = {plain(self.highest)} is more')
+
+    @property
+    def parser(self) -> str:
+        """The version of what reads an answer."""
+        return {"score": grades.PARSER, "boolean": verdicts.PARSER}.get(self.read, ratings.PARSER)
 
     def value(self, text: str) -> float:
         """Return the value of an answer; yes is 1 and no is 0.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -22,7 +22,7 @@ from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.questions import question_of
 from rewardsmith.text.templates import load_template
-from rewardsmith.text.verdicts import NO, YES, read_boolean
+from rewardsmith.text.verdicts import NO, PARSER, YES, read_boolean
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
 _YES = (*YES, "equivalent", "correct")
@@ -63,6 +63,10 @@ class Verifier(AsksOne):
         )
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the verdicts depend on beside model and settings, for the record of a run."""
+        return {**self._template.facts(), "parser": PARSER}
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt has no reference answer."""
