@@ -1,0 +1,215 @@
+"""MQM tables: weights, averages over raters, spans, quotation marks, and lines that cannot be used."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardsmith import UserError
+from rewardsmith.data.fields import RowError
+from rewardsmith.data.mqm import Annotations, Weights, agreement, read_annotations, read_averages
+from rewardsmith.data.preferences import Translations, rankings_of
+from rewardsmith.data.preparing import BadRows
+from tests.data.mqm_tables import PENALTIES, lines, write_annotations, write_averages
+
+
+def read(path: Path, *, skip: bool = False) -> tuple[Annotations, BadRows]:
+    bad = BadRows(skip=skip)
+    return read_annotations(path, bad), bad
+
+
+def penalties(annotations: Annotations) -> dict[tuple[str, str], float]:
+    return {(name, s.id): penalty for s in annotations.segments for name, penalty in s.penalties().items()}
+
+
+@pytest.mark.parametrize(
+    ("category", "severity", "weight"),
+    [
+        ("Accuracy/Mistranslation", "Major", 5.0),
+        ("Fluency/Punctuation", "Major", 5.0),
+        ("Source error", "Major", 5.0),
+        ("Non-translation!", "Major", 25.0),
+        ("Accuracy/Mistranslation", "Minor", 1.0),
+        ("Fluency/Punctuation", "Minor", 0.1),
+        (" fluency/punctuation", "minor ", 0.1),
+        ("Style/Awkward", "Neutral", 0.0),
+        ("No-error", "No-error", 0.0),
+        ("no-error", "no-error", 0.0),
+        ("Found", "HOTW-test", None),
+    ],
+)
+def test_what_an_error_costs(category: str, severity: str, weight: float | None) -> None:
+    assert Weights().of(category, severity) == weight
+
+
+def test_an_unknown_severity_is_not_free() -> None:
+    with pytest.raises(RowError, match='severity is "Majr": one of Major, Minor, Neutral, No-error'):
+        Weights().of("Accuracy", "Majr")
+
+
+def test_penalties_are_summed_over_errors_and_averaged_over_raters(tmp_path: Path) -> None:
+    annotations, bad = read(write_annotations(tmp_path))
+    assert penalties(annotations) == PENALTIES
+    assert (bad.count, annotations.lines, annotations.left_out) == (0, 9, 0)
+    assert annotations.systems == ["a", "b", "c"]
+
+
+def test_spans_are_taken_out_and_quotation_marks_stay(tmp_path: Path) -> None:
+    annotations, _ = read(write_annotations(tmp_path))
+    first, second = annotations.segments
+    assert (first.source, second.source) == ("Ausgang", "Ja.")
+    assert [output.text for output in first.outputs.values()] == ["Exit.", 'The "way out', "Way out"]
+
+
+def test_another_header_and_another_order_of_lines(tmp_path: Path) -> None:
+    head, *rows = lines()
+    head = head.replace("doc_id\tseg_id", "docSegId\tglobalSegId") + "\tmetadata"
+    given = [head, *(f"{row}\t{{}}" for row in rows[::-1])]
+    path = tmp_path / "mqm.tsv"
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(given).encode() + b"\r\n\r\n")
+    annotations, bad = read(path)
+    assert (penalties(annotations), bad.count) == (PENALTIES, 0)
+
+
+def test_lines_that_test_a_rater_rate_nothing(tmp_path: Path) -> None:
+    extra = "a\ttalk.2\t1\t1\tr9\tAusgang\t<v>Planted</v> error\tFound\tHOTW-test"
+    annotations, bad = read(write_annotations(tmp_path, [*lines(), extra]))
+    assert (penalties(annotations), bad.count) == (PENALTIES, 0)
+
+
+def test_segments_of_two_documents_may_have_one_number(tmp_path: Path) -> None:
+    annotations, bad = read(write_annotations(tmp_path, [*lines("one"), *lines("two")[1:]]))
+    assert (len(annotations.segments), bad.count) == (4, 0)
+    ids = [ranking.prompt.id for ranking in rankings_of(annotations, "t", Translations())]
+    assert ids == ["t-one-1", "t-one-2", "t-two-1", "t-two-2"]
+
+
+BAD = [
+    ("a\ttalk.2\t1\t1\tr1\tAusgang", "6 fields, but the header has 9: a tab within a text, or a line cut short"),
+    ("a\ttalk.2\t1\t1\tr1\tAus\tgang\tExit.\tX\tMajor", "10 fields, but the header has 9"),
+    ("a\ttalk.2\t1\t1\tr1\tAusgang\tExit.\tX\tHuge", 'severity is "Huge": one of Major'),
+    ("a\ttalk.2\t1\t1\tr1\tEingang\tExit.\tX\tMajor", 'source is "Eingang", but segment 1 has "Ausgang" before'),
+    ("a\ttalk.2\t1\t1\tr1\tAusgang\tDoor\tX\tMajor", 'target is "Door", but in line 2 a has "Exit."'),
+    ("a\ttalk.2\t1\t1\tr1\t \tExit.\tX\tMajor", "source is empty"),
+    ("a\ttalk.2\t1\t1\tr1\tAusgang\tEx\udcffit.\tX\tMajor", "not UTF-8 text: byte 26 of the line is 0xff"),
+]
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(("line", "message"), BAD, ids=[str(i) for i in range(len(BAD))])
+def test_the_translation_of_a_bad_line_is_left_out_for_it_would_look_too_good(
+    line: str, message: str, first: bool, tmp_path: Path
+) -> None:
+    head, *rows = lines()
+    given = [head, *rows, line] if not first else [head, line, *rows]
+    path = tmp_path / "mqm.tsv"
+    path.write_bytes("\n".join(given).encode("utf-8", "surrogateescape"))
+    annotations, bad = read(path, skip=True)
+    if not first or ("Eingang" not in line and "Door" not in line):  # of two that differ, the first counts
+        assert message in str(bad.settle(10))
+        assert bad.count == 1
+        assert penalties(annotations) == {key: p for key, p in PENALTIES.items() if key != ("a", "1")}
+        assert annotations.left_out == 1
+    assert ("a", "1") not in penalties(annotations)
+    fresh = BadRows(skip=False)
+    read_annotations(path, fresh)
+    with pytest.raises(UserError, match=r"mqm\.tsv, line "):
+        fresh.settle(10)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", '" is empty'),
+        ("system\tdoc\n", "has no column category, rater, seg_id, severity, source, target: a file of annotations is"),
+        (
+            "system mqm_avg_score seg_id\na\t-1 1\n",
+            "has average scores, but no texts: give the file with the annotation",
+        ),
+    ],
+)
+def test_files_that_hold_no_annotations(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert message in str(caught.value)
+    with pytest.raises(UserError, match="cannot read"):
+        read(tmp_path / "no.tsv")
+
+
+def test_averages_are_read_and_agree(tmp_path: Path) -> None:
+    averages = read_averages(write_averages(tmp_path))
+    assert averages == {key: pytest.approx(-penalty) for key, penalty in PENALTIES.items()}
+    annotations, _ = read(write_annotations(tmp_path))
+    assert agreement(annotations, averages) == (6, 6)
+    assert agreement(annotations, averages | {("a", "1"): -5.0}) == (5, 6)
+    assert agreement(annotations, {("a", "2"): 0.0}) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("a\t5.0 1", 'the score is "5.0": a number of at most 0, or None'),
+        ("a\tnan 1", "a number of at most 0"),
+        ("a\t-inf 1", "a number of at most 0"),
+        ("a 1", "2 words instead of a system, a score and a segment"),
+        ("a\t-1 1\na\t-1 1", "a has a score for segment 1 already"),
+        ("a\tNone 1", "has no scores"),
+    ],
+)
+def test_averages_that_cannot_be_read(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "avg.tsv"
+    path.write_text(f"system mqm_avg_score seg_id\n{line}\n")
+    with pytest.raises(UserError) as caught:
+        read_averages(path)
+    assert message in str(caught.value)
+
+
+def test_groups_of_translations(tmp_path: Path) -> None:
+    annotations, _ = read(write_annotations(tmp_path))
+    how = Translations("de", "en", "Translate into English: {source}", reference="b", leave_out=())
+    first, second = rankings_of(annotations, "talks", how)
+    assert (first.prompt.id, first.prompt.source) == ("talks-1", "talks")
+    assert first.prompt.messages[0].content == "Translate into English: Ausgang"
+    assert (first.candidates, first.scores.tolist()) == (("Exit.", "Way out"), [-5.1, -13.0])
+    assert first.prompt.info == {
+        "src_text": "Ausgang",
+        "trg_text": 'The "way out',
+        "src_lang": "de",
+        "trg_lang": "en",
+        "systems": ("a", "c"),
+    }
+    assert second.scores.tolist() == [0.0, -5.0]
+
+
+def test_scores_of_averages_take_the_place_of_those_of_the_annotations(tmp_path: Path) -> None:
+    annotations, _ = read(write_annotations(tmp_path))
+    scores = {("a", "1"): -2.0, ("b", "1"): -3.0, ("c", "2"): -1.0}
+    (only,) = rankings_of(annotations, "t", Translations(), scores)  # of segment 2 one candidate is left
+    assert (only.prompt.info["systems"], only.scores.tolist()) == (("a", "b"), [-2.0, -3.0])
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"reference": "bb"}, "there is no system 'bb'. Did you mean \"b\"? There is: a, b, c"),
+        ({"leave_out": ("z",)}, "there is no system 'z'"),
+        ({"instruction": "Translate."}, "the instruction 'Translate.' has no {source}"),
+        ({"source_language": "xq"}, "'xq' is no language that we know"),
+    ],
+)
+def test_what_cannot_be_made_of_a_table(how: dict, message: str, tmp_path: Path) -> None:
+    annotations, _ = read(write_annotations(tmp_path))
+    with pytest.raises(UserError) as caught:
+        list(rankings_of(annotations, "t", Translations(**how)))
+    assert message in str(caught.value)
+
+
+@given(line=st.binary(max_size=60).filter(lambda line: b"\n" not in line))
+def test_no_line_breaks_the_reader(line: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("mqm") / "x.tsv"
+    path.write_bytes("\n".join(lines()).encode() + b"\n" + line + b"\n")
+    _, bad = read(path, skip=True)
+    assert all(part.isprintable() for part in str(bad.settle(100)).splitlines())
