@@ -85,7 +85,7 @@ def check_rewards(recipe: Recipe, source: str = "recipe") -> None:
     """
     problems = []
     for path, table in _tables("", recipe):
-        if isinstance(table, Chosen) and re.fullmatch(r"stages\.\d+(\.validation)?\.reward", path):
+        if isinstance(table, Chosen) and re.fullmatch(r"stages\.\d+(\.validation)?\.(reward|sound)", path):
             try:
                 Component.root(table)
             except UserError as error:
@@ -119,7 +119,7 @@ def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
     return recipe
 
 
-def parse_models(table: dict[str, Any], reward: Chosen, *, source: str) -> Around:
+def parse_models(table: dict[str, Any], reward: Settings | Chosen, *, source: str) -> Around:
     """Return the validated `[models]` and `cache` beside a reward; every model that it names must be there."""
     try:
         around = Around.model_validate(table)

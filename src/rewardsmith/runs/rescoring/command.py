@@ -17,10 +17,11 @@ from rewardsmith.runs.rescoring.choice import find_reward
 from rewardsmith.runs.rescoring.compare import Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores, Maker
 from rewardsmith.runs.rescoring.models import Logs, models_of
-from rewardsmith.runs.rescoring.rescore import Halted, Interrupted, Rescored, rescore
+from rewardsmith.runs.rescoring.rescore import Halted, Rescored, rescore
 from rewardsmith.runs.rescoring.showing import Shows
 from rewardsmith.runs.rescoring.stored import StoredRollouts, Wanted
 from rewardsmith.runs.rescoring.tables import as_json, as_tables, unscored
+from rewardsmith.runs.stopping import Interrupted
 
 KINDS = ("train", "validation")
 WIDE = 200

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from rewardsmith.components import Chosen
 from rewardsmith.runs.models import AskedModels, open_engine
-from rewardsmith.runs.rescoring.choice import Found
 
 if TYPE_CHECKING:
     from rewardsmith.engines.embedded.engine import EmbeddedEngine
+
+
+class Tables(Protocol):
+    """What a file says about models: its `[models]`, where their verdicts are kept, and its seed."""
+
+    @property
+    def models(self) -> Mapping[str, Chosen]: ...  # noqa: D102 the class says it
+
+    @property
+    def cache(self) -> str | None: ...  # noqa: D102
+
+    @property
+    def seed(self) -> int: ...  # noqa: D102
 
 
 class Logs:
@@ -32,11 +45,11 @@ class Logs:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def models_of(found: Found, say: Callable[[str], None], logs: Logs | None = None) -> AskedModels:
+def models_of(found: Tables, say: Callable[[str], None], logs: Logs | None = None) -> AskedModels:
     """Return the models that a reward may ask. They are loaded when they are first asked for.
 
     Args:
-        found: the reward, and the models of its recipe.
+        found: the models of a recipe.
         say: tells the user something.
         logs: where servers that are started write their logs.
     """

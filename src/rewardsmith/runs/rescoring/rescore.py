@@ -7,8 +7,6 @@ rescored.measured[""].mean
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +26,7 @@ from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.compare import Compared, Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores
 from rewardsmith.runs.rescoring.stored import Stored, StoredRollouts
+from rewardsmith.runs.stopping import Interrupted, stoppable
 from rewardsmith.trainers.protocol import Update
 from rewardsmith.types import NOT_ASKED, ScoredGroup
 
@@ -35,10 +34,6 @@ HELD = 8
 """How many times the groups in flight may be held back, finished, because an earlier one is not."""
 
 Keep = Callable[[Stored, ScoredGroup], None]
-
-
-class Interrupted(Exception):  # noqa: N818 it is a wish, not an error
-    """The user stopped the command; the message says how to go on."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +110,7 @@ def rescore(
     reward = Component.root(chosen, progress.say, watched)
     tally = _Tally(kept, comparison, progress)
     try:
-        with _stoppable(), _kept(rollouts, kept) as total:
+        with stoppable(), _kept(rollouts, kept) as total:
             for text in rollouts.left_out:
                 progress.say(text)
             stored = tally.replayed(_comparable(rollouts, comparison))
@@ -273,16 +268,3 @@ def _comparable(rollouts: StoredRollouts, comparison: Comparison | None) -> Iter
 def _chain(first: Stored, others: Iterator[Stored]) -> Iterator[Stored]:
     yield first
     yield from others
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let a polite kill do what Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
