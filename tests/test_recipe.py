@@ -76,7 +76,7 @@ def test_a_name_is_short_for_a_table_with_a_type() -> None:
         ({"steps": 0}, "stages.0.steps", ["0", "greater than or equal to 1"]),
         ({"model": "polcy"}, "stages.0.model", ['"polcy"', "[models.polcy]", 'Did you mean "policy"?']),
         ({"data": "x"}, "stages.0.data", ['"x"', "Known: train"]),
-        ({"type": "polcy"}, "stages.0.type", ["unknown stage", 'Did you mean "policy"?', "evaluate, policy, sft"]),
+        ({"type": "polcy"}, "stages.0.type", ["unknown stage", 'Did you mean "policy"?', "evaluate, evaluate_reward, policy, reward_model, sft"]),
         ({"reward": {}}, "stages.0.reward", ["has no type", "route, rubric, rule, scale"]),
         ({"reward": 3}, "stages.0.reward", ["3", "table"]),
         ({"advantage": {"type": "rlo"}}, "stages.0.advantage.type", ['"rlo"', 'Did you mean "rloo"?', "module:Name"]),

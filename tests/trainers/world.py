@@ -14,6 +14,7 @@ from rewardsmith.data import Arithmetic, Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.recipe import parse_recipe
+from rewardsmith.trainers.evaluating.tables import Evaluation
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.trainers.stages import PolicyStage, SftStage
 from rewardsmith.types import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
@@ -79,6 +80,7 @@ class World:
         self.folder = folder
         self.seed = seed
         self.records: list[GroupRecord] = []
+        self.evaluations: list[Evaluation] = []
         self.wants_to_stop: Callable[[], bool] = lambda: False
         self._engines: dict[str, EmbeddedEngine] = {}
         self._sources = {
@@ -102,6 +104,9 @@ class World:
 
     def keep(self, records: Sequence[GroupRecord]) -> None:
         self.records += records
+
+    def keep_evaluation(self, evaluation: Evaluation) -> None:
+        self.evaluations.append(evaluation)
 
     def say(self, text: str) -> None:
         pass

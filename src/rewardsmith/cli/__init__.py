@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from rewardsmith import __version__
+from rewardsmith.cli.evaluate import evaluate
+from rewardsmith.cli.prepare import prepare
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import check_rewards, load_recipe, load_table, parse_recipe
 from rewardsmith.recipe import explain as explained
@@ -34,6 +36,8 @@ cached = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.add_typer(cached)
+app.add_typer(evaluate)
+app.add_typer(prepare)
 
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a TOML file, such as recipes/quickstart.toml")]
 Overrides = Annotated[

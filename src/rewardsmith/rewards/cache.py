@@ -227,10 +227,11 @@ class Cached:
     Attributes:
         name: the model's.
         usage: the model's; here `cached` is counted.
+        uncached: the model itself, which is asked anew each time.
     """
 
     def __init__(self, model: Any, cache: VerdictCache) -> None:
-        self._model = model
+        self._model = self.uncached = model
         self._cache = cache
         self._flights: dict[bytes, _Flight[Any]] = {}
         self.name: str = model.name

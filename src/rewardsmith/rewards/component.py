@@ -49,6 +49,7 @@ class Component:
         seconds: how long each group took, since somebody last looked.
         say: tells the user something.
         forgiven: True where nothing depends on it: its failures never stop the run.
+        unlimited: True where its failures are what is measured: they are counted, and no share of them is too much.
         declared: the names of the parts that a leaf says it has.
     """
 
@@ -58,6 +59,7 @@ class Component:
         self.seconds: list[float] = []
         self.say: Callable[[str], None] = lambda text: None
         self.forgiven = False
+        self.unlimited = False
         self._failure = failure or FailureSettings()
         self._leaf = not isinstance(reward, Composed)
         if not self._leaf and (wrong := self._failure.of_leaf()):
@@ -159,7 +161,7 @@ class Component:
         """Return the reward's scores of some rollouts; a leaf is waited for, and its failures are counted."""
         if self._leaf:
             scores = await self._waited(group, chosen)
-            if not self.forgiven:
+            if not self.forgiven and not self.unlimited:
                 self._budget.spend(self.name, scores)
         else:
             scores = await self._called(_subset(group, chosen))

@@ -20,6 +20,7 @@ from rewardsmith.rewards.tree import save
 from rewardsmith.trainers.protocol import GroupRecord
 
 CHECKPOINTS = "checkpoints"
+EVALUATIONS = "evaluations"
 RECIPE = "recipe.toml"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
@@ -104,6 +105,13 @@ class RunFolder:
         with writing(self.path):
             write_atomically(self.path / name, text)
 
+    def keep_evaluation(self, stage: str, content: dict[str, Any]) -> None:
+        """Write what a stage measured: its numbers and tables."""
+        with writing(self.path):
+            (self.path / EVALUATIONS).mkdir(exist_ok=True)
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        self.write(f"{EVALUATIONS}/{stage}.json", text + "\n")
+
     def read(self, name: str) -> str | None:
         """Return a text file of the run, or None if there is none."""
         try:
@@ -165,4 +173,5 @@ class RunFolder:
     def clear(self) -> None:
         """Forget a run that never came to a checkpoint."""
         self.rewind({})
-        shutil.rmtree(self.path / "references", ignore_errors=True)
+        for name in ("references", EVALUATIONS):
+            shutil.rmtree(self.path / name, ignore_errors=True)

@@ -47,7 +47,9 @@ function head(stage, metric, hero) {
 }
 
 function heads() {
-  const all = data.stages.flatMap((stage) => Object.keys(stage.after).map((metric) => [stage, metric]));
+  const tabled = data.evaluations.filter((one) => one.kind !== "policy").map((one) => one.name);
+  const all = data.stages.filter((stage) => !tabled.includes(stage.name))
+    .flatMap((stage) => Object.keys(stage.after).map((metric) => [stage, metric]));
   if (!all.length) return null;
   // The biggest card is for what training changed; the later stage builds on the earlier one.
   const trained = all.filter(([stage, metric]) => stage.before[metric] !== undefined);
@@ -59,6 +61,49 @@ function heads() {
     head(...hero, true), others.slice(0, 7).map((one) => head(...one, false))),
   others.length > 7 ? fold(false, `${others.length - 7} more results`, "",
     el("div", { class: "heads" }, others.slice(7, 200).map((one) => head(...one, false)))) : null];
+}
+
+// ---- evaluations: side by side, and each with its tables -------------------------------------------------------------
+
+const share = (value) => (value === null ? "–" : `${(value * 100).toFixed(1)}%`.replace("-", "−"));
+const told = (value, form) => (typeof value === "string" ? value : form === "share" ? share(value) : show(value));
+
+const KINDS = { rankings: "Rewards on groups with true scores", grades: "Rewards on graded answers", pairs: "Rewards on pairs",
+  policy: "Policies" };
+
+function sheet(columns, rows) {
+  // A column in which nothing is known says nothing.
+  const kept = columns.map((_, i) => i).filter((i) => rows.some((row) => row[i] !== null && row[i] !== ""));
+  const side = (i) => (columns[i].form === "text" ? {} : { class: "right" });
+  return el("div", { class: "scroll" }, el("table", {},
+    el("thead", {}, el("tr", {}, kept.map((i) => el("th", side(i), columns[i].name)))),
+    el("tbody", {}, rows.map((row) => el("tr", {}, kept.map((i) => el("td", side(i), told(row[i], columns[i].form))))))));
+}
+
+function compared(kind, some) {
+  const names = [...new Set(some.flatMap((one) => Object.keys(one.main)))];
+  const cell = (value) => el("td", { class: "right" }, show(value ?? null),
+    value > 0 && value <= 1 ? meter(value, 4) : null);
+  return el("div", { class: "compared" }, el("h3", {}, KINDS[kind] || kind), el("div", { class: "scroll" }, el("table", {},
+    el("thead", {}, el("tr", {}, el("th", {}, "stage"),
+      names.map((name) => el("th", { class: "right" }, name.replaceAll("_", " "))))),
+    el("tbody", {}, some.map((one) => el("tr", {}, el("th", { scope: "row" }, one.name),
+      names.map((name) => cell(one.main[name]))))))));
+}
+
+function evaluations() {
+  if (!data.evaluations.length) return null;
+  const kinds = new Map();
+  for (const one of data.evaluations) kinds.set(one.kind, [...(kinds.get(one.kind) || []), one]);
+  const tables = (one) => one.tables.map((table) => el("div", { class: "sheet" }, el("h3", {}, table.title),
+    sheet(table.columns, table.rows),
+    table.more ? el("p", { class: "soft small" }, `… ${plural(table.more, "more row")} not shown`) : null,
+    table.note ? el("p", { class: "soft small" }, table.note) : null));
+  return el("section", { class: "stage", id: "evaluations", "aria-label": "Evaluations" },
+    el("div", { class: "title" }, el("h2", {}, "Evaluations"), chip(plural(data.evaluations.length, "stage"))),
+    el("div", { class: "card" }, [...kinds].map(([kind, some]) => compared(kind, some))),
+    data.evaluations.map((one) => fold(data.evaluations.length === 1, one.name, one.kind,
+      el("div", { class: "card" }, tables(one)))));
 }
 
 // ---- what was asked of models ---------------------------------------------------------------------------------------
@@ -178,16 +223,17 @@ function rollouts(found) {
 // ---- stages, recipe, page ------------------------------------------------------------------------------------------
 
 function stage(one, i) {
-  const peers = [];
+  const peers = [], tabled = data.evaluations.some((other) => other.name === one.name);
   const groups = grouped(one.curves, one.rollouts ? one.rollouts.parts : []).map(([prefix, charts], k) => {
     const all = el("div", { class: "charts" }, charts.map(([name, lines]) => chart(name, lines, peers)));
-    const group = fold(k < 8 && rank(prefix) < LATE, prefix, plural(charts.length, "chart"), all);
+    const group = fold(k < 8 && rank(prefix) < LATE && !tabled, prefix, plural(charts.length, "chart"), all);
     group.classList.add(`wide${Math.min(3, charts.length)}`);
     return group;
   });
   return el("section", { class: "stage", id: `stage-${i}`, "aria-label": `Stage ${one.name}` },
     el("div", { class: "title" }, el("h2", {}, one.name), one.type && one.type !== one.name ? chip(one.type) : null,
-      el("span", { class: "soft small" }, about(one))),
+      el("span", { class: "soft small" }, about(one)),
+      tabled ? el("a", { class: "small", href: "#evaluations" }, "its tables are above") : null),
     groups.length ? el("div", { class: "groups" }, groups) : el("p", { class: "empty" }, "No metrics were written for this stage."),
     rollouts(one.rollouts));
 }
@@ -206,7 +252,7 @@ function footer() {
   return el("footer", {}, notes.filter(Boolean).map((note) => el("p", {}, note)));
 }
 
-document.getElementById("page").replaceChildren(...[top(), rail(), heads(), models(),
+document.getElementById("page").replaceChildren(...[top(), rail(), heads(), evaluations(), models(),
   el("main", { id: "main" }, data.stages.length ? data.stages.map(stage)
     : el("p", { class: "empty" }, "Nothing has been written to this folder yet.")),
   data.recipe ? el("section", { class: "stage recipe" }, fold(false, "Recipe", "with every default filled in",

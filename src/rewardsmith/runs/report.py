@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from rewardsmith.runs.report_evaluations import read_evaluations
 from rewardsmith.runs.report_metrics import MAX_LINE, Curves, drawn, number, parsed, read_metrics
 from rewardsmith.runs.report_rollouts import read_rollouts
 
@@ -110,6 +111,7 @@ def digest(folder: Path) -> dict[str, Any]:
         "state": state if state in _STATES else "unknown",
         "seconds": number(summary.get("seconds")),
         "stages": stages,
+        "evaluations": read_evaluations(folder, list(told)),
         "models": _models(summary.get("models")),
         "recipe": _read_text(folder / "recipe.toml"),
         "unread": unread,

@@ -30,7 +30,9 @@ from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.runs.usage import added
+from rewardsmith.trainers.evaluating.tables import Evaluation
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
+from rewardsmith.types import Prompt
 
 PROMPTS_CHECKED = 256
 """Prompts of which is asked, before the run begins, whether the reward could score them."""
@@ -107,6 +109,10 @@ class Run:
     def keep(self, records: Sequence[GroupRecord]) -> None:
         """Write groups to the rollouts file of the stage."""
         self._files.keep(self._stage, records)
+
+    def keep_evaluation(self, evaluation: Evaluation) -> None:
+        """Write what the stage measured."""
+        self._files.keep_evaluation(self._stage, evaluation.as_json())
 
     def say(self, text: str) -> None:
         """Tell the user something."""
@@ -312,36 +318,45 @@ class Run:
     async def _check(self) -> None:
         """Check every reward, and the data where a source can check itself, before any model is loaded."""
         for name, of in _used(self.recipe):
+            if not hasattr(self.source(name), of):
+                raise UserError(f'data.{name} has no {of}: a source of type "{self.recipe.data[name].name}" has none')
             check_data = getattr(self.source(name), "check", None)
             if check_data is not None:
                 self._progress.say(f"checking data.{name}")
                 check_data(of=of)
         for i, stage in enumerate(self.recipe.stages):
             settings: Any = stage.settings
+            reads: Reads = getattr(settings, "reads", "prompts")
             for name, place in (("", settings), (".validation", getattr(settings, "validation", None))):
                 chosen = getattr(place, "reward", None) or getattr(settings, "reward", None)
-                if place is None or chosen is None:
-                    continue
-                try:
-                    await self._check_reward(chosen, place.data)
-                except UserError as error:
-                    raise UserError(f"stages.{i}{name}.reward: {error}") from error
+                for setting, reward in (("reward", chosen), ("sound", getattr(place, "sound", None))):
+                    if place is None or reward is None:
+                        continue
+                    try:
+                        await self._check_reward(reward, place.data, reads)
+                    except UserError as error:
+                        raise UserError(f"stages.{i}{name}.{setting}: {error}") from error
 
-    async def _check_reward(self, chosen: Chosen, data: str) -> None:
+    async def _check_reward(self, chosen: Chosen, data: str, of: Reads) -> None:
         """Make a reward once, ask whether it can work, and whether it knows where the prompts go."""
         reward = Component.root(chosen, self.say, self._models.before)
-        self._check_prompts(reward, data)
+        self._check_prompts(reward, data, of)
         await check(reward)
         self._models.tell_away()
         if routes(reward):
-            for source in {p.source for p in islice(self.source(data).prompts(self.seed), SOURCES_CHECKED)}:
+            for source in {p.source for p in islice(self._prompts(data, of), SOURCES_CHECKED)}:
                 check_source(reward, source)
 
-    def _check_prompts(self, reward: Component, data: str) -> None:
+    def _prompts(self, data: str, of: Reads) -> Iterator[Prompt]:
+        """Yield the prompts of what is read of a source."""
+        items = getattr(self.source(data), of)(self.seed)
+        return (item if isinstance(item, Prompt) else item.prompt for item in items)
+
+    def _check_prompts(self, reward: Component, data: str, of: Reads) -> None:
         """Look whether the first prompts have what the reward needs; a few that have not are for the run to count."""
         if not any(hasattr(component.reward, "require") for _, component in walk(reward)):
             return
-        prompts = list(islice(self.source(data).prompts(self.seed), PROMPTS_CHECKED))
+        prompts = list(islice(self._prompts(data, of), PROMPTS_CHECKED))
         found = [problem for prompt in prompts for problem in unfit(reward, prompt)]
         for path, count in Counter(path for path, _ in found).items():
             if count > len(prompts) / 4:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.tree import check
+from rewardsmith.trainers.evaluating.policies import evaluation_of
+from rewardsmith.trainers.evaluating.soundness import judged, require_free
 from rewardsmith.trainers.protocol import Context, GroupRecord, Update, derive
 from rewardsmith.trainers.stages import EvaluateStage
 from rewardsmith.trainers.validation import validate
@@ -28,6 +32,9 @@ class Evaluation:
         self.learners: dict[str, Any] = {}
         self.best_by = ""
         self.reward = Component.root(stage.reward, context.say, context.model)
+        self._sound = Component.root(stage.sound, context.say, context.model) if stage.sound else None
+        if self._sound is not None:
+            require_free(self.reward)
 
     async def begin(self) -> Update:
         """There is nothing before the only step."""
@@ -36,6 +43,8 @@ class Evaluation:
     async def step(self, number: int) -> Update:
         """Sample, score, and measure."""
         stage, seed = self._stage, derive(self._context.seed, self._stage.name)
+        if self._sound is not None:
+            await check(self._sound)
         prompts = self._context.source(stage.data).prompts(derive(seed, "prompts"))
         metrics, scored = await validate(
             self._engine,
@@ -46,11 +55,16 @@ class Evaluation:
             seed=seed,
             version=0,
             right_from=stage.right_from,
+            sound=self._sound,
+            sound_from=stage.sound_from,
             pause=self._context.pause,
             turn=partial(self._context.turn, stage.model),
         )
         none = [None] * stage.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])
+        sound_from = stage.sound_from if stage.sound else None
+        found = evaluation_of(stage.name, [judged(group, stage.right_from, sound_from) for group in scored], seed=seed)
+        self._context.keep_evaluation(replace(found, metrics={**found.metrics, **metrics}))
         return Update(number, {f"validation/{name}": value for name, value in metrics.items()})
 
     def state(self) -> dict[str, Any]:

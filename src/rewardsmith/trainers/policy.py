@@ -27,6 +27,7 @@ from rewardsmith.rewards.protocol import parts_of
 from rewardsmith.rewards.tree import has_part, latencies, learn, walk
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collected, Collector
+from rewardsmith.trainers.evaluating.soundness import require_free
 from rewardsmith.trainers.metrics import Clock, batch_metrics, group_metrics, latency_metrics, row_means
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
 from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, learning_rate
@@ -83,6 +84,10 @@ class PolicyTrainer:
             self._critic.learn_with(stage.critic.optimizer)
         own = stage.validation and stage.validation.reward
         self._validation_reward = Component.root(own, context.say, context.model) if own else self.reward
+        second = stage.validation and stage.validation.sound
+        self._sound = Component.root(second, context.say, context.model) if second else None
+        if self._sound is not None:
+            require_free(self._validation_reward)
         n = stage.validation.rollouts_per_prompt if stage.validation else 0
         self.best_by = f"validation/mean@{n}" if n else ""
 
@@ -310,6 +315,8 @@ class PolicyTrainer:
             seed=self._seed,
             version=number,
             right_from=self._stage.right_from,
+            sound=self._sound,
+            sound_from=validation.sound_from,
             pause=partial(self._pause_validation, number),
             turn=self._turn,
         )
@@ -319,7 +326,8 @@ class PolicyTrainer:
 
     def _pause_validation(self, number: int) -> None:
         """Let a validation end, once a step has changed the weights, unless it waits for a service that is gone."""
-        if number == 0 or any(component.waiting for _, component in walk(self._validation_reward)):
+        asked = [self._validation_reward, *([] if self._sound is None else [self._sound])]
+        if number == 0 or any(component.waiting for whole in asked for _, component in walk(whole)):
             self._context.pause()
 
     def _keep(self, found: Collected, number: int, advantages: list[float | None]) -> None:

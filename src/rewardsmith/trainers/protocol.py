@@ -19,6 +19,7 @@ from rewardsmith.types import ScoredGroup
 
 if TYPE_CHECKING:
     from rewardsmith.engines.embedded.engine import EmbeddedEngine
+    from rewardsmith.trainers.evaluating.tables import Evaluation
 
 Item = TypeVar("Item")
 
@@ -81,6 +82,10 @@ class Context(Protocol):
 
     def keep(self, records: Sequence[GroupRecord]) -> None:
         """Write groups to the rollouts file."""
+        ...
+
+    def keep_evaluation(self, evaluation: Evaluation) -> None:
+        """Write what the stage measured: its tables are shown in the report."""
         ...
 
     def say(self, text: str) -> None:

@@ -12,8 +12,11 @@ from rewardsmith.algorithms.ranks import pass_at_k
 from rewardsmith.components import Settings
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.measure import measure
 from rewardsmith.rewards.protocol import Reward
+from rewardsmith.trainers.evaluating.policies import soundness
+from rewardsmith.trainers.evaluating.soundness import judged, with_soundness
 from rewardsmith.trainers.protocol import derive
 from rewardsmith.trainers.scoring import Turn, generate_and_score
 from rewardsmith.trainers.settings import DataName, RewardChoice, SamplingSettings
@@ -31,6 +34,10 @@ class ValidationSettings(Settings):
         default=None, description="how answers are sampled; not set: as in training"
     )
     reward: RewardChoice | None = Field(default=None, description="what scores them; not set: as in training")
+    sound: RewardChoice | None = Field(
+        default=None, description="says whether the steps of a right answer hold: verified, verified@k, unsound"
+    )
+    sound_from: float = Field(default=1.0, description="a value of `sound` of at least this counts as sound")
 
 
 async def validate(
@@ -43,10 +50,15 @@ async def validate(
     seed: int,
     version: int,
     right_from: float,
+    sound: Component | None = None,
+    sound_from: float = 1.0,
     pause: Callable[[], None] = lambda: None,
     turn: Turn = nullcontext,
 ) -> tuple[dict[str, float], list[ScoredGroup]]:
-    """Return metrics and the scored groups. The randomness is the same each time, so that changes are the policy's."""
+    """Return metrics and the scored groups. The randomness is the same each time, so that changes are the policy's.
+
+    With `sound`, a second reward, the scores of the groups have a part of that name, which is asked of right answers.
+    """
     asked = len(prompts)
     prompts = [p for p in prompts if len(engine.encode(p)) <= engine.max_length - sampling.max_tokens]
     if not prompts:
@@ -58,8 +70,12 @@ async def validate(
     scored = await generate_and_score(
         engine, reward, prompts, sampling.sampling(), n=n, seeds=seeds, version=version, pause=pause, turn=turn
     )
+    metrics = measures(scored, n=n, right_from=right_from)
+    if sound is not None:
+        scored = await with_soundness(scored, sound, right_from, pause)
+        metrics |= soundness([judged(group, right_from, sound_from) for group in scored])
     dropped = {"overlong_prompts": float(asked - len(prompts))} if len(prompts) < asked else {}
-    return measures(scored, n=n, right_from=right_from) | dropped | part_measures(scored), scored
+    return metrics | dropped | part_measures(scored), scored
 
 
 def part_measures(scored: Sequence[ScoredGroup]) -> dict[str, float]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -40,6 +42,8 @@ Criteria = Annotated[str, Field(description="what matters most; added to the tem
 Place = Annotated[
     str, Field(min_length=1, description='where the reference is: "answer", or a place in the prompt\'s info')
 ]
+
+_AS_GIVEN: ContextVar[bool] = ContextVar("as given", default=False)
 
 _FENCE = re.compile(r"[ \t]{0,3}(`{3,})([^`]*)")
 _INLINE = re.compile(r"(?<!`)(`{3,})(?!`)([^`]+)\1$")
@@ -105,6 +109,24 @@ class Candidates:
         return self.of.count(candidate)
 
 
+@contextmanager
+def shown_as_given() -> Iterator[None]:
+    """Let judges of groups show candidates in the order of the rollouts: how a bias for positions is measured.
+
+    It holds for the tasks that begin inside the block.
+    """
+    before = _AS_GIVEN.set(True)
+    try:
+        yield
+    finally:
+        _AS_GIVEN.reset(before)
+
+
+def are_shown_as_given() -> bool:
+    """Whether this task began inside of `shown_as_given`."""
+    return _AS_GIVEN.get()
+
+
 def candidates_of(group: RolloutGroup, way: str, longest: int) -> Candidates:
     """Return the answers in the rollouts of a group.
 
@@ -116,7 +138,8 @@ def candidates_of(group: RolloutGroup, way: str, longest: int) -> Candidates:
     answers = [WAYS[way](rollout.text) for rollout in group.rollouts]  # without white space around them
     valid = [text if text and len(text) <= longest else None for text in answers]
     distinct = list(dict.fromkeys(text for text in valid if text is not None))
-    places = {distinct[i]: place for place, i in enumerate(drawn(group.prompt.id, distinct))}
+    order = range(len(distinct)) if are_shown_as_given() else drawn(group.prompt.id, distinct)
+    places = {distinct[i]: place for place, i in enumerate(order)}
     return Candidates(tuple(places), tuple(None if text is None else places[text] for text in valid))
 
 

@@ -32,13 +32,24 @@ def balanced(members: Sequence[int], count: int) -> list[tuple[int, ...]]:
     has stood in every place, and right behind every other, equally often; there are no more than these.
     """
     n = len(members)
-    zigzag = [(place + 1) // 2 * (1 if place % 2 else -1) for place in range(n)]  # 0, 1, -1, 2, -2, …
     rows: list[tuple[int, ...]] = []
     # The mirror image of a row is another row of the same square where n is even.
     for shift in range(n if n % 2 else n // 2):
-        row = tuple(members[(place + shift) % n] for place in zigzag)
+        row = tuple(members[(place + shift) % n] for place in _zigzag(n))
         rows += [row, row[::-1]]
     return rows[:count]
+
+
+def arranged(n: int) -> list[int]:
+    """Return n candidates so that the first row which `balanced` makes of them is 0, 1, 2 and so on."""
+    members = [0] * n
+    for shown, place in enumerate(_zigzag(n)):
+        members[place % n] = shown
+    return members
+
+
+def _zigzag(n: int) -> list[int]:
+    return [(place + 1) // 2 * (1 if place % 2 else -1) for place in range(n)]  # 0, 1, -1, 2, -2, …
 
 
 def windows(members: Sequence[int], most: int, overlap: int) -> list[tuple[int, ...]]:

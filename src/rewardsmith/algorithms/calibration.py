@@ -1,0 +1,155 @@
+"""Whether grades mean what they say: deviations, calibration, and catching what looks right but is not. Numpy only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .ranks import average_ranks
+
+SLACK = 1e-9
+"""Grades are shares such as 7/10: what differs by a rounding error does not differ."""
+
+
+def mean_absolute_deviation(predicted: ArrayLike, grades: ArrayLike) -> float:
+    r"""Return $\frac1n \sum_i |p_i - g_i|$; NaN without items."""
+    p, g = _pair(predicted, grades)
+    return float(np.abs(p - g).mean()) if len(p) else math.nan
+
+
+def within(predicted: ArrayLike, grades: ArrayLike, width: float = 0.0) -> NDArray[np.bool_]:
+    """Return which predictions are at most `width` away from the grade, [n]."""
+    p, g = _pair(predicted, grades)
+    return np.asarray(np.abs(p - g) <= width + SLACK)
+
+
+def pearson(x: ArrayLike, y: ArrayLike) -> float:
+    """Return the linear correlation, in [-1, 1]; NaN when one side is constant."""
+    a, b = _pair(x, y)
+    if len(a) < 2 or a.min() == a.max() or b.min() == b.max():
+        return math.nan
+    # As shares of the largest distance from the mean, so that squares neither overflow nor vanish.
+    a, b = (v / np.abs(v).max() for v in (a - a.mean(), b - b.mean()))
+    return max(-1.0, min(1.0, float((a * b).sum() / math.sqrt(float((a * a).sum()) * float((b * b).sum())))))
+
+
+def levels_of_scores(predicted: ArrayLike, levels: int) -> NDArray[np.int64]:
+    """Return the nearest of the levels 0, 1/levels, …, 1 of each score, as a whole number 0 to `levels`.
+
+    A judge that grades out of 10 gives such levels itself; scores beyond 0 and 1 belong to the outermost.
+    """
+    if levels < 1:
+        raise ValueError(f"levels is {levels}: at least 1")
+    p = np.asarray(predicted, dtype=np.float64)
+    return np.rint(p.clip(0, 1) * levels + SLACK).astype(np.int64)
+
+
+def calibration_error(predicted: ArrayLike, grades: ArrayLike, levels: int = 10) -> float:
+    r"""Return the expected calibration error $\sum_b \frac{n_b}{n} |\bar p_b - \bar g_b|$ over bands b of scores.
+
+    Naeini, Cooper and Hauskrecht 2015 (AAAI), with the bands of `levels_of_scores` and grades in [0, 1] in the place of
+    outcomes. 0 when the mean grade of each band is its mean prediction; NaN without items.
+    """
+    p, g = _pair(predicted, grades)
+    if not len(p):
+        return math.nan
+    band = levels_of_scores(p, levels)
+    return float(np.abs(np.bincount(band, weights=p - g)).sum() / len(p))
+
+
+def roc_auc(scores: ArrayLike, positive: ArrayLike) -> float:
+    """Return the chance that a positive item scores above a negative one, a tie counting one half.
+
+    The Mann-Whitney statistic divided by the number of such pairs (Hanley and McNeil 1982); NaN when one kind is
+    missing.
+    """
+    values, is_positive = _flagged(scores, positive)
+    count = int(is_positive.sum())
+    others = len(values) - count
+    if not count or not others:
+        return math.nan
+    ranks = average_ranks(values)
+    return float((ranks[is_positive].sum() - count * (count + 1) / 2) / (count * others))
+
+
+@dataclass(frozen=True)
+class Flagged:
+    """How well a threshold catches the positive items.
+
+    Attributes:
+        threshold: items that score below it are flagged.
+        flagged: how many are.
+        caught: how many of these are positive.
+        positive: how many positive items there are.
+    """
+
+    threshold: float
+    flagged: int
+    caught: int
+    positive: int
+
+    @property
+    def precision(self) -> float:
+        """Share of the flagged that are positive; NaN when nothing is flagged."""
+        return self.caught / self.flagged if self.flagged else math.nan
+
+    @property
+    def recall(self) -> float:
+        """Share of the positive that are flagged; NaN when there is none."""
+        return self.caught / self.positive if self.positive else math.nan
+
+    @property
+    def f1(self) -> float:
+        """2 · caught / (flagged + positive), the harmonic mean of both; NaN when there is no positive item."""
+        return 2 * self.caught / (self.flagged + self.positive) if self.positive else math.nan
+
+
+def flagged_below(scores: ArrayLike, positive: ArrayLike, threshold: float) -> Flagged:
+    """Return how well flagging the scores [n] below a threshold catches the positive items, which are booleans [n]."""
+    values, is_positive = _flagged(scores, positive)
+    below = values < threshold - SLACK
+    return Flagged(threshold, int(below.sum()), int((below & is_positive).sum()), int(is_positive.sum()))
+
+
+def best_threshold(scores: ArrayLike, positive: ArrayLike) -> Flagged | None:
+    """Return the threshold with the largest F1, midway between two scores that occur; None without a positive item.
+
+    Of several the lowest. It is chosen on the data that it is measured on, so it flatters a little.
+    """
+    values, is_positive = _flagged(scores, positive)
+    if not is_positive.any():
+        return None
+    distinct, level = np.unique(values, return_inverse=True)
+    flagged = np.cumsum(np.bincount(level))
+    caught = np.cumsum(np.bincount(level, weights=is_positive))
+    best = int(np.argmax(2 * caught / (flagged + is_positive.sum())))
+    above = distinct[best + 1] if best + 1 < len(distinct) else distinct[best] + 1
+    at = float((distinct[best] + above) / 2)
+    return Flagged(at, int(flagged[best]), round(float(caught[best])), int(is_positive.sum()))
+
+
+def false_discovery_rate(sound: ArrayLike) -> float:
+    """Return FP / (FP + TP) among right answers: the share that is unsound; NaN without any.
+
+    Args:
+        sound: [n] booleans, one per right answer.
+    """
+    flags = np.asarray(sound, dtype=bool)
+    return float((~flags).mean()) if flags.size else math.nan
+
+
+def _pair(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if first.ndim != 1 or first.shape != second.shape:
+        raise ValueError(f"the lists have the shapes {first.shape} and {second.shape}: one number per item in both")
+    if not np.isfinite(first).all() or not np.isfinite(second).all():
+        raise ValueError("there is a number that is not finite: leave out what could not be scored")
+    return first, second
+
+
+def _flagged(scores: ArrayLike, positive: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    values, flags = _pair(scores, np.asarray(positive, dtype=bool))
+    return values, flags.astype(bool)

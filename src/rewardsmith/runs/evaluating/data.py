@@ -1,0 +1,91 @@
+"""What `rewardsmith evaluate` reads: files, or a data source of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from rewardsmith.components import Choice, Chosen, problems_in
+from rewardsmith.data.protocol import Reads
+from rewardsmith.errors import RecipeError, UserError, listing, nearest
+from rewardsmith.recipe import load_recipe, override
+
+ENDLESS = 512
+"""Items of a recipe's source where no number is given: a built-in world has no end."""
+
+SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_SOURCE = Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))
+
+
+def read_items(
+    where: str,
+    of: Reads,
+    settings: Sequence[str] = (),
+    *,
+    items: int | None = None,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Any]:
+    """Return the items to measure with; what is wrong with any of them is reported first.
+
+    Args:
+        where: a JSONL or Parquet file, a folder or pattern of such files, or `RECIPE.toml:NAME`.
+        of: what is read.
+        settings: of the source, as `key=value`, such as `columns.candidates=mt_texts`.
+        items: how many at most; None takes all of a file, and `ENDLESS` of a recipe's source.
+        seed: of the order of a recipe's source; files are read as they are.
+        say: tells the user something.
+
+    Raises:
+        UserError: for whatever a user can mend.
+    """
+    file, colon, name = where.rpartition(":")
+    from_recipe = where.endswith(".toml") or (bool(colon) and file.endswith(".toml"))
+    if from_recipe:
+        chosen = _of_recipe(*((file, name) if colon and file.endswith(".toml") else (where, "")), settings)
+    else:
+        chosen = _of_files(where, settings)
+    source = chosen.build()
+    read = getattr(source, of, None)
+    if read is None:
+        raise UserError(f'{where} has no {of}: a source of type "{chosen.name}" has none')
+    check = getattr(source, "check", None)
+    if check is not None:
+        check(of=of)
+    found = list(islice(read(seed), items or (ENDLESS if from_recipe else None)))
+    if not found:
+        raise UserError(f"{where} is empty: there is nothing to measure")
+    if from_recipe and items is None and len(found) == ENDLESS:
+        say(f"{where}: the first {ENDLESS} {of}; --items N takes another number")
+    return found
+
+
+def _of_recipe(file: str, name: str, settings: Sequence[str]) -> Chosen:
+    known = load_recipe(file, [f"data.{name}.{change}" for change in settings] if name else []).data
+    if name in known:
+        return known[name]
+    what = f"{file} has no data {name!r}" if name else f"say which data of {file} is meant"
+    first = next(iter(known), "NAME")
+    raise UserError(f"{what}: {file}:{first}.{nearest(name, known)} Known: {listing(known)}")
+
+
+def _of_files(where: str, settings: Sequence[str]) -> Chosen:
+    path = Path(where)
+    inside = {file.suffix.lower() for file in path.iterdir()} if path.is_dir() else {path.suffix.lower()}
+    kinds = sorted({SUFFIXES[suffix] for suffix in inside if suffix in SUFFIXES})
+    if len(kinds) != 1:
+        found = "holds both JSON lines and Parquet files" if kinds else "is no JSONL or Parquet file"
+        hint = f".{nearest(path.name, [p.name for p in path.parent.iterdir()])}" if path.parent.is_dir() else ""
+        raise UserError(f"DATA {where!r} {found}: name a file, a pattern, or RECIPE.toml:NAME{hint}")
+    # Ids matter to nobody here; a file whose ids repeat can be measured with.
+    table: dict[str, Any] = {"type": kinds[0], "path": where, "shuffle": False, "id_column": ""}
+    for change in settings:
+        override(table, change)
+    try:
+        return _SOURCE.choose(table)
+    except PydanticCustomError as error:
+        raise RecipeError("--data", problems_in(error, "data source")) from None

@@ -1,0 +1,145 @@
+"""`rewardsmith evaluate policy`: what stored rollouts say about the policy that wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rewardsmith.asking import Usage
+from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.tree import check
+from rewardsmith.runs.evaluating.command import Ticks, with_models
+from rewardsmith.runs.evaluating.printing import show
+from rewardsmith.runs.progress import Progress
+from rewardsmith.runs.rescoring.choice import Found, find_reward
+from rewardsmith.runs.rescoring.stored import Stored, StoredRollouts, Wanted
+from rewardsmith.trainers.evaluating.policies import JudgedGroup, evaluation_of
+from rewardsmith.trainers.evaluating.soundness import ask_all, at_least
+from rewardsmith.types import Score
+
+Verdicts = list[list[bool | None]]
+"""Of each rollout of each group yes, no, or not known."""
+
+
+def evaluate_policy(
+    path: str,
+    groups: Wanted,
+    *,
+    right: str | None = None,
+    right_from: float = 1.0,
+    sound: str | None = None,
+    sound_from: float = 1.0,
+    seed: int = 0,
+    at_once: int = 32,
+    json: bool = False,
+    fail_above: float = 1.0,
+) -> bool:
+    """Measure the policy that wrote stored rollouts, and print how it did; return whether enough has a verdict.
+
+    Args:
+        path: a run folder or a file; see `StoredRollouts`.
+        groups: which groups of it.
+        right: what says whether an answer is right: a part of the stored scores, or a reward as `RECIPE[:path]`. None
+            is the stored score itself.
+        right_from: a value of at least this is right.
+        sound: what says whether the steps of a right answer hold, in the same way; None does not ask.
+        sound_from: a value of at least this is sound.
+        seed: of the intervals.
+        at_once: how many groups are scored at the same time.
+        json: print JSON instead of tables.
+        fail_above: share of rollouts without a verdict that is too much; without any verdict it never is enough.
+
+    Raises:
+        UserError: for whatever a user can mend.
+        Interrupted: after Ctrl-C.
+    """
+    progress = Progress(Console(stderr=True))
+    rollouts = StoredRollouts(path, groups)
+    asked = [_Told.of("--right", right or "", right_from)]
+    asked += [_Told.of("--sound", sound, sound_from)] if sound is not None else []
+    rollouts.count()
+    for text in rollouts.left_out:
+        progress.say(text)
+    stored = list(rollouts)
+    used: dict[str, Usage] = {}
+    answers = asked[0].verdicts(stored, None, progress, at_once, used)
+    wanted = [[bool(one) for one in some] for some in answers]
+    steps = [asked[1].verdicts(stored, wanted, progress, at_once, used)] if len(asked) > 1 else []
+    judged = [
+        JudgedGroup(tuple(answers[i]), tuple(steps[0][i]) if steps else (), _place(one)) for i, one in enumerate(stored)
+    ]
+    found = evaluation_of(path, judged, seed=seed)
+    facts: dict[str, Any] = {"rollouts": path, "right": right, "right_from": right_from}
+    show(found, used, facts | {"sound": sound, "sound_from": sound_from, "seed": seed}, as_json=json)
+    failed = found.metrics["failed"]
+    return failed < 1 and failed <= fail_above
+
+
+def _place(stored: Stored) -> str:
+    """Return the stage, kind and step that a group of a run comes from; "" where there is none."""
+    record = stored.record
+    if record is None:
+        return ""
+    stage = Path(stored.place.rpartition(", ")[0]).stem
+    return f"{stage}, {record.kind}, step {record.step}"
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Where a verdict comes from: a part of the stored scores, or a reward that is asked now."""
+
+    option: str
+    least: float
+    part: str = ""
+    reward: Found | None = field(default=None)
+
+    @classmethod
+    def of(cls, option: str, text: str, least: float) -> _Told:
+        """Return what `PART` or `RECIPE[:path]` means."""
+        if ".toml" in text or Path(text).is_file():
+            return cls(option, least, reward=find_reward(text))
+        return cls(option, least, part=text)
+
+    def verdicts(
+        self,
+        stored: Sequence[Stored],
+        wanted: Sequence[Sequence[bool]] | None,
+        progress: Progress,
+        at_once: int,
+        used: dict[str, Usage],
+    ) -> Verdicts:
+        """Return what is known; what is not wanted need not be known."""
+        if self.reward is None:
+            return [[at_least(score, self.least) for score in self._stored(one)] for one in stored]
+        found, groups = self.reward, [one.group for one in stored]
+
+        async def ask(models: Callable[[str], Any]) -> list[Sequence[Score]]:
+            reward = Component.root(found.reward, progress.say, models)
+            await check(reward)
+            with progress.stage(self.option.removeprefix("--"), len(groups), 0, unit="groups"):
+                return await ask_all(reward, groups, wanted, at_once=at_once, tick=Ticks(progress))
+
+        said, asked = with_models(found, progress, 0, ask)
+        used |= asked
+        return [[at_least(score, self.least) for score in scores] for scores in said]
+
+    def _stored(self, stored: Stored) -> list[Score]:
+        if stored.scores is None:
+            raise UserError(
+                f"{stored.place}: no score is stored there. {self.option} reward.toml names a reward that is asked now"
+            )
+        if not self.part:
+            return list(stored.scores)
+        parts = [dict(score.named_parts()) for score in stored.scores]
+        for names in parts:
+            if self.part not in names:
+                raise UserError(
+                    f"{self.option} is {self.part!r}: {stored.place} has no such part, and there is no such file."
+                    f"{nearest(self.part, names)} Known parts: {listing(names)}"
+                )
+        return [names[self.part] for names in parts]

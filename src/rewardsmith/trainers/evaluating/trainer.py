@@ -1,0 +1,67 @@
+"""Evaluation of a reward as a stage of a run."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from rewardsmith.errors import UserError
+from rewardsmith.trainers.evaluating.kinds import evaluate_reward
+from rewardsmith.trainers.evaluating.scoring import Scorer
+from rewardsmith.trainers.evaluating.stage import EvaluateRewardStage
+from rewardsmith.trainers.protocol import Context, Update, derive
+
+
+class RewardEvaluation:
+    """Scores groups whose truth is known, once, and measures how well the reward did.
+
+    Args:
+        stage: the settings.
+        context: models, data and files of the run.
+    """
+
+    def __init__(self, stage: EvaluateRewardStage, context: Context) -> None:
+        self._stage = stage
+        self._context = context
+        self._scorer = Scorer(stage.reward, context.model, say=context.say, at_once=stage.at_once, pause=context.pause)
+        self.steps = 1
+        self.learners: dict[str, Any] = {}
+        self.best_by = ""
+        self.reward = self._scorer.reward
+
+    async def begin(self) -> Update:
+        """There is nothing before the only step."""
+        return Update(0)
+
+    async def step(self, number: int) -> Update:
+        """Score, measure, and write the tables."""
+        stage, seed = self._stage, derive(self._context.seed, self._stage.name)
+        read = getattr(self._context.source(stage.data), stage.reads, None)
+        if read is None:
+            raise UserError(f'data.{stage.data} has no {stage.reads}, which kind = "{stage.kind}" measures')
+        items = list(islice(read(derive(seed, "items")), stage.items))
+        if not items:
+            raise UserError(f"data.{stage.data} is empty: there is nothing to measure")
+        found = await evaluate_reward(
+            stage.name,
+            stage.kind,
+            items,
+            self._scorer,
+            orders=stage.orders,
+            repeats=stage.repeats,
+            threshold=stage.threshold,
+            levels=stage.levels,
+            ties=stage.ties,
+            seed=seed,
+        )
+        for what, said in found.details.items():
+            self._context.say(f"{what}, the first: {said[:300]}")
+        self._context.keep_evaluation(found)
+        return Update(number, {f"validation/{name}": value for name, value in found.metrics.items()})
+
+    def state(self) -> dict[str, Any]:
+        """There is no state."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """There is no state."""

@@ -1,0 +1,353 @@
+"""`rewardsmith evaluate` as a user meets it, in a process of its own where that matters."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
+from rewardsmith.cli import main
+from rewardsmith.records import to_json
+from tests.test_imports import BLOCK
+
+REWARDS = '''
+import os, signal
+
+from rewardsmith import Failure, Score
+
+class Numbers:
+    """The number that an answer is."""
+
+    def __init__(self, *, scale: float = 1.0) -> None:
+        self.scale = scale
+
+    async def score(self, group):
+        if os.environ.get("STRIKE") and group.prompt.id.endswith("-2"):
+            os.kill(os.getpid(), int(os.environ["STRIKE"]))
+        return [self._score(rollout.text) for rollout in group.rollouts]
+
+    def _score(self, text):
+        try:
+            return Score(self.scale * float(text))
+        except ValueError:
+            return Score(failure=Failure("unparsable", f"{text} is no number"))
+
+class Steps:
+    """Whether a text shows no question mark."""
+
+    async def score(self, group):
+        return [Score(float("?" not in rollout.text)) for rollout in group.rollouts]
+'''
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with rewards of our own, and a reward table for each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REWARDSMITH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "own_rewards_7e.py").write_text(REWARDS)
+    for name in ("Numbers", "Steps"):
+        (tmp_path / f"{name.lower()}.toml").write_text(f'type = "own_rewards_7e:{name}"\n')
+    return tmp_path
+
+
+def write(file: Path, *rows: dict[str, Any]) -> str:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file.name
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the command in this process and return its exit status."""
+    monkeypatch.setattr(sys, "argv", ["rewardsmith", "evaluate", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """Return the JSON that the command prints."""
+    assert run(monkeypatch, *arguments, "--json") == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+GROUPS = [{"prompt": f"q{i}", "candidates": ["1", "2", "3"], "scores": [0, 5, 9]} for i in range(4)]
+PAIRS = [
+    {"id": 1, "prompt": "a", "chosen": "2", "rejected": "1", "subset": "hep-go"},
+    {"id": 1, "prompt": "b", "chosen": "1", "rejected": "2", "subset": "math-prm"},
+]
+GRADES = [
+    {"prompt": "a", "response": "0.9", "grade": 1.0, "right": True, "sound": True},
+    {"prompt": "b", "response": "0.3", "grade": 0.2, "right": True, "sound": False},
+]
+
+
+# ---- rewards -------------------------------------------------------------------------------------------------------
+
+
+def test_rankings_are_measured_and_shown(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = {"prompt": "q", "candidates": ["1", "[red]\x1b[2Jevil"], "scores": [1, 2]}
+    data = write(place / "groups.jsonl", *GROUPS, bad)
+    assert run(monkeypatch, "rankings", data, "--reward", "numbers.toml", "--orders", "2", "--repeats", "2") == 0
+    printed = capsys.readouterr()
+    row = next(line for line in printed.out.splitlines() if line.startswith("│ accuracy  "))
+    assert [cell.strip() for cell in row.split("│")[1:6]] == ["accuracy", "1.000", "1.000", "1.000", "4"]
+    assert "1 of 5 groups could not be scored" in printed.out
+    assert r"reward unparsable, the first: [red]\x1b[2Jevil is no number" in printed.out
+    assert "\x1b" not in printed.out
+    assert "liking for positions" in printed.out
+    assert "evaluate: 20 groups" in printed.err  # once, once more, and in two orders; progress never mixes with tables
+
+
+def test_json_has_it_all(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write(place / "groups.jsonl", *GROUPS)
+    found = measured(monkeypatch, capsys, "rankings", data, "--reward", "numbers.toml", "scale=-1.0")
+    assert found["kind"] == "rankings"
+    assert found["metrics"]["accuracy"] == 0.0
+    assert found["made_with"]["reward"] == "numbers.toml"
+    assert found["made_with"]["overrides"] == ["scale=-1.0"]
+    assert found["tables"][0]["rows"][0][:2] == ["accuracy", 0.0]
+
+
+def test_grades(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write(place / "graded.jsonl", *GRADES)
+    arguments = ("grades", data, "--reward", "numbers.toml", "--threshold", "0.2")
+    found = measured(monkeypatch, capsys, *arguments)["metrics"]
+    assert (found["mad"], found["f1"], found["f1_best"]) == (pytest.approx(0.1), 0.0, 1.0)
+
+
+def test_pairs_in_the_form_of_rewardbench(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.Table.from_pylist(PAIRS), place / "bench.parquet")
+    found = measured(monkeypatch, capsys, "pairs", "bench.parquet", "--reward", "numbers.toml")["metrics"]
+    assert found["section/reasoning"] == pytest.approx(164 / (164 + 984))
+    assert found["score"] == found["section/reasoning"]
+    assert found["accuracy"] == 0.5
+
+
+def test_other_columns_and_fewer_items(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"prompt": "q", "texts": ["1", "2"], "human": [1, 2]},
+        {"prompt": "q", "texts": ["2", "1"], "human": [1, 2]},
+    ]
+    write(place / "odd.jsonl", *rows)
+    columns = ("--data", "columns.candidates=texts", "--data", "columns.scores=human")
+    found = measured(monkeypatch, capsys, "rankings", "odd.jsonl", *columns, "--reward", "numbers.toml", "--items", "1")
+    assert (found["metrics"]["accuracy"], found["metrics"]["groups"]) == (1.0, 1)
+
+
+def test_a_source_of_a_recipe_is_data_too(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(place / "groups.jsonl", *GROUPS)
+    (place / "recipe.toml").write_text(
+        '[data.held]\ntype = "jsonl"\npath = "groups.jsonl"\n[[stages]]\ntype = "evaluate_reward"\nkind = "rankings"\n'
+        'data = "held"\nreward = "own_rewards_7e:Numbers"\n'
+    )
+    found = measured(monkeypatch, capsys, "rankings", "recipe.toml:held", "--reward", "recipe.toml")
+    assert found["metrics"]["groups"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("rankings", "grups.jsonl"), ['Did you mean "groups.jsonl"?']),
+        (("rankings", "groups.txt"), ["is no JSONL or Parquet file"]),
+        (("rankings", "groups.jsonl", "--data", "shufle=true"), ['Did you mean "shuffle"?']),
+        (("rankings", "groups.jsonl", "--data", "columns"), ["key.path=value"]),
+        (("rankings", "recipe.toml"), ["recipe.toml:held", "Known: held, sums"]),
+        (("rankings", "recipe.toml:hold"), ["recipe.toml has no data 'hold'", "Known: held, sums"]),
+        (("rankings", "recipe.toml:sums"), ["has no rankings", '"arithmetic"']),
+        (("grades", "groups.jsonl"), ["rows cannot be used", "line 1"]),
+        (("pairs", "groups.jsonl", "--ties", "haf"), ['Did you mean "half"?']),
+        (("rankings", "empty.jsonl"), ["has no rows"]),
+        (("policy", "groups.jsonl", "--right", "nothing"), ["there is no responses"]),
+    ],
+)
+def test_a_mistake_is_told_with_its_remedy(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: list[str],
+) -> None:
+    write(place / "groups.jsonl", *GROUPS)
+    write(place / "empty.jsonl")
+    (place / "groups.txt").write_text("x")
+    (place / "recipe.toml").write_text(
+        '[data.held]\ntype = "jsonl"\npath = "groups.jsonl"\n[data.sums]\ntype = "arithmetic"\n[[stages]]\n'
+        'type = "evaluate_reward"\nkind = "rankings"\ndata = "held"\nreward = "own_rewards_7e:Numbers"\n'
+    )
+    reward = () if arguments[0] == "policy" else ("--reward", "numbers.toml")
+    assert run(monkeypatch, *arguments, *reward) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    for word in words:
+        assert word in error
+
+
+def test_a_folder_of_one_kind_of_files_is_data_too(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "data").mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        write(place / "data" / name, *GROUPS)
+    found = measured(monkeypatch, capsys, "rankings", "data", "--reward", "numbers.toml")
+    assert found["metrics"]["groups"] == 8
+    pq.write_table(pa.Table.from_pylist(GROUPS), place / "data" / "c.parquet")
+    assert run(monkeypatch, "rankings", "data", "--reward", "numbers.toml") == 2
+    assert "holds both JSON lines and Parquet files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("share", "status"), [("1", 0), ("0.25", 0), ("0.1", 1)])
+def test_the_status_tells_whether_enough_was_scored(
+    place: Path, monkeypatch: pytest.MonkeyPatch, share: str, status: int
+) -> None:
+    data = write(place / "groups.jsonl", *GROUPS[:3], {"prompt": "q", "candidates": ["a", "1"], "scores": [1, 2]})
+    assert run(monkeypatch, "rankings", data, "--reward", "numbers.toml", "--fail-above", share) == status
+
+
+def test_without_any_score_it_is_never_enough(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write(place / "groups.jsonl", {"prompt": "q", "candidates": ["a", "b"], "scores": [1, 2]})
+    assert run(monkeypatch, "rankings", data, "--reward", "numbers.toml") == 1
+
+
+def command(place: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rewardsmith.cli", "evaluate", *arguments],
+        cwd=place, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
+def test_ctrl_c_ends_it_with_a_word_and_no_traceback(place: Path, blow: signal.Signals) -> None:
+    data = write(place / "groups.jsonl", *GROUPS)
+    stopped = command(place, "rankings", data, "--reward", "numbers.toml", STRIKE=str(int(blow)))
+    assert stopped.returncode == 130
+    assert "stopped. Nothing was kept" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+
+
+def test_a_rule_is_measured_without_torch(place: Path) -> None:
+    write(place / "groups.jsonl", *GROUPS)
+    code = BLOCK.format(blocked={"torch", "transformers"}) + (
+        "from rewardsmith.cli import main\n"
+        "sys.argv = ['rewardsmith', 'evaluate', 'rankings', 'groups.jsonl', '--reward', 'numbers.toml']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["rankings", "grades", "pairs", "policy"])
+def test_the_help_of_each_command_has_an_example(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(monkeypatch, name, "--help") == 0
+    assert f"rewardsmith evaluate {name}" in capsys.readouterr().out
+
+
+# ---- policies ------------------------------------------------------------------------------------------------------
+
+
+def group(number: int, *rollouts: tuple[str, Score]) -> ScoredGroup:
+    asked = RolloutGroup(Prompt(f"p{number}", [Message("user", "?")]), [Rollout(text) for text, _ in rollouts])
+    return ScoredGroup(asked, [score for _, score in rollouts])
+
+
+def score(value: float | None, steps: float) -> Score:
+    parts = {"steps": Score(steps)}
+    return Score(failure=Failure("timeout"), parts=parts) if value is None else Score(value, parts=parts)
+
+
+STORED = [
+    group(0, ("1", score(1.0, 0.9)), ("1?", score(1.0, 0.2)), ("0", score(0.0, 0.9)), ("lost", score(None, 1.0))),
+    group(1, ("1?", score(1.0, 0.1)), ("0", score(0.3, 0.0)), ("0", score(0.0, 0.0)), ("0", score(0.0, 0.0))),
+]
+
+
+def stored(file: Path) -> str:
+    file.write_text("".join(json.dumps(to_json(one)) + "\n" for one in STORED))
+    return file.name
+
+
+def test_a_policy_is_measured_by_the_parts_of_stored_scores(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = stored(place / "stored.jsonl")
+    found = measured(monkeypatch, capsys, "policy", data, "--sound", "steps", "--sound-from", "0.5")["metrics"]
+    assert found["accuracy"] == pytest.approx(3 / 7)
+    assert found["verified"] == pytest.approx(1 / 7)
+    assert found["unsound"] == pytest.approx(2 / 3)
+    assert found["failed"] == pytest.approx(1 / 8)
+    plain = measured(monkeypatch, capsys, "policy", data, "--right", "steps", "--right-from", "0.9")["metrics"]
+    assert plain["accuracy"] == pytest.approx(3 / 8)
+    assert "verified" not in plain
+
+
+def test_a_reward_may_say_it_now(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = stored(place / "stored.jsonl")
+    assert run(monkeypatch, "policy", data, "--sound", "steps.toml", "--json") == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)["metrics"]
+    assert found["unsound"] == pytest.approx(2 / 3)
+    assert "sound: 2 groups" in printed.err
+    table = write(place / "answers.jsonl", {"prompt": "a", "responses": ["1", "2", "x"]})
+    again = measured(monkeypatch, capsys, "policy", table, "--right", "numbers.toml", "--right-from", "2")["metrics"]
+    assert (again["accuracy"], again["failed"]) == (0.5, pytest.approx(1 / 3))
+
+
+def test_a_run_folder_is_told_by_stage_and_step(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "run" / "rollouts").mkdir(parents=True)
+    rows = [
+        {"step": step, "kind": "validation", "dropped": "", "scored": to_json(one), "advantages": [None] * 4}
+        for step, one in ((0, STORED[0]), (9, STORED[1]))
+    ]
+    write(place / "run" / "rollouts" / "policy.jsonl", *rows)
+    assert run(monkeypatch, "policy", "run", "--sound", "steps", "--sound-from", "0.5") == 0
+    printed = capsys.readouterr().out
+    assert "│ policy, validation, step 0 │       1 │ 66.7% │           33.3% │                50.0% │" in printed
+    only = measured(monkeypatch, capsys, "policy", "run", "--step", "9")["metrics"]
+    assert only["accuracy"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("stored.jsonl", "--sound", "step"), ["--sound is 'step'", 'Did you mean "steps"?', "Known parts: steps"]),
+        (("answers.jsonl",), ["no score is stored there", "--right reward.toml"]),
+        (("stored.jsonl", "--sound", "nothing.toml"), ["there is no recipe 'nothing.toml'"]),
+        (("missing.jsonl",), ["missing.jsonl"]),
+    ],
+)
+def test_mistakes_about_policies(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: list[str],
+) -> None:
+    stored(place / "stored.jsonl")
+    write(place / "answers.jsonl", {"prompt": "a", "responses": ["1"]})
+    assert run(monkeypatch, "policy", *arguments) == 2
+    error = capsys.readouterr().err
+    for word in words:
+        assert word in error

@@ -1,0 +1,111 @@
+"""The evaluations of a report: side by side, bounded, and text that stays text."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardsmith.runs import report_evaluations
+from rewardsmith.runs.report_evaluations import read_evaluations
+from rewardsmith.trainers.evaluating.grades import GradedAnswer, measure_grades
+from rewardsmith.trainers.evaluating.policies import JudgedGroup, evaluation_of
+from rewardsmith.trainers.evaluating.tables import Column, Evaluation, Table
+from tests.runs.fake_run import write_fake_run
+from tests.runs.test_report import HOSTILE, page_of
+from tests.runs.test_report_scripts import BROWSER
+
+
+def keep(folder: Path, *found: Evaluation) -> None:
+    (folder / "evaluations").mkdir(parents=True, exist_ok=True)
+    for one in found:
+        text = json.dumps(one.as_json(), allow_nan=False)
+        (folder / "evaluations" / f"{one.name}.json").write_text(text, encoding="utf-8")
+
+
+def policy(name: str, unsound: int) -> Evaluation:
+    groups = [JudgedGroup((True, False), (i >= unsound, None)) for i in range(10)]
+    return evaluation_of(name, groups)
+
+
+def test_stages_of_a_kind_stand_in_their_order_with_their_main_measures(tmp_path: Path) -> None:
+    keep(tmp_path, policy("b_alone", 7), policy("a_judged", 1))
+    found = read_evaluations(tmp_path, ["sft", "b_alone", "a_judged"])
+    assert [one["name"] for one in found] == ["b_alone", "a_judged"]
+    assert [one["main"]["unsound"] for one in found] == [0.7, 0.1]
+    assert found[0]["tables"][0]["columns"][1] == {"name": "value", "form": "number"}
+    assert read_evaluations(tmp_path, [])[0]["name"] == "a_judged"
+
+
+def test_a_report_without_evaluations_has_none(tmp_path: Path) -> None:
+    assert page_of(write_fake_run(tmp_path)).data["evaluations"] == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{", '{"metrics": [], "main": 3, "tables": [1, {}]}', '{"tables": {"a": 1}}', "\0" * 9, '{"kind": 5}'],
+)
+def test_a_damaged_file_does_not_break_the_report(tmp_path: Path, content: str) -> None:
+    (tmp_path / "evaluations").mkdir()
+    (tmp_path / "evaluations" / "x.json").write_text(content)
+    (tmp_path / "evaluations" / "folder.json").mkdir()
+    found = page_of(tmp_path).data["evaluations"]
+    assert all(one["name"] == "x" and one["main"] == {} for one in found)
+
+
+def test_a_report_stays_small(tmp_path: Path) -> None:
+    wide = Table("t" * 999, [Column("c" * 999)] * 20, [[float(i)] * 20 for i in range(300)])
+    keep(tmp_path, *(Evaluation(f"e{i:03}", "grades", {}, (), [wide] * 20) for i in range(3)))
+    found = read_evaluations(tmp_path, [])
+    assert len(found[0]["tables"]) == report_evaluations.MAX_TABLES
+    table = found[0]["tables"][0]
+    assert (len(table["rows"]), table["more"]) == (report_evaluations.MAX_ROWS, 300 - report_evaluations.MAX_ROWS)
+    assert len(table["columns"]) == len(table["rows"][0]) == report_evaluations.MAX_COLUMNS
+    assert len(table["title"]) == len(table["columns"][0]["name"]) == report_evaluations.MAX_TEXT
+    big = tmp_path / "evaluations" / "e000.json"
+    big.write_text(big.read_text() + " " * report_evaluations.MAX_BYTES)
+    assert len(read_evaluations(tmp_path, [])) == 2
+
+
+def shown(folder: Path, query: str) -> Any:
+    """Return what a query of the page comes to, in node."""
+    page = page_of(folder)
+    script = folder / "page.js"
+    script.write_text(BROWSER + page.texts["script"][1] + f"\nconsole.log(JSON.stringify({query}))")
+    done = subprocess.run(
+        ["node", str(script)], input=page.texts["script"][0], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the scripts")
+def test_the_page_compares_stages_and_shows_their_tables(tmp_path: Path) -> None:
+    answers = [GradedAnswer(1.0, 0.9, True, True), GradedAnswer(0.2, 0.3, True, False)]
+    metrics, tables = measure_grades(answers)
+    keep(tmp_path, policy("alone", 7), policy("judged", 1), Evaluation("judge", "grades", metrics, ("mad",), tables))
+    rows = shown(tmp_path, 'page.all("table").slice(0, 2).map((t) => t.all("tr").map((r) => r.text()))')
+    policies = [[cell for cell in row.split(" ") if cell] for row in rows[0]]
+    assert policies[0] == ["stage", "accuracy", "verified", "unsound", "pass@2", "verified@2", "failed"]
+    assert policies[1] == ["alone", "0.500", "0.150", "0.700", "1", "0.300", "0"]
+    assert policies[2] == ["judged", "0.500", "0.450", "0.100", "1", "0.900", "0"]
+    assert [row.split() for row in rows[1]] == [["stage", "mad"], ["judge", "0.100"]]
+    titles = shown(tmp_path, 'page.all("h3").map((h) => h.text())')
+    assert titles[:2] == ["Policies", "Rewards on graded answers"]
+    assert "by score" in titles
+    assert "100.0%" in shown(tmp_path, 'page.all("table").map((t) => t.text()).join(" ")')
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the scripts")
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    rows = [[text, 1.0] for text in HOSTILE]
+    table = Table(HOSTILE[0], [Column(HOSTILE[1], "text"), Column("n")], rows, HOSTILE[2])
+    found = Evaluation("evil", HOSTILE[3], {HOSTILE[0]: 0.5}, (HOSTILE[0],), [table])
+    keep(tmp_path, found)
+    page = page_of(tmp_path)
+    assert [tag for tag, _ in page.tags].count("script") == 2
+    text = shown(tmp_path, "page.text()")
+    assert HOSTILE[0] in text
+    assert "\0" not in text

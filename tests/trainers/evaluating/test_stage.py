@@ -1,0 +1,221 @@
+"""Evaluations as stages of a run: the reward's, and a policy's with a second reward that looks at the steps."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.recipe import check_rewards, explain, parse_recipe
+from rewardsmith.runs.folder import RunFolder
+from rewardsmith.runs.progress import Progress
+from rewardsmith.runs.run import Run
+from rewardsmith.trainers.evaluate import Evaluation
+from rewardsmith.trainers.evaluating.stage import EvaluateRewardStage
+from rewardsmith.trainers.evaluating.trainer import RewardEvaluation
+from rewardsmith.trainers.policy import PolicyTrainer
+from rewardsmith.trainers.stages import EvaluateStage
+from rewardsmith.types import Graded, Preference, Prompt, Ranking
+from tests.trainers.evaluating.rewards import graded, pair, prompt, ranking
+from tests.trainers.world import World, policy_stage, steps, wait
+
+HERE = "tests.trainers.evaluating"
+
+
+class Groups:
+    """Five groups, of which one cannot be scored; endless prompts of no use to the reward."""
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        while True:
+            yield prompt()
+
+    def rankings(self, seed: int) -> Iterator[Ranking]:
+        yield from (ranking([1, 2, 3], ["1", "2", "3"], i) for i in range(4))
+        yield ranking([1, 2], ["1", "?"], 4)
+
+    def graded(self, seed: int) -> Iterator[Graded]:
+        while True:
+            yield graded(1.0, "0.8", True, True)
+            yield graded(0.2, "0.3", True, False)
+
+    def preferences(self, seed: int) -> Iterator[Preference]:
+        yield pair("2", "1", "hep-go")
+
+
+class Empty:
+    """Nothing at all."""
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        return iter(())
+
+    rankings = prompts
+
+
+def stage(**table: Any) -> EvaluateRewardStage:
+    return EvaluateRewardStage(**{"kind": "rankings", "data": "groups", "reward": f"{HERE}.rewards:Numbers"} | table)
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "value"), [("rankings", "accuracy", 1.0), ("grades", "mad", 0.15), ("pairs", "score", 1.0)]
+)
+def test_a_reward_is_measured_in_one_step(tmp_path: Path, kind: str, metric: str, value: float) -> None:
+    world = World(tmp_path, sources={"groups": Groups()})
+    trainer = RewardEvaluation(stage(kind=kind, items=10, name="judge"), world)
+    assert (trainer.steps, trainer.learners, trainer.best_by, wait(trainer.begin()).metrics) == (1, {}, "", {})
+    (metrics,) = steps(trainer, 1, begin=False)
+    assert metrics[f"validation/{metric}"] == pytest.approx(value)
+    (found,) = world.evaluations
+    assert (found.name, found.kind) == ("judge", kind)
+    assert metrics == {f"validation/{name}": value for name, value in found.metrics.items()}
+    trainer.restore(trainer.state())
+
+
+def test_as_many_items_as_there_are_or_as_are_wanted(tmp_path: Path) -> None:
+    world = World(tmp_path, sources={"groups": Groups()})
+    (few,) = steps(RewardEvaluation(stage(items=2), world), 1)
+    (every,) = steps(RewardEvaluation(stage(items=99), world), 1)
+    assert (few["validation/groups"], every["validation/groups"]) == (2, 5)
+    assert every["validation/failed"] == pytest.approx(0.2)
+    assert every["validation/failures/reward/unparsable"] == pytest.approx(1 / 14)
+
+
+def test_data_that_cannot_be_measured_with_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path, sources={"empty": Empty()})
+    with pytest.raises(UserError, match=r"data\.empty is empty"):
+        steps(RewardEvaluation(stage(data="empty"), world), 1)
+    with pytest.raises(UserError, match=r"data\.held_out has no rankings"):
+        steps(RewardEvaluation(stage(data="held_out"), world), 1)
+
+
+def recipe(*stages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    data = {"groups": {"type": f"{HERE}.test_stage:Groups"}, "sums": {"type": "arithmetic", "operations": 2}}
+    models = {"policy": {"init": "tiny-llama", "device": "cpu"}}
+    return {"models": models, "data": data, "stages": list(stages), "cache": ""} | more
+
+
+REWARD_STAGE = {"type": "evaluate_reward", "kind": "rankings", "data": "groups", "reward": f"{HERE}.rewards:Numbers"}
+
+
+def test_the_stage_needs_no_model_and_explains_itself() -> None:
+    checked = parse_recipe(recipe(REWARD_STAGE))
+    text = explain(checked)
+    assert "orders = 1" in text
+    assert checked.stages[0].settings.reads == "rankings"  # type: ignore[attr-defined]
+    assert parse_recipe(recipe(REWARD_STAGE | {"kind": "grades"})).stages[0].settings.reads == "graded"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "rankigs"}, "rankings"),
+        ({"kind": "grades", "orders": 2}, "leave out orders"),
+        ({"data": "group"}, 'Did you mean "groups"?'),
+        ({"items": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_a_mistake_in_the_stage_is_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=words.replace("?", r"\?")):
+        parse_recipe(recipe(REWARD_STAGE | change))
+
+
+class Silent(Progress):
+    """Says nothing."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def stage(self, *_: Any, **__: Any) -> Any:
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+    def step(self, update: Any) -> None:
+        pass
+
+
+def run(table: dict[str, Any], folder: Path) -> Run:
+    checked = parse_recipe(table)
+    files = RunFolder(folder)
+    with files.locked():
+        going = Run(checked, files, Silent())
+        wait(going.go())
+    return going
+
+
+def test_a_run_writes_the_tables_and_sums_up(tmp_path: Path) -> None:
+    going = run(recipe(REWARD_STAGE | {"name": "judge"}), tmp_path)
+    written = json.loads((tmp_path / "evaluations" / "judge.json").read_text())
+    assert written["kind"] == "rankings"
+    assert written["metrics"]["accuracy"] == 1.0
+    assert written["tables"][0]["columns"][0] == {"name": "measure", "form": "text"}
+    (told,) = going.summary.stages
+    assert told.after["validation/accuracy"] == 1.0
+    assert told.type == "evaluate_reward"
+
+
+def test_a_run_is_refused_when_the_source_has_not_what_the_stage_reads(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r'data\.sums has no rankings: a source of type "arithmetic" has none'):
+        run(recipe(REWARD_STAGE | {"data": "sums"}), tmp_path)
+
+
+def test_a_prompt_of_the_groups_that_the_reward_cannot_use_is_found_before_the_run(tmp_path: Path) -> None:
+    translation = {"type": "ranking", "model": "policy", "template": "ranking_translation"}  # these have no languages
+    with pytest.raises(UserError, match=r"stages.0.reward: .*cannot be scored"):
+        run(recipe(REWARD_STAGE | {"reward": translation}), tmp_path)
+
+
+# ---- a second reward for policies -----------------------------------------------------------------------------------
+
+POLICY = {"model": "policy", "data": "held_out", "prompts": 3, "rollouts_per_prompt": 2, "right_from": 0.0}
+SOUND = {"sound": f"{HERE}.rewards:Steps", "sampling": {"max_tokens": 6}}
+
+
+def test_an_evaluation_with_a_second_reward_tells_what_is_verified(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    settings = EvaluateStage(**POLICY, reward="tests.trainers.world:Digits", **SOUND)  # type: ignore[arg-type]
+    (metrics,) = steps(Evaluation(settings, world), 1)
+    rollouts = [
+        (r, s)
+        for record in world.records
+        for r, s in zip(record.scored.group.rollouts, record.scored.scores, strict=True)
+    ]
+    holds = ["?" not in rollout.text for rollout, _ in rollouts]
+    assert [score.parts["sound"].value for _, score in rollouts] == [float(one) for one in holds]
+    assert metrics["validation/verified"] == pytest.approx(sum(holds) / 6)  # a digit share of 0 counts as right here
+    assert metrics["validation/unsound"] == pytest.approx(1 - sum(holds) / 6)
+    assert metrics["validation/pass@1"] == 1.0
+    assert metrics["validation/verified@1"] == pytest.approx(sum(holds) / 6)
+    assert metrics["validation/reward/sound"] == pytest.approx(sum(holds) / 6)
+    (found,) = world.evaluations
+    assert found.kind == "policy"
+    assert found.metrics["verified@2"] == metrics["validation/verified@2"]
+    assert "mean@2" in found.metrics
+
+
+def test_validation_may_look_at_the_steps_too(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    validation = {"data": "held_out", "prompts": 2, "sound": f"{HERE}.rewards:Steps"}
+    trainer = PolicyTrainer(policy_stage(validation=validation, right_from=0.0), world)
+    metrics = wait(trainer.begin()).metrics
+    assert 0 <= metrics["validation/verified"] <= 1
+    assert all("sound" in score.parts for record in world.records for score in record.scored.scores)
+
+
+def test_the_verdict_must_have_a_place(tmp_path: Path) -> None:
+    both = {"type": "sum", "parts": {"sound": {"type": "rule", "rule": "arithmetic"}}}
+    settings = EvaluateStage(**POLICY, reward=both, **SOUND)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match='has a part "sound" of its own'):
+        Evaluation(settings, World(tmp_path))
+
+
+def test_a_second_reward_that_cannot_be_made_is_found_with_the_recipe() -> None:
+    evaluate = {"type": "evaluate", "model": "policy", "data": "sums", "reward": {"type": "rule", "rule": "arithmetic"}}
+    wrong = {"type": "ranking", "model": "policy", "lowest": 5.0, "highest": 1.0}
+    checked = parse_recipe(recipe(evaluate | {"sound": wrong}))
+    with pytest.raises(RecipeError, match=r"stages.0.sound"):
+        check_rewards(checked)
