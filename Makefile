@@ -5,7 +5,7 @@ PEERS  := .venv-peers
 SERVERS := .venv-servers
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart test test-servers check format bench bench-rules bench-judges bench-embedded bench-sft parity clean
+.PHONY: help quickstart recipes test test-servers check format bench bench-rules bench-judges bench-embedded bench-sft parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -31,6 +31,11 @@ $(SERVERS)/.ready:
 
 quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, two to three minutes on two CPU cores
 	$(RUN)rewardsmith run recipes/quickstart.toml
+
+recipes: $(VENV)/.ready ## train three reward models and policies with them, from data to report; see recipes/*/README.md
+	$(RUN)rewardsmith run recipes/rrm/lifecycle.toml --folder runs/rrm
+	$(RUN)rewardsmith run recipes/grrm/lifecycle.toml --folder runs/grrm
+	$(RUN)rewardsmith run recipes/bradley_terry/lifecycle.toml --folder runs/bradley_terry
 
 test: $(VENV)/.ready ## run the tests
 	$(RUN)pytest -n 2
