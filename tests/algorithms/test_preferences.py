@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rewardsmith.algorithms.preferences import bradley_terry, plackett_luce, reward_centering
+from rewardsmith.algorithms.preferences import (
+    PREFERENCE_LOSSES,
+    bradley_terry,
+    group_centering,
+    list_losses,
+    pair_losses,
+    plackett_luce,
+    reward_centering,
+)
 from tests.algorithms.batches import assert_close
 
 SCORES = st.floats(-8, 8)
@@ -163,3 +172,88 @@ def test_wrong_shapes_and_settings_are_named() -> None:
         inspect.unwrap(plackett_luce)(
             torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.long), torch.ones(1, 3, dtype=torch.bool)
         )
+
+
+# ---- what a recipe chooses: groups of answers ------------------------------------------------------------------------
+
+GROUPS = st.lists(st.tuples(SCORES, st.integers(0, 3)), min_size=0, max_size=5)
+
+
+def group(items: list[tuple[float, int]], hidden: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return rewards, levels, quality and mask [1, N] of (reward, quality) items, with some that do not exist."""
+    rewards, quality = [r for r, _ in items], [float(q) for _, q in items]
+    levels = [sum(other > q for other in {*quality}) for q in quality]
+    return (
+        torch.tensor([[*rewards, *[torch.nan] * hidden]], dtype=torch.float64),
+        torch.tensor([[*levels, *[0] * hidden]], dtype=torch.long),
+        torch.tensor([[*quality, *[torch.nan] * hidden]], dtype=torch.float64),
+        torch.tensor([[True] * len(items) + [False] * hidden], dtype=torch.bool),
+    )
+
+
+@settings(max_examples=40)
+@given(SCORES, SCORES, st.floats(0, 3), st.floats(0, 2))
+def test_a_pair_has_the_loss_of_other_trainers(chosen: float, rejected: float, margin: float, centre: float) -> None:
+    """-log σ(r_c - r_r - m) + c·(r_c + r_r)²: what TRL's RewardTrainer takes the mean of."""
+    rewards_GN, mask_GN = torch.tensor([[chosen, rejected]], dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool)
+    levels_GN, quality_GN = torch.tensor([[0, 1]]), torch.tensor([[margin, 0.0]], dtype=torch.float64)
+    for factor in (False, True, 0.5):
+        loss_G = pair_losses(rewards_GN, levels_GN, quality_GN, mask_GN, margin=factor)
+        loss_G = loss_G + centre * group_centering(rewards_GN, mask_GN)
+        lead = chosen - rejected - float(factor) * margin
+        assert_close(loss_G, [-math.log(sigmoid(lead)) + centre * (chosen + rejected) ** 2])
+
+
+@settings(max_examples=60)
+@given(GROUPS, st.integers(0, 2), st.booleans(), st.sampled_from([0.0, 0.7]), st.sampled_from([0.0, 0.1]))
+def test_a_group_has_the_mean_loss_of_its_pairs(
+    items: list[tuple[float, int]], hidden: int, margin: bool, width: float, smoothing: float
+) -> None:
+    def loss(first: tuple[float, int], second: tuple[float, int]) -> float:
+        (a, better), (b, worse) = (first, second) if first[1] >= second[1] else (second, first)
+        tied = torch.tensor([better == worse])
+        right = bradley_terry(one(a), one(b), margin_N=one((better - worse) * margin), tied_N=tied, tie_width=width)
+        wrong = bradley_terry(one(b), one(a), tied_N=tied, tie_width=width)
+        return float((1 - smoothing) * right + smoothing * wrong)
+
+    expected = [loss(a, b) for a, b in itertools.combinations(items, 2)]
+    rewards_GN, *rest = group(items, hidden)
+    rewards_GN.requires_grad_()
+    found_G = pair_losses(rewards_GN, *rest, margin=margin, tie_width=width, smoothing=smoothing)
+    assert_close(found_G, [sum(expected) / max(1, len(expected))], 1e-9)
+    found_G.sum().backward()
+    assert rewards_GN.grad.isfinite().all()
+    assert not rewards_GN.grad[0, len(items) :].any()
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(SCORES, st.integers(0, 3)), min_size=2, max_size=5), st.randoms(use_true_random=False))
+@pytest.mark.parametrize("name", PREFERENCE_LOSSES)
+def test_neither_the_order_of_answers_nor_a_constant_matters(
+    name: str, items: list[tuple[float, int]], rng: Any
+) -> None:
+    loss = PREFERENCE_LOSSES[name]
+    other = [(reward + 3, quality) for reward, quality in rng.sample(items, len(items))]
+    assert_close(loss(*group(items)), loss(*group(other)), 1e-9)
+
+
+@settings(max_examples=30)
+@given(GROUPS, st.integers(0, 2))
+def test_lists_are_plackett_luce_and_centering_is_the_mean_over_pairs(
+    items: list[tuple[float, int]], hidden: int
+) -> None:
+    rewards_GN, levels_GN, quality_GN, mask_GN = group(items, hidden)
+    assert_close(
+        list_losses(rewards_GN, levels_GN, quality_GN, mask_GN), plackett_luce(rewards_GN, levels_GN, mask_GN), 0
+    )
+    pairs = [(a + b) ** 2 for (a, _), (b, _) in itertools.combinations(items, 2)]
+    assert_close(group_centering(rewards_GN, mask_GN), [math.fsum(pairs) / max(1, len(pairs))], 1e-9)
+
+
+def test_smoothing_has_its_minimum_at_a_finite_lead() -> None:
+    """With a share ε of wrong labels the best lead is log((1 - ε) / ε)."""
+    best = math.log(0.9 / 0.1)
+    losses = [
+        float(pair_losses(*group([(lead, 1), (0.0, 0)]), smoothing=0.1)) for lead in (best - 0.1, best, best + 0.1, 9)
+    ]
+    assert losses.index(min(losses)) == 1

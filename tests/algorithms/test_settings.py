@@ -11,6 +11,7 @@ from rewardsmith.algorithms.advantages import ADVANTAGES, grpo, rloo
 from rewardsmith.algorithms.importance import importance_weights
 from rewardsmith.algorithms.kl import kl_estimate, kl_loss, kl_reward
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
+from rewardsmith.algorithms.preferences import PREFERENCE_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS
 from rewardsmith.algorithms.schedules import SCHEDULES
 
@@ -31,6 +32,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "gmpo loss": {"low": 0.4, "high": 0.4},
     "cispo loss": {"low": 1.0, "high": 4.0},
     "reinforce loss": {},
+    "bradley-terry loss": {"margin": False, "tie_width": 0.0, "smoothing": 0.0},
+    "plackett-luce loss": {},
     "token-mean": {},
     "sequence-mean-token-mean": {},
     "sequence-mean-token-sum": {},
@@ -45,7 +48,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 FUNCTIONS = {
     **ADVANTAGES,
-    **{f"{name} loss": loss for name, loss in POLICY_LOSSES.items()},
+    **{f"{name} loss": loss for name, loss in (POLICY_LOSSES | PREFERENCE_LOSSES).items()},
     **REDUCTIONS,
     **SCHEDULES,
     "kl_loss": kl_loss,

@@ -20,9 +20,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from rewardsmith import Message
 from rewardsmith.asking import CannotAnswer, Conversation
 from rewardsmith.engines import ModelSettings
+from rewardsmith.engines.embedded.conversations import last_word
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.loading import save_folder
-from rewardsmith.engines.embedded.rating import RatingModel, last_word
+from rewardsmith.engines.embedded.rating import RatingModel
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
 from rewardsmith.errors import UserError
 

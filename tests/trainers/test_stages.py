@@ -93,6 +93,7 @@ def test_a_model_in_the_wrong_place_and_bounds_that_nothing_meets_are_refused(ch
 def test_a_stage_has_a_name_of_its_own_and_knows_its_trainer() -> None:
     assert {stage: STAGES[stage].runs_by.rpartition(":")[2] for stage in STAGES} == {  # type: ignore[attr-defined]
         "sft": "SftTrainer",
+        "reward_model": "RewardModelTrainer",
         "policy": "PolicyTrainer",
         "evaluate": "Evaluation",
     }

@@ -134,6 +134,10 @@ class Engine(Protocol):
         """Return a value before each answer token, float32 [B, T]; for a model with a scalar head."""
         ...
 
+    def parts(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Return which rows go through the model together in `update`: those of each pass, by their numbers."""
+        ...
+
     def learn_with(self, optimizer: OptimizerSettings) -> None:
         """Begin to learn: make a fresh optimizer."""
         ...

@@ -35,7 +35,7 @@ class ModelSettings(Settings):
         default=None, description="instead of init: start from the weights that this model has when it is first needed"
     )
     head: Literal["language", "scalar"] = Field(
-        default="language", description="scalar gives one number per token instead of a language model: a critic"
+        default="language", description="scalar gives numbers instead of text: a critic, or a reward model"
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU if there is one")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
 from rewardsmith.components import Chosen, Refers, Settings
+from rewardsmith.data.protocol import Reads
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.engines.settings import OptimizerSettings
 from rewardsmith.rewards.failures import in_place
@@ -16,6 +17,32 @@ OptionalModelName = Annotated[str | None, Refers("models", offer="learn")]
 CriticName = Annotated[str, Refers("models", offer="value")]
 DataName = Annotated[str, Refers("data")]
 RewardChoice = Annotated[Chosen, in_place()]
+
+
+class Stage(Settings):
+    """What all stages have."""
+
+    runs_by: ClassVar[str]
+
+    @property
+    def reads(self) -> Reads:
+        """What it reads of its data."""
+        return "prompts"
+
+    model: ModelName = Field(description="the model to work on")
+    data: DataName = Field(description="where prompts or demonstrations come from")
+
+
+class Saving(Settings):
+    """When to save, and what to keep."""
+
+    every: int | None = Field(default=None, ge=1, description="steps between two checkpoints; not set: ten to a stage")
+    keep: int = Field(
+        default=1,
+        ge=1,
+        description="how many of the last checkpoints of the run to keep; the largest of all stages counts",
+    )
+    best: bool = Field(default=True, description="keep the checkpoint with the best validation of the stage too")
 
 
 class SamplingSettings(Settings):
@@ -61,4 +88,6 @@ __all__ = [
     "OptionalModelName",
     "RewardChoice",
     "SamplingSettings",
+    "Saving",
+    "Stage",
 ]

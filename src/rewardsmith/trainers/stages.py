@@ -12,15 +12,18 @@ from pydantic import Field, model_validator
 from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
 from rewardsmith.data.protocol import Reads
 from rewardsmith.rewards.failures import policies
+from rewardsmith.trainers.evaluating.stage import EvaluateRewardStage
+from rewardsmith.trainers.reward_model_stage import RewardModelStage
 from rewardsmith.trainers.select import SelectSettings
 from rewardsmith.trainers.settings import (
     CriticName,
     DataName,
-    ModelName,
     OptimizerSettings,
     OptionalModelName,
     RewardChoice,
     SamplingSettings,
+    Saving,
+    Stage,
 )
 from rewardsmith.trainers.validation import ValidationSettings
 
@@ -44,32 +47,6 @@ LossChoice = Annotated[
 ReductionChoice = Annotated[
     Chosen, Choice("reduction", "rewardsmith.algorithms.reductions:REDUCTIONS", default="token-mean", inputs=2)
 ]
-
-
-class Stage(Settings):
-    """What all stages have."""
-
-    runs_by: ClassVar[str]
-
-    @property
-    def reads(self) -> Reads:
-        """What it reads of its data."""
-        return "prompts"
-
-    model: ModelName = Field(description="the model to work on")
-    data: DataName = Field(description="where prompts or demonstrations come from")
-
-
-class Saving(Settings):
-    """When to save, and what to keep."""
-
-    every: int | None = Field(default=None, ge=1, description="steps between two checkpoints; not set: ten to a stage")
-    keep: int = Field(
-        default=1,
-        ge=1,
-        description="how many of the last checkpoints of the run to keep; the largest of all stages counts",
-    )
-    best: bool = Field(default=True, description="keep the checkpoint with the best validation of the stage too")
 
 
 class SftOptimizer(OptimizerSettings):
@@ -267,10 +244,16 @@ class EvaluateStage(Stage):
     right_from: float = Field(default=1.0, description="a reward of at least this counts as right: pass@k")
     sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")
     reward: RewardChoice = Field(description="what scores them")
+    sound: RewardChoice | None = Field(
+        default=None, description="says whether the steps of a right answer hold: verified, verified@k, unsound"
+    )
+    sound_from: float = Field(default=1.0, description="a value of `sound` of at least this counts as sound")
 
 
 STAGES: dict[str, type[Settings]] = {
     "sft": SftStage,
+    "reward_model": RewardModelStage,
     "policy": PolicyStage,
     "evaluate": EvaluateStage,
+    "evaluate_reward": EvaluateRewardStage,
 }

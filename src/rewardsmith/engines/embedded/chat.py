@@ -69,17 +69,32 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]
         tokenizer: with an end token.
         arguments: of the chat template.
     """
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | {*tokenizer.all_special_ids}
     end: int = tokenizer.eos_token_id
+    return next((i for i in _after_answer(tokenizer, arguments) if i in special), end)
+
+
+def may_end_with(tokenizer: PreTrainedTokenizerBase, token: int, arguments: Mapping[str, Any]) -> bool:
+    """Whether a conversation that ends with an answer may end with this special token; inside an answer it is broken.
+
+    Args:
+        tokenizer: with an end token.
+        token: its number.
+        arguments: of the chat template.
+    """
+    after = _after_answer(tokenizer, arguments)
+    return token == (after[-1] if after else tokenizer.eos_token_id)
+
+
+def _after_answer(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]) -> list[int]:
+    """Return the tokens that the chat template puts after an answer; none where that cannot be seen."""
     if not tokenizer.chat_template:
-        return end
+        return []
     chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
     try:
         text = str(tokenizer.apply_chat_template(chat, tokenize=False, **arguments))
     except Exception:  # noqa: BLE001 a template is a program: who renders a real prompt is told what is wrong
-        return end
+        return []
     _, found, after = text.rpartition(_PROBE)
-    if not found or not after.strip():
-        return end
-    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | {*tokenizer.all_special_ids}
-    ids: list[int] = tokenizer(after, add_special_tokens=False)["input_ids"]
-    return next((i for i in ids if i in special), end)
+    ids: list[int] = tokenizer(after, add_special_tokens=False)["input_ids"] if found else []
+    return ids

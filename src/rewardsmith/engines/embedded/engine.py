@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import linear
 
 from rewardsmith.engines.embedded import adapters, attention, support
 from rewardsmith.engines.embedded.chat import end_of_turn, with_template
@@ -58,6 +59,8 @@ class EmbeddedEngine:
         with quiet():
             support.check(self.model, name)
         support.fuse_norms(self.model)
+        if settings.head == "scalar":
+            support.settle_reading(self.model, self.tokenizer, settings.template)
         if settings.recompute:
             # Without dropout there is no random state to keep, and asking for it would break the recording of a graph.
             self.model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
@@ -226,6 +229,10 @@ class EmbeddedEngine:
             self._learner.close()
         self._learner = None
 
+    def parts(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Return which rows go through the model together: those of each pass, by their numbers."""
+        return micro_batches(rows, self._budget)
+
     def update(self, rows: Sequence[Row], loss: Loss, *, lr: float, temperature: float = 1.0) -> Step:
         """Take one optimizer step down the gradient of the loss over all rows.
 
@@ -255,7 +262,7 @@ class EmbeddedEngine:
         """Yield the outputs for parts of the rows."""
         self._require_awake()
         width = max((len(row.response) for row in rows), default=0)
-        for chosen in micro_batches(rows, self._budget):
+        for chosen in self.parts(rows):
             batch = pack(rows, chosen, width, self.device)
             with attention.planned(batch.plan):
                 hidden_MD = self._backbone(batch.tokens_1N, batch.positions_1N)[0, batch.at_M]
@@ -265,7 +272,8 @@ class EmbeddedEngine:
         nothing = hidden_MD.new_zeros(len(hidden_MD), dtype=torch.float32)
         logprobs_M = entropy_M = values_M = nothing
         if self.settings.head == "scalar":
-            values_M = self.model.score(hidden_MD).squeeze(-1).float()
+            # In float32, as servers do: of two bfloat16 numbers near 5, a difference below 0.03 would be lost.
+            values_M = linear(hidden_MD.float(), self.model.score.weight.float())[:, 0]
         else:
             logprobs_M, entropy_M = self._head().token_logprobs(hidden_MD, batch.targets_M, temperature=temperature)
         return Outputs(batch.rows, batch.mask_bT, *(batch.padded(x) for x in (logprobs_M, entropy_M, values_M)))

@@ -112,10 +112,6 @@ def load(
         nn.Module.to(model, where)
     text_config = model.config.get_text_config()
     text_config.use_cache = False
-    if head == "scalar":
-        # After the model is made: an embedding never learns the row of a padding token that it was made with, and
-        # padding may be the end token.
-        model.config.pad_token_id = text_config.pad_token_id = tokenizer.pad_token_id
     without_dropout(model)
     return Loaded(model.train(), tokenizer, where, precision, _stop_ids(model, tokenizer))
 

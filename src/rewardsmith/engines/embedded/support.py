@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
 from rewardsmith.engines.embedded.attention import NAME, Packed, planned
+from rewardsmith.engines.embedded.chat import may_end_with
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.errors import UserError
 
@@ -126,3 +128,22 @@ def with_head(model: Any, head: Literal["language", "scalar"]) -> Any:
     nn.init.zeros_(other.score.weight)
     without_dropout(other)
     return other.train()
+
+
+def settle_reading(model: Any, tokenizer: Any, arguments: Mapping[str, Any]) -> None:
+    """Let everyone who loads a scalar head that begins here read it at the last token, and as it is.
+
+    transformers passes over padding at the end of a text, and vLLM does not. So the configuration names no padding
+    where a conversation may end with it, as with an end token that is used as padding; with none named, transformers
+    reads the last token too. A head that was trained elsewhere is read as its folder says, here and when it is saved.
+
+    Args:
+        model: with a scalar head.
+        tokenizer: of the model, with a padding token.
+        arguments: of the chat template.
+    """
+    if bool(model.score.weight.any()):
+        return
+    padding = None if may_end_with(tokenizer, tokenizer.pad_token_id, arguments) else tokenizer.pad_token_id
+    model.config.pad_token_id = model.config.get_text_config().pad_token_id = padding
+    model.config.problem_type = "regression"  # pipelines and servers would make a probability of the number

@@ -1,0 +1,177 @@
+"""Comparisons of answers: a batch of them, what a reward model minimises over it, and how well rewards agree with it.
+
+Shapes: G groups of at most N answers, R rows (answers of all groups), P pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rewardsmith.algorithms.preferences import group_centering
+from rewardsmith.engines.embedded.conversations import ratings
+from rewardsmith.engines.protocol import Outputs, Row
+from rewardsmith.trainers.reward_model_stage import RewardModelStage
+from rewardsmith.types import Preference, Prompt, Ranking
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Answers to one prompt, and how they compare.
+
+    Attributes:
+        prompt: what was asked.
+        answers: n of them, at least two.
+        levels: int64 [n], place of each answer, smaller is better; equal numbers are ties.
+        quality: float64 [n], whose differences are the annotated margins; no lower than that of a worse place.
+    """
+
+    prompt: Prompt
+    answers: tuple[str, ...]
+    levels: NDArray[np.int64]
+    quality: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, item: Preference | Ranking) -> Compared:
+        """Return a pair or a group as one that compares."""
+        if isinstance(item, Ranking):
+            levels = np.unique(-item.scores, return_inverse=True)[1].astype(np.int64)
+            return cls(item.prompt, tuple(item.candidates), levels, item.scores)
+        levels = np.array([0, 0 if item.tied else 1])
+        return cls(item.prompt, (item.chosen, item.rejected), levels, np.array([item.margin, 0.0]))
+
+
+class Comparisons:
+    """A batch of comparisons, and the rows through which a model reads their answers.
+
+    Args:
+        groups: what is compared, G of them.
+        rows: one for each answer of each group, in order.
+
+    Attributes:
+        rows: R of them.
+        at_GN: int64 [G, N], the row of each answer; 0 where there is none.
+        levels_GN: int64 [G, N], places; see `Compared`.
+        quality_GN: float32 [G, N].
+        mask_GN: bool [G, N], where there is an answer.
+        better_P2: int64 [P, 2], the rows of the better and the worse answer of every pair that is not tied.
+        tied_P2: int64 [P, 2], the rows of every pair that is.
+        sources_P: the prompt's source for each pair that is not tied.
+    """
+
+    def __init__(self, groups: Sequence[Compared], rows: Sequence[Row]) -> None:
+        self.rows = list(rows)
+        shape = len(groups), max((len(group.answers) for group in groups), default=0)
+        self.at_GN = torch.zeros(shape, dtype=torch.long)
+        self.levels_GN = torch.zeros(shape, dtype=torch.long)
+        self.quality_GN = torch.zeros(shape)
+        self.mask_GN = torch.zeros(shape, dtype=torch.bool)
+        better, tied = [np.zeros((0, 2), dtype=np.int64)], [np.zeros((0, 2), dtype=np.int64)]
+        self.sources_P: list[str] = []
+        first = 0
+        for g, group in enumerate(groups):
+            n = len(group.answers)
+            self.at_GN[g, :n] = torch.arange(first, first + n)
+            self.levels_GN[g, :n] = torch.from_numpy(group.levels)
+            self.quality_GN[g, :n] = torch.from_numpy(group.quality.copy()).float()
+            self.mask_GN[g, :n] = True
+            i, j = np.nonzero(group.levels[:, None] < group.levels[None, :])
+            better.append(first + np.stack([i, j], axis=1))
+            i, j = np.nonzero(np.triu(group.levels[:, None] == group.levels[None, :], 1))
+            tied.append(first + np.stack([i, j], axis=1))
+            self.sources_P += [group.prompt.source] * len(better[-1])
+            first += n
+        self.better_P2, self.tied_P2 = np.concatenate(better), np.concatenate(tied)
+
+    def apart(self, parts: Sequence[Sequence[int]]) -> list[int]:
+        """Return the rows of the groups that a split into parts tears apart."""
+        part_R = np.zeros(len(self.rows), dtype=np.int64)
+        for number, rows in enumerate(parts):
+            part_R[list(rows)] = number
+        groups = (at[mask].tolist() for at, mask in zip(self.at_GN, self.mask_GN, strict=True))
+        return [row for rows in groups if len({*part_R[rows].tolist()}) > 1 for row in rows]
+
+
+class PreferenceObjective:
+    """The loss of a reward model on a batch, exact for any split of its rows into passes.
+
+    A group's loss depends on the rewards of all its answers, and they may go through the model in different passes. In
+    each pass the rewards of the others stand as constants: the derivative by the answers of this pass is then the right
+    one, and the passes add up to the gradient. Only groups that are torn apart need their rewards beforehand.
+
+    Args:
+        stage: which loss, and what is added to it.
+        batch: what is compared.
+        known_R: float32 [R], the rewards of the rows of `batch.apart`; what stands elsewhere is not looked at.
+
+    Attributes:
+        seen_R: float32 [R], the reward of each row, once it went through the model.
+    """
+
+    def __init__(self, stage: RewardModelStage, batch: Comparisons, known_R: Tensor) -> None:
+        self._batch = batch
+        self._known_R = known_R
+        self._loss = partial(stage.loss.target, **stage.loss.arguments())
+        self._centre = stage.centre
+        self.seen_R = torch.full_like(known_R, torch.nan)
+        device = known_R.device
+        self._at_GN, self._mask_GN = batch.at_GN.to(device), batch.mask_GN.to(device)
+        self._levels_GN, self._quality_GN = batch.levels_GN.to(device), batch.quality_GN.to(device)
+
+    def losses(self, rewards_R: Tensor, groups_g: Tensor | None = None) -> Tensor:
+        """Return the loss of each group, or of some of them, float32 [g]."""
+        chosen = slice(None) if groups_g is None else groups_g
+        mask_gN = self._mask_GN[chosen]
+        rewards_gN = torch.where(mask_gN, rewards_R[self._at_GN[chosen]], 0)
+        losses_g: Tensor = self._loss(rewards_gN, self._levels_GN[chosen], self._quality_GN[chosen], mask_gN)
+        return losses_g + self._centre * group_centering(rewards_gN, mask_gN) if self._centre else losses_g
+
+    def part(self, outputs: Outputs) -> Tensor:
+        """Return a number whose gradient is that of the batch's mean loss by the rows of this part."""
+        rewards_b = ratings(outputs.values_bT, [self._batch.rows[row] for row in outputs.rows.tolist()])
+        self.seen_R[outputs.rows] = rewards_b.detach()
+        if not bool(rewards_b.isfinite().all()):
+            return rewards_b.sum() * torch.nan  # the engine skips such an update, and says so
+        here_R = torch.zeros_like(self.seen_R, dtype=torch.bool).index_fill(0, outputs.rows, value=True)
+        groups_g = (here_R[self._at_GN] & self._mask_GN).any(-1).nonzero()[:, 0]
+        rewards_R = self._known_R.index_copy(0, outputs.rows, rewards_b)
+        return self.losses(rewards_R, groups_g).sum() / len(self._mask_GN)
+
+
+def agreement(batch: Comparisons, rewards_R: NDArray[np.float64]) -> dict[str, float]:
+    """Return how well rewards order the pairs of a batch.
+
+    `accuracy` is the share of the pairs that are not tied in which the better answer has the higher reward, and
+    `undecided` the share in which both have the same, which is not right; `margin` is the mean lead of the better
+    answer. Ties count in none of these: `tied` is how many there are, and `tied_gap` the mean distance within them.
+    """
+    metrics = {"reward/mean": float(rewards_R.mean()), "reward/spread": float(rewards_R.std())}
+    if len(batch.better_P2):
+        lead_P = _leads(batch.better_P2, rewards_R)
+        metrics |= {"accuracy": float((lead_P > 0).mean()), "margin": float(lead_P.mean())}
+        metrics |= {"undecided": float((lead_P == 0).mean())} if (lead_P == 0).any() else {}
+    if len(batch.tied_P2):
+        gap = float(np.abs(_leads(batch.tied_P2, rewards_R)).mean())
+        metrics |= {"tied": float(len(batch.tied_P2)), "tied_gap": gap}
+    return metrics
+
+
+def accuracy_by_source(batch: Comparisons, rewards_R: NDArray[np.float64]) -> dict[str, float]:
+    """Return `accuracy/SOURCE` for each source of the prompts; nothing where there is only one."""
+    sources = np.array(batch.sources_P)
+    names = sorted({*batch.sources_P})
+    if len(names) < 2:
+        return {}
+    right_P = _leads(batch.better_P2, rewards_R) > 0
+    return {f"accuracy/{name or 'unnamed'}": float(right_P[sources == name].mean()) for name in names}
+
+
+def _leads(pairs_P2: NDArray[np.int64], rewards_R: NDArray[np.float64]) -> NDArray[np.float64]:
+    leads: NDArray[np.float64] = rewards_R[pairs_P2[:, 0]] - rewards_R[pairs_P2[:, 1]]
+    return leads
