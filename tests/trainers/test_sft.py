@@ -10,8 +10,9 @@ import torch
 
 from rewardsmith.data import Arithmetic
 from rewardsmith.engines.embedded.tiny import make_tiny
-from rewardsmith.errors import UserError
+from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.trainers.protocol import derive
+from rewardsmith.trainers import protocol
 from rewardsmith.trainers.sft import SftTrainer
 from rewardsmith.types import Demonstration, Prompt
 from tests.trainers.world import World, distance, new_engine, prompt, sft_stage, steps, wait, weights
@@ -130,6 +131,19 @@ def test_a_source_without_demonstrations_is_an_error_that_names_it(tmp_path: Pat
 def test_an_empty_source_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data\.train is empty: there is nothing to learn from"):
         steps(SftTrainer(sft_stage(), World(tmp_path, sources={"train": Fixed()})), 1)
+
+
+def test_epochs_are_passes_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    five = World(tmp_path, sources={"train": Fixed(*"12345")})
+    assert SftTrainer(sft_stage(steps=None, epochs=3), five).steps == 4  # of 4 each, for 15
+    with pytest.raises(UserError, match=r"data\.train is empty"):
+        SftTrainer(sft_stage(steps=None, epochs=1), World(tmp_path, sources={"train": Fixed()}))
+    monkeypatch.setattr(protocol, "MOST_COUNTED", 50)
+    with pytest.raises(UserError, match=r"has no end, or more than 50 demonstrations: set steps instead of epochs"):
+        SftTrainer(sft_stage(steps=None, epochs=1), World(tmp_path))
+    for both in ({"epochs": 1}, {"steps": None}):
+        with pytest.raises(RecipeError, match="exactly one of steps and epochs"):
+            sft_stage(**both)
 
 
 def test_the_rate_follows_its_schedule(tmp_path: Path) -> None:

@@ -96,5 +96,6 @@ def test_a_stage_has_a_name_of_its_own_and_knows_its_trainer() -> None:
         "reward_model": "RewardModelTrainer",
         "policy": "PolicyTrainer",
         "evaluate": "Evaluation",
+        "evaluate_reward": "RewardEvaluation",
     }
     assert (sft_stage().name, policy_stage().name, policy_stage(name="again").name) == ("sft", "policy", "again")

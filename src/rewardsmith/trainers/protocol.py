@@ -167,6 +167,31 @@ class Draws(Generic[Item]):
         self._open(*state)
 
 
+MOST_COUNTED = 2_000_000
+"""Items of a source that are counted for epochs; one with more, or without end, needs steps."""
+
+
+def count_items(items: Iterator[Any], what: str, data: str, say: Callable[[str], None]) -> int:
+    """Return how many items one pass over a source has.
+
+    Args:
+        items: one pass.
+        what: what they are, for messages: `demonstrations`.
+        data: the name of the source.
+        say: tells the user that this may take a while.
+
+    Raises:
+        UserError: there are none, or more than `MOST_COUNTED`.
+    """
+    say(f"counting the {what} of data.{data}")
+    count = sum(1 for _ in islice(items, MOST_COUNTED + 1))
+    if count > MOST_COUNTED:
+        raise UserError(f"data.{data} has no end, or more than {MOST_COUNTED:,} {what}: set steps instead of epochs")
+    if not count:
+        raise UserError(f"data.{data} is empty: there is nothing to learn from")
+    return count
+
+
 def learning_rate(optimizer: OptimizerSettings, done: int, total: int) -> float:
     """Return the rate of the optimizer step after `done` others; a warm-up begins above 0, or a step would be lost."""
     at = done + 1 if done < optimizer.warmup else done

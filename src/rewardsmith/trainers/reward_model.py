@@ -26,12 +26,9 @@ from rewardsmith.trainers.comparisons import (
     agreement,
 )
 from rewardsmith.trainers.metrics import Clock
-from rewardsmith.trainers.protocol import Context, Draws, Update, derive, learning_rate
+from rewardsmith.trainers.protocol import Context, Draws, Update, count_items, derive, learning_rate
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
 from rewardsmith.types import Preference, Ranking
-
-MOST = 2_000_000
-"""Items of a source that are counted for epochs; one with more, or without end, needs steps."""
 
 PATIENCE = 1_000
 """Comparisons without one that fits, after which the stage is not worth going on with."""
@@ -55,7 +52,9 @@ class RewardModelTrainer:
         self._context = context
         self._seed = derive(context.seed, stage.name)
         items, seed = self._items(stage.data), derive(self._seed, stage.learn_from)
-        self._left = None if stage.epochs is None else stage.epochs * self._count(items, derive(seed, 0))
+        self._left: int | None = None
+        if stage.epochs is not None:
+            self._left = stage.epochs * count_items(items(derive(seed, 0)), stage.learn_from, stage.data, context.say)
         self._draws: Draws[Preference | Ranking] = Draws(items, seed, stage.data)
         self._engine: EmbeddedEngine = context.engine(stage.model)
         require_chat_template(self._engine.tokenizer, self._engine.settings.init or stage.model)
@@ -80,18 +79,6 @@ class RewardModelTrainer:
             remedy = f'it has {listing(has)}: set learn_from = "{has[0]}"' if has else "name data with comparisons"
             raise UserError(f"data.{name} ({type(source).__name__}) has no {wanted}: {remedy}")
         return found
-
-    def _count(self, items: Items, seed: int) -> int:
-        self._context.say(f"counting the {self._stage.learn_from} of data.{self._stage.data}")
-        count = sum(1 for _ in islice(items(seed), MOST + 1))
-        if count > MOST:
-            raise UserError(
-                f"data.{self._stage.data} has no end, or more than {MOST:,} {self._stage.learn_from}: set steps instead"
-                " of epochs"
-            )
-        if not count:
-            raise UserError(f"data.{self._stage.data} is empty: there is nothing to learn from")
-        return count
 
     def _batch(self, items: Iterable[Preference | Ranking]) -> tuple[Comparisons, int]:
         """Return those items as comparisons that fit, and how many do not."""

@@ -14,7 +14,7 @@ from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.metrics import Clock
 from rewardsmith.trainers.objective import Meter
-from rewardsmith.trainers.protocol import Context, Draws, Update, derive, learning_rate
+from rewardsmith.trainers.protocol import Context, Draws, Update, count_items, derive, learning_rate
 from rewardsmith.trainers.stages import SftStage
 from rewardsmith.types import Demonstration
 
@@ -34,10 +34,14 @@ class SftTrainer:
         self._context = context
         self._seed = derive(context.seed, stage.name)
         self._engine: EmbeddedEngine = context.engine(stage.model)
-        self._draws = Draws(self._demonstrations(stage.data), derive(self._seed, "demonstrations"), stage.data)
+        shown, seed = self._demonstrations(stage.data), derive(self._seed, "demonstrations")
+        self._draws: Draws[Demonstration] = Draws(shown, seed, stage.data)
         self._engine.learn_with(stage.optimizer)
         self._held_out: list[Row] = []
-        self.steps = stage.steps
+        self.steps = stage.steps or 0
+        if stage.epochs is not None:
+            each = count_items(shown(derive(seed, 0)), "demonstrations", stage.data, context.say)
+            self.steps = math.ceil(stage.epochs * each / stage.batch_size)
         self.learners = {stage.model: self._engine}
         self.reward = None
         self.best_by = "-validation/loss" if stage.validation else ""

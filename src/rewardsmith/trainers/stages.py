@@ -74,7 +74,10 @@ class SftStage(Stage):
         return "demonstrations"
 
     name: str = Field(default="sft", min_length=1, description="what to call this stage in the run's files")
-    steps: int = Field(ge=1, description="optimizer steps")
+    steps: int | None = Field(default=None, ge=1, description="optimizer steps; this or epochs")
+    epochs: int | None = Field(
+        default=None, ge=1, description="passes over the data, which must have an end; what is too long is replaced"
+    )
     batch_size: int = Field(default=32, ge=1, description="demonstrations per step")
     max_tokens: int | None = Field(
         default=None, ge=2, description="drop demonstrations that are longer, prompt and answer together"
@@ -82,6 +85,12 @@ class SftStage(Stage):
     optimizer: SftOptimizer = Field(default=SftOptimizer(), description="AdamW and its schedule")
     validation: SftValidation | None = Field(default=None, description="measure the loss on other demonstrations")
     save: Saving = Field(default=Saving(), description="when to save, and what to keep")
+
+    @model_validator(mode="after")
+    def _ends_somewhere(self) -> SftStage:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("an sft stage has exactly one of steps and epochs")
+        return self
 
 
 class KlSettings(Settings):
