@@ -1,0 +1,73 @@
+"""Rows made in this process, or by several others; in the order of the input either way."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from multiprocessing import get_context
+
+from rewardsmith.data.fields import RowError
+from rewardsmith.data.gqm.inputs import Raw
+from rewardsmith.data.gqm.making import Made, Maker
+from rewardsmith.data.gqm.settings import GqmSettings
+from rewardsmith.errors import UserError
+
+_CHUNK = 32  # rows that a process gets at once
+_AHEAD = 3  # chunks for each process that are on their way
+
+_maker: Maker | None = None  # of a process of ours
+
+
+def make_all(
+    rows: Iterable[Raw], settings: GqmSettings, limit: int, *, workers: int, only_check: Callable[[], bool]
+) -> Generator[tuple[Raw, Made | RowError]]:
+    """Yield each row with what became of it.
+
+    Args:
+        rows: of the input.
+        settings: what is made.
+        limit: the source key below which sources are held out.
+        workers: processes; 1 does it here.
+        only_check: is asked from time to time whether rows need only be checked.
+    """
+    if workers == 1:
+        maker = Maker(settings, limit)
+        for raw in rows:
+            yield raw, maker.make(raw, only_check=only_check())
+        return
+    # Never forked: this process may have threads. What the others raise beside row errors is a bug, and shown as one.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin, initargs=(settings, limit))
+    waiting: deque[tuple[list[Raw], Future[list[Made | RowError]]]] = deque()
+    try:
+        left = iter(rows)
+        while True:
+            while len(waiting) < _AHEAD * workers and (chunk := list(islice(left, _CHUNK))):
+                waiting.append((chunk, pool.submit(_make, chunk, only_check())))
+            if not waiting:
+                return
+            chunk, future = waiting.popleft()
+            yield from zip(chunk, future.result(), strict=True)
+    except BrokenProcessPool:
+        raise UserError(
+            f"one of the {workers} processes died, perhaps for want of memory: use fewer --workers"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(settings: GqmSettings, limit: int) -> None:
+    global _maker  # noqa: PLW0603 a process of the pool has no other place
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the business of the process that started us
+    _maker = Maker(settings, limit)
+
+
+def _make(chunk: list[Raw], only_check: bool) -> list[Made | RowError]:
+    assert _maker is not None
+    return [_maker.make(raw, only_check=only_check) for raw in chunk]
+
+
+__all__ = ["make_all"]
