@@ -42,7 +42,8 @@ class Evaluation:
 
     async def step(self, number: int) -> Update:
         """Sample, score, and measure."""
-        stage, seed = self._stage, derive(self._context.seed, self._stage.name)
+        # Of the data and not of the stage: evaluations that are compared must ask the same.
+        stage, seed = self._stage, derive(self._context.seed, "evaluate", self._stage.data)
         if self._sound is not None:
             await check(self._sound)
         prompts = self._context.source(stage.data).prompts(derive(seed, "prompts"))

@@ -35,7 +35,8 @@ class RewardEvaluation:
 
     async def step(self, number: int) -> Update:
         """Score, measure, and write the tables."""
-        stage, seed = self._stage, derive(self._context.seed, self._stage.name)
+        # Of the data and not of the stage: evaluations that are compared must see the same.
+        stage, seed = self._stage, derive(self._context.seed, "evaluate", self._stage.data)
         read = getattr(self._context.source(stage.data), stage.reads, None)
         if read is None:
             raise UserError(f'data.{stage.data} has no {stage.reads}, which kind = "{stage.kind}" measures')
