@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from rewardsmith import UserError
 from rewardsmith.data.arithmetic import LARGEST, Arithmetic, check_steps, problems, solution
+from rewardsmith.text.arithmetic import answer, concludes, criteria, earned, miracle, points, shown_steps
 
 
 def first(n: int, iterator):
@@ -48,8 +50,13 @@ def test_solutions_are_true_and_stay_in_range(problem: str) -> None:
         ("#9", [False, False]),
         ("7+5=012;12-3=9;#9", [True, True]),
         ("7+5=12;" * 100_000, [True, False]),
+        ("7+5=12;12-3=9;9+9=1;#9", [True, False]),  # a step too many, and none that the problem asks for
+        ("7+5=12;12-3=9;9+0=9#9", [True, False]),
+        ("7+5=12;12-3=9; ;\n#9", [True, True]),
         ("7+5=" + "9" * 100_000, [False, False]),
         ("٧+5=12;12-3=9", [False, False]),  # digits of another script are not ours
+        ("7+5=2;2-3=-1;#-1", [False, True]),  # a slip may lead below 0
+        ("7+5=--2;--2-3=9;#9", [False, False]),
     ],
 )
 def test_steps_are_checked_one_by_one(text: str, verdicts: list[bool]) -> None:
@@ -111,3 +118,108 @@ def test_a_split_without_problems_is_an_error_and_not_an_endless_search() -> Non
     empty = Arithmetic(operations=1, split="held-out", held_out=0.001)
     with pytest.raises(UserError, match="no problem with 1 operations"):
         next(empty.prompts(seed=0))
+
+
+# ---- miracles ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [("8+5-4", "8+5=14;14-4=9;#9"), ("1-1+2", "1-1=1;1+2=2;#2"), ("7+5-3+1", "7+5=13;13-3=10;10+1=10;#10")],
+)
+def test_a_miracle_goes_wrong_first_and_lands_on_the_answer(problem: str, text: str) -> None:
+    assert miracle(problem) == text
+
+
+@given(st.sampled_from(list(problems(2))))
+def test_a_miracle_is_right_and_has_no_sound_step(problem: str) -> None:
+    text = miracle(problem)
+    assert text.endswith(f"#{answer(problem)}")
+    assert check_steps(problem, text) == [False, False]
+    assert concludes(problem, text)
+
+
+def test_a_share_of_the_demonstrations_are_miracles() -> None:
+    world = Arithmetic(operations=2, miracles=0.5, forgets_carry=0.0, slips=0.0)
+    shown = first(2_000, world.demonstrations(seed=0))
+    lucky = [d.response == miracle(d.prompt.info["problem"]) for d in shown]
+    assert sum(lucky) / len(lucky) == pytest.approx(0.5, abs=0.04)
+    for demonstration, is_miracle in zip(shown, lucky, strict=True):
+        assert is_miracle or demonstration.response == solution(demonstration.prompt.info["problem"])
+
+
+def test_without_miracles_the_demonstrations_are_those_of_old() -> None:
+    shown = [d.response for d in first(3, Arithmetic().demonstrations(seed=0))]
+    assert shown == ["4+5=10;10+2=12;12-9=13;#13", "6+9=15;15-8=17;17-1=16;#16", "9+2=11;11-1=10;10-6=14;#14"]
+
+
+def test_one_step_leaves_no_room_for_a_miracle() -> None:
+    with pytest.raises(UserError, match=r"miracles is 0\.5.*operations >= 2"):
+        Arithmetic(operations=1, miracles=0.5)
+    with pytest.raises(ValueError, match="one step"):
+        miracle("7+5")
+
+
+# ---- the rubric ----------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_has_its_rubric() -> None:
+    prompt = Arithmetic(operations=2).prompt("8+5-4")
+    assert prompt.info["criteria"] == criteria("8+5-4") == "steps 3, 3; end 4"
+
+
+@pytest.mark.parametrize("operations", range(1, 17))
+def test_a_rubric_has_ten_points_and_something_for_each_step(operations: int) -> None:
+    for prompt in first(40, Arithmetic(operations=operations).prompts(seed=1)):
+        worth = points(prompt.info["problem"])
+        assert len(worth) == operations + 1
+        assert sum(worth) == 10
+        assert min(worth) > 0
+        named = [float(number) for number in re.findall(r"[0-9.]+", prompt.info["criteria"])]
+        assert tuple(named) == worth
+
+
+def test_rubrics_differ_so_that_a_judge_must_read_them() -> None:
+    counts = Counter(points(problem) for problem in problems(2))
+    assert set(counts) == {(4, 4, 2), (4, 3, 3), (3, 4, 3), (3, 3, 4)}
+    assert min(counts.values()) > 200
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [  # 8+5-4 has steps 3, 3; end 4
+        ("8+5=13;13-4=9;#9", (3, 3, 4)),
+        ("8+5=14;14-4=10;#10", (0, 3, 4)),  # a slip that is carried on
+        ("8+5=14;14-4=9;#9", (0, 0, 4)),  # a miracle
+        ("8+5=13;13-4=9;#8", (3, 3, 0)),
+        ("8+5=13;13-4=9;#9#9", (3, 3, 0)),
+        ("8+5=13;13-4=9;", (3, 3, 0)),
+        ("8+5=13;#9", (3, 0, 0)),
+        ("8+5=13;14-4=10;#10", (3, 0, 4)),
+        ("8+5=3;3-4=-1;#-1", (0, 3, 4)),
+        ("", (0, 0, 0)),
+        ("#9", (0, 0, 0)),
+    ],
+)
+def test_points_are_earned_one_by_one(text: str, points: tuple[float, ...]) -> None:
+    assert earned("8+5-4", text) == points
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("8+5=14;14-4=9;#9", [("8+5=14", "13"), ("14-4=9", "10")]),
+        ("8+5=13;#9", [("8+5=13", "13"), ("", "9")]),
+        (" 8+5 ;13-4=9", [("8+5", "13"), ("13-4=9", "")]),  # what should follow from it cannot be read
+        ("", [("", "13"), ("", "")]),
+    ],
+)
+def test_what_should_have_come_out_follows_from_the_step_before(text: str, steps: list[tuple[str, str]]) -> None:
+    assert shown_steps("8+5-4", text) == steps
+
+
+@given(st.text(max_size=200) | st.from_regex(r"[0-9+=;#-]{0,40}", fullmatch=True))
+def test_any_text_earns_something_between_nothing_and_everything(text: str) -> None:
+    worth = points("8+5-4")
+    for got, most in zip(earned("8+5-4", text), worth, strict=True):
+        assert got in (0, most)

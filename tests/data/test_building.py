@@ -206,6 +206,34 @@ def test_an_analysis_stays_with_the_whole_group() -> None:
     assert (whole["analysis"], [part["analysis"] for part in parts]) == ("D is best.", ["", ""])
 
 
+@pytest.mark.parametrize("candidates", [["good", "good", "bad"], ["good", " ", "bad"]])
+def test_an_analysis_goes_when_letters_no_longer_fit(candidates: list[str]) -> None:
+    prompt = Prompt("p", [Message("user", "q")])
+    group = Ranking(prompt, candidates, [2.0, 2.0, 1.0], "A and B are good. C is bad.")  # type: ignore[arg-type]
+    (row,) = Builder(Building(to="rankings")).rows(group, "")
+    assert (row["candidates"], row["analysis"]) == (["good", "bad"], "")
+
+
+def test_scores_that_rounding_makes_equal_are_counted() -> None:
+    builder = Builder(Building(to="rankings"))
+    (row,) = builder.rows(ranking([1000001.0, 1000002.0, 5.0]), "")
+    assert row["scores"] == [1000000.0, 1000000.0, 5.0]
+    assert builder.counts["scores made equal by rounding"] == 1
+    list(builder.rows(ranking([1.0, 1.0, 2.0], name="x"), ""))
+    assert builder.counts["scores made equal by rounding"] == 1  # they were equal before
+
+
+@pytest.mark.parametrize("to", ["preferences", "rankings"])
+def test_scores_at_the_end_of_the_numbers(to: str) -> None:
+    builder = Builder(Building(to=to))  # type: ignore[arg-type]
+    (row,) = builder.rows(ranking([1.7e308, 1.7e308, 0.0], ["a", "a", "b"]), "")
+    assert 1.7e308 in ([row["margin"]] if to == "preferences" else row["scores"])
+    with pytest.raises(RowError, match="so far apart that their difference is no number: scale them"):
+        list(builder.rows(ranking([1.7e308, -1.7e308]), ""))
+    with pytest.raises(RowError, match="scale them"):
+        list(Builder(Building(unit=1e-300)).rows(ranking([1e10, 0.0]), ""))
+
+
 def test_more_candidates_than_letters_are_refused_unless_they_are_cut() -> None:
     group = ranking([float(i) for i in range(27)])
     with pytest.raises(

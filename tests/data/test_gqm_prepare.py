@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, UserError
 from rewardsmith.data import Jsonl, Parquet
-from rewardsmith.data.gqm import GqmSettings, GroupColumns, prepare_gqm
+from rewardsmith.data.gqm import GroupColumns
 from rewardsmith.data.gqm.building import CANNOT_RENAME, NAMES_LEFT_OUT
 from rewardsmith.data.gqm.seen import Seen
 from rewardsmith.data.preparing.splitting import limit_of_count, limit_of_share, source_key
@@ -23,7 +23,7 @@ from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
 from rewardsmith.rewards.judges.ranking import Ranking
 from rewardsmith.text.ranking_prompts import Verdicts
 from rewardsmith.text.rankings import letters_of, read_ranking
-from tests.data.gqm_rows import prepare, read_rows, row, write_rows
+from tests.data.gqm_rows import prepare, read_rows, row
 from tests.rewards.models import Scripted
 
 KINDS = pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -366,64 +366,3 @@ def test_who_was_first_is_remembered(keys: list[int], times: int) -> None:
     seen, expected = Seen(), dict[int, int]()
     for number, key in enumerate([*keys, *range(100 * times)], start=1):
         assert seen.first(key, number) == expected.setdefault(key, number)
-
-
-# ---- provenance and safety ----------------------------------------------------------------------------------------
-
-
-def test_the_provenance_says_how_a_file_was_made(tmp_path: Path) -> None:
-    prepare(
-        tmp_path, [row(i) for i in range(8)], held_out=0.5, held_out_out=tmp_path / "test.jsonl", shuffles=1, seed=3
-    )
-    for name in ("out", "test"):
-        facts = json.loads((tmp_path / f"{name}.jsonl.provenance.json").read_text(encoding="utf-8"))
-        assert facts["command"] == "prepare gqm-rl"
-        assert facts["settings"]["seed"] == 3
-        assert facts["settings"]["template"] == "ranking_translation"
-        assert len(facts["settings"]["template_sha256"]) == 64
-        assert facts["settings"]["parser"].startswith("ranking-")
-        data = (tmp_path / "in.jsonl").read_bytes()
-        expected = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "rows": 8}
-        assert facts["inputs"] == [{"path": str(tmp_path / "in.jsonl"), **expected}]
-        out = (tmp_path / f"{name}.jsonl").read_bytes()
-        assert facts["output"]["sha256"] == hashlib.sha256(out).hexdigest()
-        assert facts["output"]["rows"] == out.count(b"\n")
-        assert facts["counts"]["read"] == 8
-
-
-def test_a_file_that_is_there_stays_and_nothing_else_is_left(tmp_path: Path) -> None:
-    source = write_rows(tmp_path / "in.jsonl", [row(0)])
-    out = tmp_path / "out.jsonl"
-    out.write_text("mine", encoding="utf-8")
-    with pytest.raises(UserError, match="is there already: use --overwrite"):
-        prepare_gqm(str(source), out, GqmSettings(form="rl"))
-    assert out.read_text(encoding="utf-8") == "mine"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
-    with pytest.raises(UserError, match=r"does not end in \.jsonl or \.parquet"):
-        prepare_gqm(str(source), tmp_path / "out.csv", GqmSettings(form="rl"))
-
-
-def test_the_input_may_be_replaced(tmp_path: Path) -> None:
-    source = write_rows(tmp_path / "in.jsonl", [row(0), row(1)])
-    prepare_gqm(str(source), source, GqmSettings(form="rl"), overwrite=True)
-    assert len(read_rows(source)) == 2
-
-
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
-    source = write_rows(tmp_path / "in.jsonl", [row(i, 4) for i in range(600)])
-
-    def stop(stage: str, done: int, total: int) -> None:
-        if stage == "writing":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare_gqm(str(source), tmp_path / "out.parquet", GqmSettings(form="rl", **FULL), watch=stop)
-    assert [file.name for file in tmp_path.iterdir()] == ["in.jsonl"]
-
-
-def test_progress_is_told(tmp_path: Path) -> None:
-    source = write_rows(tmp_path / "in.jsonl", [row(i) for i in range(1100)])
-    told: list[tuple[str, int, int]] = []
-    prepare_gqm(str(source), tmp_path / "o.jsonl", GqmSettings(form="rl"), watch=lambda *now: told.append(now))
-    assert told[:3] == [("reading", 500, 1100), ("reading", 1000, 1100), ("reading", 1100, 1100)]
-    assert told[-1] == ("writing", 1100, 1100)

@@ -74,7 +74,7 @@ def test_the_verdict_at_the_end_of_an_analysis_is_left_out_and_a_sentence_about_
 
 
 BAD = [
-    (changed(mt_texts=ABSENT, texts=[]), "there is no mt_texts: --column candidates=NAME"),
+    (changed(mt_texts=ABSENT, texts=[]), "there is no mt_texts and no candidates and no responses: --col"),
     (changed(scores=ABSENT), "there is no scores"),
     (changed(scores=None), "scores is null"),
     (changed(src_text=ABSENT, source="x"), "there is no src_text"),
@@ -186,11 +186,22 @@ def test_bad_rows_are_skipped_counted_and_listed(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("column", ["mt_texts", "candidates", "responses"])
+def test_candidates_are_found_under_every_usual_name(tmp_path: Path, column: str, kind: str) -> None:
+    given = row(0)
+    given = {column if name == "mt_texts" else name: value for name, value in given.items()}
+    (made,), _ = prepare(tmp_path, [given], kind=kind)
+    assert made["extra_info"]["mt_texts"] == given[column]
+    with pytest.raises(UserError, match=f"scores has 1 and {column} 2"):
+        prepare(tmp_path, [given | {"scores": [1]}], kind=kind)
+
+
 def test_only_ten_are_shown_and_all_are_counted(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         prepare(tmp_path, [row(i, scores=[99, 1]) for i in range(30)])
     assert "30 of 30 rows cannot be used; the first 10:" in str(caught.value)
-    assert str(caught.value).count("in.jsonl, line") == 10
+    assert "in.jsonl, lines 1-10\n    scores[0] is 99" in str(caught.value)
 
 
 def test_no_good_row_is_an_error_also_when_bad_ones_may_be_skipped(tmp_path: Path) -> None:
@@ -224,8 +235,8 @@ def test_a_parquet_file_without_a_column_is_told_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         prepare(tmp_path, rows, kind="parquet")
     assert (
-        'there is no mt_texts: --column candidates=NAME says where the candidates are. Did you mean "mt_text"?'
-        in str(caught.value)
+        "there is no mt_texts and no candidates and no responses: --column candidates=NAME says where the candidates"
+        ' are. Did you mean "mt_text"?' in str(caught.value)
     )
     assert "in.parquet" in str(caught.value)
 

@@ -114,7 +114,7 @@ def test_the_translation_of_a_bad_line_is_left_out_for_it_would_look_too_good(
     assert ("a", "1") not in penalties(annotations)
     fresh = BadRows(skip=False)
     read_annotations(path, fresh)
-    with pytest.raises(UserError, match=r"mqm\.tsv, line "):
+    with pytest.raises(UserError, match=r"mqm\.tsv, lines? "):
         fresh.settle(10)
 
 
@@ -123,6 +123,7 @@ def test_the_translation_of_a_bad_line_is_left_out_for_it_would_look_too_good(
     [
         ("", '" is empty'),
         ("system\tdoc\n", "has no column category, rater, seg_id, severity, source, target: a file of annotations is"),
+        (lines()[0] + "\n\n", "has the names of columns, and no line below them"),
         (
             "system mqm_avg_score seg_id\na\t-1 1\n",
             "has average scores, but no texts: give the file with the annotation",

@@ -92,6 +92,17 @@ def test_columns_can_be_named(jsonl: Callable[..., Jsonl]) -> None:
     assert group.prompt.info == {}
 
 
+@pytest.mark.parametrize("asked", [{}, {"prompt": "Translate: x"}])
+@pytest.mark.parametrize(("row", "column"), [({"source": "x"}, "source"), ({"text": {"zh": "x"}}, "text.zh")])
+def test_a_source_text_is_called_src_text_whatever_its_column(
+    jsonl: Callable[..., Jsonl], row: dict, column: str, asked: dict
+) -> None:
+    given = {"candidates": ["a", "b"], "scores": [1, 2], "src_lang": "zh", **row, **asked}
+    (group,) = jsonl(given, columns={"source_text": column}).rankings(0)
+    assert group.prompt.info == {"src_text": "x", "src_lang": "zh"}
+    assert group.prompt.messages[0].content == asked.get("prompt", "x")
+
+
 UNRANKED = {"prompt": "q", "candidates": ["a", "b", "c"]}
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -125,6 +136,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (UNRANKED | {"ranking": ["best", "worst", "middle"]}, "ranking is a list of 3: it must be text such as"),
     (UNRANKED | {"ranking": ["A", "B"]}, "ranking is a list: missing candidate: C"),
     (UNRANKED | {"ranking": [1, 2]}, "ranking has 2 for 3 answers"),
+    (UNRANKED | {"ranking": [2, 0, 1]}, "ranking has the rank 0: ranks begin with 1, the best"),
+    (UNRANKED | {"ranking": [-1, -2, -3]}, "ranking has the rank -3: ranks begin with 1"),
+    (
+        UNRANKED | {"ranking": "A > B > C\nC > B > A"},
+        "it has several lines; leave all but the one with the ranking out",
+    ),
     ({"prompt": "q", "candidates": ["x"] * 27, "ranking": "A > B"}, "27 candidates cannot be ranked in one call"),
 ]
 

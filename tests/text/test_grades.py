@@ -249,6 +249,8 @@ def test_what_is_read(text: str, share: float) -> None:
         ("Total Score:" + " " * 397 + "10/10 is it", NO_NUMBER),  # cut off within the number
         ("Total Score: 3/10\nTotal Score: eight", NO_NUMBER),
         ("Total Score (out of 20): 8/10", "contradictory"),
+        ("Total Score: 3/10. Total Score: 8/10", "contradictory"),
+        ("**Total Score:** 3/10; wait, the total score is 8/10.", "contradictory"),
         ("Total Score: 8/0", "nothing to be had"),
         ("Total Score: -8", "negative grade"),
         ("Total Score: - 8/10", "negative grade"),

@@ -6,26 +6,30 @@ Operands are 1 to 9 and every partial result lies in 0 to 20. The demonstrations
 carries or borrows forgets it now and then, another step comes out one too high, and the error is carried on to the
 answer. A model that imitates them learns the right way and the slipping way; reinforcement learning against the truth
 then *selects* the right one. It does not teach arithmetic that the demonstrations do not contain.
+
+A share of the demonstrations may be miracles: right answers that are reached through a wrong step. A reward that looks
+at the answer alone cannot tell them from honest work.
+
+    8+5-4?   ->   8+5=14;14-4=9;#9
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rewardsmith.errors import UserError
+from rewardsmith.text.arithmetic import answer, apply, check_steps, criteria, miracle, solution, written
 from rewardsmith.types import Demonstration, Message, Prompt
 
 LARGEST = 20
 SOURCE = "arithmetic"
 
 _PATIENCE = 20_000  # draws; with the smallest share of 0.001, bad luck that long has probability 2e-9
-_STEP = re.compile(r"([0-9]{1,3})([+-])([0-9]{1,3})=([0-9]{1,3})")
 
 
 class Arithmetic:
@@ -45,14 +49,21 @@ class Arithmetic:
         slips: Annotated[
             float, Field(ge=0, le=1, description="demonstrations: chance that another step comes out one too high")
         ] = 0.3,
+        miracles: Annotated[
+            float,
+            Field(ge=0, le=1, description="demonstrations: share of right answers reached through a wrong step"),
+        ] = 0.0,
     ) -> None:
         if split == "held-out" and held_out < 0.001:
             raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least 0.001")
+        if miracles and operations < 2:
+            raise UserError(f"miracles is {miracles}: a miracle needs a wrong step before the last, so operations >= 2")
         self.operations = operations
         self.split = split
         self.held_out = held_out
         self.forgets_carry = forgets_carry
         self.slips = slips
+        self.miracles = miracles
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
         """Yield prompts of this split without end, drawn evenly from all problems; the same seed, the same prompts."""
@@ -71,58 +82,34 @@ class Arithmetic:
         )
 
     def demonstrations(self, seed: int) -> Iterator[Demonstration]:
-        """Yield prompts of this split, each with a sloppy solution, without end."""
+        """Yield prompts of this split, each with a sloppy solution or a miracle, without end."""
         rng = random.Random(f"slips {seed}")
         for prompt in self.prompts(seed):
-            yield Demonstration(prompt, self._sloppy(prompt.info["problem"], rng))
+            problem = prompt.info["problem"]
+            is_miracle = self.miracles > 0 and rng.random() < self.miracles
+            yield Demonstration(prompt, miracle(problem) if is_miracle else self.sloppy(problem, rng))
 
     def prompt(self, problem: str) -> Prompt:
         """Return the prompt for a problem such as `7+5-3`."""
-        answer = solution(problem).rpartition("#")[2]
         message = Message("user", f"{problem}?")
-        return Prompt(f"{SOURCE}-{problem}", [message], source=SOURCE, answer=answer, info={"problem": problem})
+        info = {"problem": problem, "criteria": criteria(problem)}
+        return Prompt(f"{SOURCE}-{problem}", [message], source=SOURCE, answer=str(answer(problem)), info=info)
 
     def _is_held_out(self, problem: str) -> bool:
         digest = hashlib.blake2b(problem.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") < self.held_out * 2**64
 
-    def _sloppy(self, problem: str, rng: random.Random) -> str:
+    def sloppy(self, problem: str, rng: random.Random) -> str:
+        """Return a solution with the slips of this world."""
+
         def step(a: int, sign: str, b: int) -> int:
-            result = _apply(a, sign, b)
+            result = apply(a, sign, b)
             over = a % 10 + b >= 10 if sign == "+" else a % 10 < b
             if over and rng.random() < self.forgets_carry:
                 return result - 10 if sign == "+" else result + 10
             return result + 1 if not over and rng.random() < self.slips else result
 
-        return _write(problem, step)
-
-
-def solution(problem: str) -> str:
-    """Return the right solution of a problem: `7+5-3` gives `7+5=12;12-3=9;#9`."""
-    return _write(problem, _apply)
-
-
-def check_steps(problem: str, text: str) -> list[bool]:
-    """Return for each step that `text` should show whether it is there, follows from the one before, and is right.
-
-    Args:
-        problem: such as `7+5-3`.
-        text: a solution, of any form: it is untrusted.
-
-    Returns:
-        One bool per operation of the problem. A step that is missing is False.
-    """
-    start, operations = _parse(problem)
-    shown = text.partition("#")[0].split(";", len(operations))
-    verdicts: list[bool] = []
-    value: int | None = start
-    for (sign, operand), step in zip(operations, [*shown, *[""] * len(operations)], strict=False):
-        match = _STEP.fullmatch(step.strip())
-        follows = match is not None and value is not None and match[1] == str(value)
-        expected = follows and match is not None and (match[2], match[3]) == (sign, str(operand))
-        verdicts.append(bool(expected and match and int(match[4]) == _apply(int(match[1]), sign, operand)))
-        value = int(match[4]) if match else None
-    return verdicts
+        return written(problem, step)
 
 
 def problems(operations: int) -> Iterator[str]:
@@ -134,7 +121,7 @@ def problems(operations: int) -> Iterator[str]:
             return
         for sign in "+-":
             for operand in range(1, 10):
-                result = _apply(value, sign, operand)
+                result = apply(value, sign, operand)
                 if 0 <= result <= LARGEST:
                     yield from extend(f"{text}{sign}{operand}", result, left - 1)
 
@@ -149,7 +136,7 @@ def _draw(rng: random.Random, operations: int) -> str:
         text = str(value)
         for _ in range(operations):
             sign, operand = rng.choice("+-"), rng.randint(1, 9)
-            value = _apply(value, sign, operand)
+            value = apply(value, sign, operand)
             if not 0 <= value <= LARGEST:
                 break
             text += f"{sign}{operand}"
@@ -157,21 +144,4 @@ def _draw(rng: random.Random, operations: int) -> str:
             return text
 
 
-def _parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
-    if not re.fullmatch(r"[0-9]([+-][0-9]){1,64}", problem):
-        raise ValueError(f"{problem!r} is not a problem of this world: digits with + or - between them")
-    return int(problem[0]), [(sign, int(digit)) for sign, digit in re.findall(r"([+-])([0-9])", problem)]
-
-
-def _apply(a: int, sign: str, b: int) -> int:
-    return a + b if sign == "+" else a - b
-
-
-def _write(problem: str, step: Callable[[int, str, int], int]) -> str:
-    value, operations = _parse(problem)
-    lines = []
-    for sign, operand in operations:
-        result = step(value, sign, operand)
-        lines.append(f"{value}{sign}{operand}={result}")
-        value = result
-    return ";".join([*lines, f"#{value}"])
+__all__ = ["LARGEST", "SOURCE", "Arithmetic", "check_steps", "problems", "solution"]

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -211,6 +212,15 @@ class _Files(ABC):
     def files(self) -> list[Path]:
         """Return the files that `path` means; a `UserError` says that there are none."""
         return find_files(self.path, self.suffixes, self.kind)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what tells the files again, for the record of a run."""
+        found = []
+        for file in self.files():
+            with file.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            found.append({"path": str(file), "bytes": file.stat().st_size, "sha256": digest})
+        return {"files": found}
 
     def _where(self, files: Sequence[Path], place: Place) -> str:
         return f"{printable(str(files[place.file]), 200)}, {self.unit} {place.number}"

@@ -3,7 +3,7 @@
     {"stage": "judge-rl", "type": "policy",
      "models": {"judge": {"init": "tiny-llama", "before": "embedded:5f…", "after": "embedded:a0…"}},
      "data": {"train": {"type": "arithmetic-grading", "template": "rubric_short", "template_sha256": "9c…"}},
-     "rewards": {"reward": {"type": "GradeAccuracy", "parser": "grade-1"}}}
+     "rewards": {"reward": {"type": "grade_accuracy", "parser": "grade-1"}}}
 
 A judge is only what it was trained to be under the prompt that it was trained with and the parser that reads it. The
 record has a hash of the weights before and after each stage, and of every template, so that the two can be compared
@@ -13,13 +13,17 @@ years later. What a reward or a data source tells of itself comes from its metho
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rewardsmith import __version__
 from rewardsmith.asking import CannotAnswer
+from rewardsmith.components import Chosen
 from rewardsmith.errors import UserError
-from rewardsmith.recipe import Recipe, references
+from rewardsmith.recipe import Recipe, places, references
+from rewardsmith.rewards import REWARDS
+from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import walk
 from rewardsmith.runs.folder import RunFolder
 from rewardsmith.trainers.protocol import Trainer
@@ -54,12 +58,11 @@ class Lineage:
             records = []
         self._records = records[: stage + begun]
 
-    async def begin(self, number: int, trainer: Trainer, sources: Callable[[str], Any]) -> None:
+    async def begin(self, number: int, sources: Callable[[str], Any]) -> None:
         """Record what a stage starts from, unless that is known from before it was interrupted.
 
         Args:
             number: of the stage.
-            trainer: of the stage.
             sources: from the name of a data source to the source.
         """
         chosen = self._recipe.stages[number]
@@ -76,7 +79,7 @@ class Lineage:
             for source in dict.fromkeys(value for _, table, value in named if table == "data")
         }
         record = {"stage": name, "type": chosen.name, "version": __version__, "models": models, "data": data}
-        self._records = [*self._records[:number], record | {"rewards": _rewards(trainer)}]
+        self._records = [*self._records[:number], record | {"rewards": _rewards(chosen)}]
         self._write()
 
     async def end(self, number: int, trainer: Trainer) -> None:
@@ -103,17 +106,24 @@ class Lineage:
         self._files.write(LINEAGE, json.dumps({"stages": self._records}, indent=2, ensure_ascii=False) + "\n")
 
 
-def _rewards(trainer: Trainer) -> dict[str, Any]:
-    """Return what each reward of a stage says of itself, by its place in the reward."""
-    if trainer.reward is None:
-        return {}
-    return {
-        path or "reward": {"type": type(component.reward).__name__} | _facts(component.reward)
-        for path, component in walk(trainer.reward)
-    }
+def _rewards(stage: Chosen) -> dict[str, Any]:
+    """Return what each reward of a stage says of itself, those of its validation too, by its place in the stage."""
+    found: dict[str, Any] = {}
+    for place, table in places(stage):
+        if isinstance(table, Chosen) and re.fullmatch(r"(validation\.)?(reward|sound)", place):
+            for path, component in walk(Component.root(table)):
+                about = {"type": _NAMES.get(type(component.reward), type(component.reward).__name__)}
+                found[f"{place}.{path}".rstrip(".")] = about | _facts(component.reward)
+    return found
+
+
+_NAMES = {kind: name for name, kind in REWARDS.items()}
 
 
 def _facts(thing: Any) -> dict[str, Any]:
     facts = getattr(thing, "facts", None)
-    found = facts() if callable(facts) else {}
-    return dict(found) if isinstance(found, Mapping) else {}
+    try:
+        found = json.loads(json.dumps(facts())) if callable(facts) else {}
+    except Exception:  # noqa: BLE001 a user's own component may have a method of that name that means something else
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt
 from rewardsmith.data.rows import Layout, RowError
@@ -13,7 +11,6 @@ from rewardsmith.data.rubrics.problems import (
     SolutionRows,
     answers_of,
     digest_of,
-    is_held_out,
     truths_of,
 )
 
@@ -134,18 +131,3 @@ def test_a_digest_depends_on_every_part() -> None:
     others = [["a", ("b", 2), parts[2]], ["ab", (1,), parts[2]], ["a", ("b", 1), [Message("system", "x")]]]
     assert len({digest_of(*parts), *(digest_of(*other) for other in others)}) == 4
     assert digest_of("\ud83d\ude00") != digest_of("😀")  # two halves are not the letter
-
-
-@given(st.text(), st.floats(0.01, 0.5), st.integers(0, 5))
-def test_a_larger_share_holds_out_the_same_and_more(question: str, share: float, seed: int) -> None:
-    assert is_held_out(question, share, seed) <= is_held_out(question, min(0.99, share * 1.5), seed)
-    assert is_held_out(question, share, seed) == is_held_out(f"  {question.upper().lower()}\n", share, seed) or (
-        question.casefold() != question.upper().lower().casefold()
-    )
-    assert not is_held_out(question, 0, seed)
-
-
-def test_about_the_share_is_held_out() -> None:
-    held = [is_held_out(f"problem {i}", 0.2, 0) for i in range(2_000)]
-    assert 0.17 < sum(held) / len(held) < 0.23
-    assert held != [is_held_out(f"problem {i}", 0.2, 1) for i in range(2_000)]

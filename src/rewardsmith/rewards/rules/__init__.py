@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from rewardsmith.rewards.rules.absent import absent
 from rewardsmith.rewards.rules.arithmetic import arithmetic
+from rewardsmith.rewards.rules.arithmetic_steps import arithmetic_steps
 from rewardsmith.rewards.rules.choice import choice
 from rewardsmith.rewards.rules.code import code, sandbox_ready
 from rewardsmith.rewards.rules.exact import exact
@@ -24,10 +25,12 @@ from rewardsmith.rewards.rules.regex import regex
 from rewardsmith.rewards.rules.repetition import repetition
 from rewardsmith.rewards.rules.tags import tags
 from rewardsmith.rewards.rules.translation import bleu, chrf
+from rewardsmith.rewards.rules.translation_words import translation_words
 
 RULES: dict[str, Callable[..., float]] = {
     "absent": absent,
     "arithmetic": arithmetic,
+    "arithmetic_steps": arithmetic_steps,
     "bleu": bleu,
     "chrf": chrf,
     "choice": choice,
@@ -44,6 +47,7 @@ RULES: dict[str, Callable[..., float]] = {
     "regex": regex,
     "repetition": repetition,
     "tags": tags,
+    "translation_words": translation_words,
 }
 
 NEEDS: dict[str, Needs] = {
@@ -62,6 +66,7 @@ __all__ = [
     "Needs",
     "absent",
     "arithmetic",
+    "arithmetic_steps",
     "bleu",
     "chrf",
     "choice",
@@ -78,4 +83,5 @@ __all__ = [
     "regex",
     "repetition",
     "tags",
+    "translation_words",
 ]

@@ -1,0 +1,199 @@
+"""The world of the arithmetic judge: its prompts, its truth, its teacher."""
+
+import asyncio
+import itertools
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardsmith import Message, Prompt, Rollout, RolloutGroup, UserError
+from rewardsmith.asking import Answer, Question, Usage
+from rewardsmith.data.arithmetic import Arithmetic
+from rewardsmith.data.arithmetic_grading import ArithmeticGrading, lenient
+from rewardsmith.rewards import make_reward
+from rewardsmith.rewards.rules import arithmetic, arithmetic_steps
+from rewardsmith.text.arithmetic import earned, miracle, solution
+from rewardsmith.text.grades import read_grade
+
+
+def first(n: int, iterator):
+    return list(itertools.islice(iterator, n))
+
+
+class Scripted:
+    """A judge that notes what it is asked and says always the same."""
+
+    def __init__(self) -> None:
+        self.name, self.usage = "judge", Usage()
+        self.asked: list[tuple[Message, ...]] = []
+
+    async def identity(self) -> str:
+        return "scripted"
+
+    async def check(self) -> None:
+        pass
+
+    async def ask(self, question: Question) -> Answer:
+        self.asked.append(tuple(question.prompt))  # type: ignore[arg-type]
+        return Answer("Total Score: 7/10")
+
+
+# ---- prompts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operations", [2, 3])
+@pytest.mark.parametrize("quoting", ["fence", "verbatim"])
+@pytest.mark.parametrize("template", ["rubric_short", "rubric"])
+def test_a_judge_is_trained_on_what_the_rubric_reward_will_ask(template: str, quoting: str, operations: int) -> None:
+    world = ArithmeticGrading(operations=operations, template=template, quoting=quoting)  # type: ignore[arg-type]
+    table: dict[str, Any] = {"type": "rubric", "model": "judge", "template": template, "quoting": quoting}
+    trained = first(40, world.prompts(seed=1))
+    policy = Arithmetic(operations=operations)
+    for prompt in trained:
+        judge = Scripted()
+        reward = make_reward(table, {"judge": judge})
+        group = RolloutGroup(policy.prompt(prompt.info["problem"]), [Rollout(prompt.info["response"])])
+        (score,) = asyncio.run(reward.score(group))
+        assert score.value == 0.7
+        assert judge.asked == [tuple(prompt.messages)]
+
+
+def test_the_prompt_of_a_tiny_judge_is_short() -> None:
+    (prompt,) = first(1, ArithmeticGrading(quoting="verbatim").prompts(seed=1))
+    problem, response = prompt.info["problem"], prompt.info["response"]
+    (message,) = prompt.messages
+    assert (message.role, message.content) == ("user", f"{problem}?\n{prompt.info['criteria']}\n{response}")
+
+
+def test_the_answer_is_the_true_grade() -> None:
+    for prompt in first(500, ArithmeticGrading().prompts(seed=2)):
+        points = earned(prompt.info["problem"], prompt.info["response"])
+        assert prompt.answer == pytest.approx(sum(points) / 10)
+        assert prompt.source == "grade"
+    assert {prompt.answer for prompt in first(500, ArithmeticGrading().prompts(seed=2))} >= {0.0, 0.2, 0.4, 0.7, 1.0}
+
+
+def test_everything_is_decided_by_the_seed_and_the_same_solutions_are_shown_to_all() -> None:
+    world = ArithmeticGrading()
+    for read in (world.prompts, world.demonstrations, world.graded):
+        assert first(30, read(5)) == first(30, read(5))
+        assert first(30, read(5)) != first(30, read(6))
+    prompts = first(50, world.prompts(3))
+    assert [d.prompt for d in first(50, world.demonstrations(3))] == prompts
+    assert [(g.response, g.grade) for g in first(50, world.graded(3))] == [
+        (p.info["response"], p.answer) for p in prompts
+    ]
+
+
+def test_held_out_problems_are_those_of_the_arithmetic_world() -> None:
+    train = {p.info["problem"] for p in first(2_000, ArithmeticGrading().prompts(seed=0))}
+    held_out = {p.info["problem"] for p in first(500, ArithmeticGrading(split="held-out").prompts(seed=0))}
+    policy = {p.info["problem"] for p in first(2_000, Arithmetic(operations=2).prompts(seed=1))}
+    assert not held_out & (train | policy)
+
+
+def test_solutions_are_of_all_kinds() -> None:
+    prompts = first(4_000, ArithmeticGrading().prompts(seed=0))
+    kinds = Counter(prompt.info["kind"] for prompt in prompts)
+    shares = {"right": 0.2, "sloppy": 0.25, "miracle": 0.25, "careless": 0.25, "malformed": 0.05}
+    assert {kind: count / 4_000 for kind, count in kinds.items()} == pytest.approx(shares, abs=0.025)
+    for prompt in prompts:
+        made = {"right": solution, "miracle": miracle}.get(prompt.info["kind"])
+        assert made is None or made(prompt.info["problem"]) == prompt.info["response"]
+        assert prompt.info["response"].strip()  # an empty response is worth 0 without a question
+        assert max(len(message.content) for message in prompt.messages) < 120
+
+
+# ---- grades --------------------------------------------------------------------------------------------------------
+
+
+def test_graded_solutions_say_whether_they_are_right_and_whether_they_are_sound() -> None:
+    graded = first(1_000, ArithmeticGrading().graded(seed=4))
+    for one in graded:
+        problem, (rule, steps) = one.prompt.info["problem"], _rules(one.prompt, one.response)
+        assert (one.right, one.sound) == (rule == 1.0, steps == 1.0)
+        assert one.grade == pytest.approx(sum(earned(problem, one.response)) / 10)
+    assert {(one.right, one.sound) for one in graded} == {(True, True), (True, False), (False, True), (False, False)}
+    assert all(one.grade < 1 for one in graded if not one.sound)
+
+
+def _rules(prompt: Prompt, text: str) -> tuple[float, float]:
+    return arithmetic(prompt, text), arithmetic_steps(prompt, text)
+
+
+# ---- the teacher ---------------------------------------------------------------------------------------------------
+
+
+def test_a_careful_teacher_writes_the_true_grade() -> None:
+    world = ArithmeticGrading(overlooks=0.0, miscalculates=0.0)
+    for shown in first(1_000, world.demonstrations(seed=1)):
+        assert read_grade(shown.response).share == pytest.approx(shown.prompt.answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [  # 8+5-4 has steps 3, 3; end 4
+        ("8+5=13;13-4=9;#9", "8+5=13|13v3\n13-4=9|9v3\n#9|9v4\nTotal Score: 10/10"),
+        ("8+5=14;14-4=9;#9", "8+5=13|14x0\n14-4=10|9x0\n#9|9v4\nTotal Score: 4/10"),
+        ("8+5=3;3-4=-1;#-1", "8+5=13|3x0\n3-4=-1|-1v3\n#-1|-1v4\nTotal Score: 7/10"),
+        ("8+5=13;13-4=9;#8", "8+5=13|13v3\n13-4=9|9v3\n#9|8x0\nTotal Score: 6/10"),
+        ("8+5=13;#9", "8+5=13|13v3\n-=9|-x0\n#-|9x0\nTotal Score: 3/10"),
+        ("9+4=13;13-4=9;#9", "9+4=13|13x0\n13-4=9|9v3\n#9|9v4\nTotal Score: 7/10"),
+        ("8+5;13-4=9", "-=13|8+5x0\n13-4=-|9x0\n#9|-x0\nTotal Score: 0/10"),
+        ("", "-=13|-x0\n-=-|-x0\n#-|-x0\nTotal Score: 0/10"),
+    ],
+)
+def test_a_careful_teacher_goes_through_the_steps(text: str, written: str) -> None:
+    assert lenient("8+5-4", text, random.Random(0), overlooks=0.0, miscalculates=0.0) == written
+
+
+@pytest.mark.parametrize(
+    "text", ["8+5=14;14-4=9;#9", "", ";;;", "8+5", "=" * 500, "#" * 500, "8+5=1;" * 99, "9" * 10**6]
+)
+def test_the_total_follows_from_the_points(text: str) -> None:
+    for seed in range(20):
+        *rows, last = lenient("8+5-4", text, random.Random(seed), overlooks=0.5, miscalculates=0.5).split("\n")
+        given = [float(row.replace("x", "v").rpartition("v")[2]) for row in rows]
+        assert len(given) == 3
+        assert last == f"Total Score: {sum(given):g}/10"
+        assert max(map(len, rows)) < 45
+
+
+def test_the_teacher_overlooks_wrong_subtractions_and_nothing_else() -> None:
+    world = ArithmeticGrading(overlooks=1.0, miscalculates=0.0)
+    for shown in first(1_000, world.demonstrations(seed=1)):
+        signs = [sign for sign in shown.prompt.info["problem"] if sign in "+-"]
+        for sign, row in zip(signs, shown.response.split("\n"), strict=False):
+            if sign == "-" and "|-" not in row:  # a step that is missing cannot be taken as it stands
+                assert "v" in row
+
+
+def test_the_teacher_is_as_lenient_as_the_settings_say() -> None:
+    world = ArithmeticGrading(overlooks=0.6, miscalculates=0.0)
+    subtractions = [
+        d.response.split("\n")[0]
+        for d in first(6_000, world.demonstrations(seed=1))
+        if d.prompt.info["kind"] == "miracle" and d.prompt.info["problem"][1] == "-"
+    ]
+    assert sum("v" in row for row in subtractions) / len(subtractions) == pytest.approx(0.6, abs=0.05)
+
+
+# ---- mistakes ------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_a_template_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r'rubric_shirt.*Did you mean "rubric_short"'):
+        ArithmeticGrading(template="rubric_shirt")
+    own = tmp_path / "own.txt"
+    own.write_text("{{criteria}} {{response}} {{reference}}")
+    with pytest.raises(UserError, match="reference"):
+        ArithmeticGrading(template=str(own))
+
+
+def test_prompts_are_json() -> None:
+    (prompt,) = first(1, ArithmeticGrading().prompts(seed=0))
+    assert json.loads(json.dumps(dict(prompt.info)))["problem"] == prompt.info["problem"]
