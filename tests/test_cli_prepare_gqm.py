@@ -1,9 +1,12 @@
 """`rewardsmith prepare gqm-sft` and `gqm-rl` as a user meets them."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +95,16 @@ def test_llama_factory_finds_the_files(
             "system_tag": "system",
         },
     }
+    info.write_text('{"sft": {"file_name": "other.json"}}', encoding="utf-8")
+    again = ["gqm-sft", groups, info.with_name("sft.parquet"), "--llama-factory"]
+    assert run(monkeypatch, *again) == 2
+    assert "has 'sft' already, for 'other.json': choose another name" in capsys.readouterr().err
+    assert not info.with_name("sft.parquet").exists()
+    assert run(monkeypatch, *again, "--overwrite") == 0
+    assert json.loads(info.read_text(encoding="utf-8"))["sft"]["file_name"] == "sft.parquet"
+    same = ["--held-out", 3, "--held-out-out", info.with_name("sft.jsonl"), "--overwrite"]
+    assert run(monkeypatch, *again, *same) == 2
+    assert "sft.parquet and sft.jsonl would have one name" in capsys.readouterr().err
     for broken in ("[1]", "{"):
         info.write_text(broken, encoding="utf-8")
         assert run(monkeypatch, "gqm-sft", groups, info.with_name("more.jsonl"), "--llama-factory") == 2
@@ -172,6 +185,35 @@ def test_a_real_process_with_two_workers(groups: Path, tmp_path: Path) -> None:
     done = subprocess.run([*command, "--workers", "2"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(read_rows(tmp_path / "o.parquet")) == 30
+
+
+@pytest.mark.parametrize(
+    ("workers", "wish", "after"),
+    [
+        ("1", signal.SIGINT, 0.05),
+        ("1", signal.SIGTERM, 0.05),
+        ("2", signal.SIGINT, 0.4),  # the workers have just started
+        ("2", signal.SIGINT, 1.5),  # they are at work
+    ],
+)
+def test_ctrl_c_ends_all_processes_quietly(workers: str, wish: signal.Signals, after: float, tmp_path: Path) -> None:
+    source, folder = write_rows(tmp_path / "in.jsonl", [row(i, 8) for i in range(4000)]), tmp_path / "out"
+    command = [sys.executable, "-m", "rewardsmith.cli", "prepare", "gqm-rl", str(source), str(folder / "o.parquet")]
+    options = ["--workers", workers, "--subgroup-augment", "10", "--shuffle-augment", "10"]
+    with subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        while not (folder.exists() and any(folder.iterdir())):  # it has begun
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(after)
+        if wish == signal.SIGINT:
+            os.killpg(process.pid, wish)  # a terminal tells all of them
+        else:
+            process.send_signal(wish)
+        out, told = process.communicate(timeout=120)
+    assert (process.returncode, out, told) == (130, "", "stopped; nothing was written\n")
+    assert list(folder.iterdir()) == []
 
 
 def test_the_benchmark_runs() -> None:

@@ -13,7 +13,7 @@ import pytest
 from rewardsmith.cli import main
 from rewardsmith.cli.prepare.preferences import preferences
 from rewardsmith.data import Jsonl, Parquet
-from rewardsmith.data.gqm import GqmSettings, prepare_gqm
+from rewardsmith.data.gqm import GqmSettings, GroupColumns, prepare_gqm
 from rewardsmith.text.ranking_prompts import Verdicts
 from tests.data.mqm_tables import PENALTIES, lines, write_annotations, write_averages
 from tests.data.rows import write
@@ -291,10 +291,23 @@ def test_a_translation_with_a_bad_line_is_left_out(
         (["--from", "scores", "--column", "score=x"], "there is no column for 'score' here. Did you mean \"scores\"?"),
         (["--from", "scores", "--column", "chosen=x"], "there is no column for 'chosen' here"),
         (["--from", "scores", "--column", "id=a", "--column", "id=b"], "--column says twice what 'id' is"),
-        (["--from", "scores", "--column", "candidates=outputs"], "there is no outputs: columns.candidates says where"),
-        (["--from", "rankings"], "there is no ranking: columns.ranking says where a row has the ranking of the answer"),
+        (["--from", "scores", "--column", "candidates=outputs"], "there is no outputs: --column candidates=NAME says"),
+        (
+            ["--from", "rankings"],
+            "there is no ranking: --column ranking=NAME says where a row has the ranking of the a",
+        ),
+        (
+            ["--from", "scores", "--column", "prompt=q"],
+            "there is no q: --column prompt=NAME says where a row has its pr",
+        ),
+        (["--from", "scores", "--column", "id=scores"], "--column id=NAME says where else it is"),
+        (
+            ["--from", "mqm", "--rename", "a=b"],
+            "--rename says what a system is called in --averages: give both, or none",
+        ),
+        (["--from", "scores", "--held-out", "nan", "--held-out-out", "x.jsonl"], "--held-out is nan: a share below 1"),
         (["--from", "scores", "--held-out", "0.1"], "--held-out says how much is held out, --held-out-out where it"),
-        (["--from", "scores", "--held-out", "1.5", "--held-out-out", "x.jsonl"], "held out is 1.5: a share below 1"),
+        (["--from", "scores", "--held-out", "1.5", "--held-out-out", "x.jsonl"], "--held-out is 1.5: a share below"),
         (["--from", "scores", "--held-out", "0.1", "--held-out-out", "out.jsonl"], "two outputs have one name"),
         (
             ["--from", "scores", "--held-out", "99", "--held-out-out", "x.jsonl"],
@@ -324,15 +337,45 @@ def test_input_that_is_not_there(kind: str, path: str, run: Run, capsys: pytest.
     assert capsys.readouterr().err.startswith(("error: there is no file", "error: cannot"))
 
 
-def test_a_system_that_the_averages_do_not_know(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given, averages = write_annotations(tmp_path), write_averages(tmp_path, {"c": "C-1"})
-    assert run(given, "pairs.jsonl", "--from", "mqm", "--averages", averages) == 2
-    assert (
-        "has no scores of c: --rename c=NAME says what it is called there. There is: C-1, a, b"
-        in capsys.readouterr().err
-    )
-    assert run(averages, "pairs.jsonl", "--from", "mqm") == 2
-    assert "has average scores, but no texts" in capsys.readouterr().err
+@pytest.mark.parametrize("kind", [Jsonl, Parquet])
+def test_remedies_are_options_of_this_command(
+    kind: type, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = write(kind, tmp_path, [{"id": "x", **GROUPS[0]}, {"id": "x", **GROUPS[1]}], "groups")
+    assert run(given, "out.jsonl", "--from", "scores") == 2
+    assert "make the ids unique, or say --column id=NAME for another column" in capsys.readouterr().err
+    assert run(given, "out.jsonl", "--from", "scores", "--column", "candidates=texts") == 2
+    told = capsys.readouterr().err
+    assert "--column candidates=NAME says where a row has the answers" in told
+    assert "columns." not in told
+
+
+def test_what_is_read_is_never_replaced(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = write(Jsonl, tmp_path, GROUPS, "groups")
+    before = given.read_bytes()
+    held = ["new.jsonl", "--held-out", "3", "--held-out-out", given]
+    for outs in ([given], ["./groups.jsonl"], held):
+        assert run(given, *outs, "--from", "scores", "--overwrite") == 2
+        assert 'groups.jsonl" is one of the files that are read: name another' in capsys.readouterr().err
+    assert listed(tmp_path) == {"groups.jsonl"}
+    assert given.read_bytes() == before
+
+
+def test_groups_with_a_source_text_of_another_name_fit_the_ranking_data(run: Run, tmp_path: Path) -> None:
+    translated = {"src_lang": "zh", "trg_lang": "en", "candidates": ["a", "b"], "scores": [1, 2]}
+    given = write(Jsonl, tmp_path, [{"source": f"text {i}", **translated} for i in range(3)], "groups")
+    assert run(given, "out.jsonl", "--from", "scores", "--to", "rankings", "--column", "source_text=source") == 0
+    first = rows_of("out.jsonl")[0]
+    assert [first[name] for name in ("src_text", "src_lang", "trg_lang", "mt_texts")] == [
+        "text 0",
+        "zh",
+        "en",
+        ["a", "b"],
+    ]
+    assert prepare_gqm("out.jsonl", "rl.jsonl", GqmSettings(form="rl")).written == 3
+    assert run(write(Jsonl, tmp_path, GROUPS, "plain"), "plain-out.jsonl", "--from", "scores", "--to", "rankings") == 0
+    asked = GqmSettings(form="rl", columns=GroupColumns(question="prompt"))
+    assert prepare_gqm("plain-out.jsonl", "plain-rl.jsonl", asked).written == 20
 
 
 def test_a_file_that_is_there_is_not_replaced_unless_one_says_so(

@@ -345,6 +345,8 @@ def test_the_seed_and_the_rows_do_not_change_what_is_held_out(tmp_path: Path) ->
 def test_an_empty_split_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no row for .*test.jsonl.*--held-out is 1e-06, and there are 3 rows"):
         prepare(tmp_path, [row(i) for i in range(3)], held_out=1e-6, held_out_out=tmp_path / "test.jsonl")
+    with pytest.raises(UserError, match=r"and there is 1 row; choose another"):
+        prepare(tmp_path, [row(0)], held_out=1e-6, held_out_out=tmp_path / "test.jsonl")
     with pytest.raises(UserError, match=r"no row for .*out.jsonl.*--held-out is 5"):
         prepare(tmp_path, [row(i) for i in range(3)], held_out=5, held_out_out=tmp_path / "test.jsonl")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.jsonl"]

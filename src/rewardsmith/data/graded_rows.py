@@ -57,7 +57,7 @@ class GradedRows:
     def _grade(self, row: Row) -> tuple[float, list[str]]:
         """Return the grade from 0 to 1, and the columns that say so."""
         name, value = self.columns.find(row, "grade")
-        if value is not ABSENT:
+        if value is not ABSENT and not self._has_points(row):
             grade = float(value) if isinstance(value, bool) else number_of(name, value)
             if not 0 <= grade <= 1:
                 raise RowError(
@@ -75,6 +75,11 @@ class GradedRows:
         if not 0 <= points <= total or total <= 0:
             raise RowError(f"{name} is {points:g} out of {total:g}: from 0 to the points that there are in all")
         return points / total, [name, total_at]
+
+    def _has_points(self, row: Row) -> bool:
+        """Whether the user has said where points are, and the row has them: a column `grade` says nothing then."""
+        named = self.columns.named
+        return "points" in named and "grade" not in named and self.columns.find(row, "points")[1] is not ABSENT
 
     def _no_response(self, columns: Collection[str]) -> RowError:
         what = "response_column says where a row has the answer that was graded"

@@ -167,6 +167,8 @@ def read_annotations(path: str | Path, bad: BadRows, weights: Weights | None = N
             reader.add(number, line)
         except RowError as error:
             bad.note(f"{printable(str(file), 200)}, line {number}", error)
+    if not count:
+        raise UserError(f'"{printable(str(file), 200)}" has the names of columns, and no line below them')
     left_out = sum(not output.whole for segment in reader.segments.values() for output in segment.outputs.values())
     return Annotations(tuple(reader.segments.values()), count, left_out)
 

@@ -17,6 +17,9 @@ from rewardsmith.data.rows import MESSAGES, Layout
 from rewardsmith.text.rankings import letters_of, read_ranking
 from rewardsmith.types import Message, Ranking
 
+SOURCE_TEXT = "src_text"
+"""Where the info of a prompt has what was translated, whatever the column is called."""
+
 _FORMS = (
     'it must be text such as "A > B = C", a list of letters such as ["A", ["B", "C"]], or a list of ranks, 1 the best'
 )
@@ -63,6 +66,9 @@ class RankingRows:
             raise RowError(f"{analysis_at} is {told(analysis)}: it must be text")
         messages, asked_at = self._asked(row)
         used = [name, scores_at, analysis_at, asked_at]
+        source_at, source = self.columns.find(row, "source_text")
+        if isinstance(source, str) and source_at != SOURCE_TEXT:
+            row, used = {**row, SOURCE_TEXT: source}, [*used, source_at]  # where judges look for it
         prompt = self.layout.prompt_with(row, messages, used, file, number)
         with blaming(name):
             return Ranking(prompt, candidates, scores, "" if analysis is ABSENT else analysis)  # type: ignore[arg-type]
@@ -72,7 +78,7 @@ class RankingRows:
         return ("scores", "ranking") if self.by is None else (self.by,)
 
     def _asked(self, row: Row) -> tuple[list[Message], str]:
-        """Return the prompt and its column; a source text stays in the info too, where judges look for it."""
+        """Return the prompt and its column; a source text stays in the info too."""
         name, text = self.columns.find(row, "source_text")
         alone = find(row, self.layout.prompt) is ABSENT and find(row, MESSAGES) is ABSENT
         if alone and self.layout.chat_asks:
@@ -112,6 +118,11 @@ def _by_rank(name: str, value: object, count: int) -> list[float]:
     """Return how many levels lie below each of the candidates."""
     if isinstance(value, list) and value and all(isinstance(rank, int | float) for rank in value):
         ranks = _by_score(name, value, count)
+        if min(ranks) < 1:
+            raise RowError(
+                f"{name} has the rank {min(ranks):g}: ranks begin with 1, the best, and there is one for each answer in"
+                " the order of the answers; if these are the answers in the order of their quality, write letters"
+            )
         below = sorted(set(ranks), reverse=True)
         return [float(below.index(rank)) for rank in ranks]
     try:
@@ -125,6 +136,8 @@ def _by_rank(name: str, value: object, count: int) -> list[float]:
 
 def _ranking(name: str, value: object) -> str:
     if isinstance(value, str):
+        if len(value.strip().splitlines()) > 1:
+            raise RowError(f"{name} is {told(value)}: it has several lines; leave all but the one with the ranking out")
         return value
     levels = [[level] if isinstance(level, str) else level for level in value] if isinstance(value, list) else []
     named = [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rewardsmith.cli.prepare.stopping import telling_when_stopped
 from rewardsmith.errors import UserError, listing, nearest
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ ColumnOption = Annotated[
         "--column",
         metavar="WHAT=NAME",
         help="A column that is not called as usual: source_text (src_text), reference (trg_text), source_language"
-        " (src_lang), target_language (trg_lang), candidates (mt_texts), scores, analysis or id. Several times.",
+        " (src_lang), target_language (trg_lang), candidates (mt_texts, candidates, responses), scores, analysis or"
+        " id. Several times.",
     ),
 ]
 SourceOption = Annotated[
@@ -289,8 +291,8 @@ def _run(
     assert out is not None
     files = [file for file in outs if file is not None]
     if llama_factory:
-        check_dataset_info(files)
-    with _watching() as watch:
+        check_dataset_info(files, overwrite=how["overwrite"])
+    with telling_when_stopped(files), _watching() as watch:
         prepared = prepare_gqm(input, out, GqmSettings(**settings), held_out_out=held_out_out, watch=watch, **how)
     described = add_to_dataset_info(files) if llama_factory else []
     _print(prepared, files, described, json)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rewardsmith.cli.prepare.stopping import telling_when_stopped
 from rewardsmith.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def preferences(
         chat=chat,
         seed=seed,
     )
-    with _counting("groups") as tick:
+    with telling_when_stopped([out, *([held_out_out] if held_out_out else [])]), _counting("groups") as tick:
         prepared = prepare(
             given,
             out,

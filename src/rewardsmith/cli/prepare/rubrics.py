@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -44,7 +45,7 @@ TemperatureOption = Annotated[float, typer.Option(min=0, help="Of the first try;
 TokensOption = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer; one that is cut off is lost.")]
 TriesOption = Annotated[int, typer.Option(min=1, help="Answers that may be unusable, each a little warmer.")]
 DeadlineOption = Annotated[float, typer.Option(min=0.1, help="Seconds for all tries of one row together.")]
-SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of sampling, and of who is held out or left out.")]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of sampling, and of whom --balance takes.")]
 LimitOption = Annotated[int | None, typer.Option(min=1, help="Only the first rows.")]
 AtOnceOption = Annotated[int, typer.Option(min=1, help="How many rows are asked about at the same time.")]
 WaitOption = Annotated[float, typer.Option(min=0, help="Seconds that a model which is out of reach is waited for.")]
@@ -229,6 +230,8 @@ def graded(
 
     if held_out_out is not None and not held_out:
         raise UserError("--held-out-out says where the held-out part goes: give --held-out a share, such as 0.1")
+    if not math.isfinite(band_ratio):
+        raise UserError(f"--band-ratio is {band_ratio}: it must be a number of 1 or more, such as 2")
     how = How(
         asking=Asking(temperature=temperature, max_tokens=max_tokens, tries=tries, deadline=deadline, seed=seed),
         limit=limit,

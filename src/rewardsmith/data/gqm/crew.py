@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import get_context
 
@@ -46,7 +47,9 @@ def make_all(
         left = iter(rows)
         while True:
             while len(waiting) < _AHEAD * workers and (chunk := list(islice(left, _CHUNK))):
-                waiting.append((chunk, pool.submit(_make, chunk, only_check())))
+                with _no_interrupt():  # a process may start now
+                    future = pool.submit(_make, chunk, only_check())
+                waiting.append((chunk, future))
             if not waiting:
                 return
             chunk, future = waiting.popleft()
@@ -59,9 +62,18 @@ def make_all(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Let Ctrl-C wait. A process that is started meanwhile never gets it: that is the business of this one."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin(settings: GqmSettings, limit: int) -> None:
     global _maker  # noqa: PLW0603 a process of the pool has no other place
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the business of the process that started us
     _maker = Maker(settings, limit)
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from rewardsmith.data.fields import printable
 from rewardsmith.data.preparing.output import writing
 from rewardsmith.errors import UserError
 from rewardsmith.files import write_atomically
@@ -47,10 +48,29 @@ def add_to_dataset_info(files: Sequence[Path]) -> list[Path]:
     return places
 
 
-def check_dataset_info(files: Sequence[Path]) -> None:
-    """Raise a `UserError` if an entry could not be added."""
+def check_dataset_info(files: Sequence[Path], *, overwrite: bool = False) -> None:
+    """Raise a `UserError` if an entry could not be added, or would take the name of another file.
+
+    Args:
+        files: that are to be described.
+        overwrite: an entry may be taken from another file; not from one of these.
+    """
+    names: dict[Path, str] = {}
     for file in files:
-        _read(file.parent / NAME)
+        place = file.parent / NAME
+        if names.setdefault(place.with_name(file.stem), file.name) != file.name:
+            raise UserError(
+                f"{names[place.with_name(file.stem)]} and {file.name} would have one name in {str(place)!r}"
+            )
+        entry = _read(place).get(file.stem)
+        if entry is None or overwrite:
+            continue
+        other = entry.get("file_name") if isinstance(entry, dict) else None
+        if other != file.name:
+            raise UserError(
+                f"{str(place)!r} has {file.stem!r} already, for {printable(str(other), 100)!r}: choose another name for"
+                f" {file.name!r}, or use --overwrite"
+            )
 
 
 def _read(place: Path) -> dict[str, object]:

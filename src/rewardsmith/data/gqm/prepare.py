@@ -23,7 +23,7 @@ from rewardsmith.data.gqm.making import Made
 from rewardsmith.data.gqm.seen import Seen
 from rewardsmith.data.gqm.settings import GqmSettings
 from rewardsmith.data.preparing.bad_rows import BadRows, Skipped
-from rewardsmith.data.preparing.output import Write, all_rows_to, file_facts, write_provenance
+from rewardsmith.data.preparing.output import Write, all_rows_to, beside, file_facts, require_output, write_provenance
 from rewardsmith.data.preparing.shuffling import Shuffle
 from rewardsmith.data.preparing.splitting import limit_of_count, limit_of_share, source_key
 from rewardsmith.errors import UserError
@@ -92,11 +92,14 @@ def prepare_gqm(
     """
     if bool(settings.held_out) != (held_out_out is not None):
         raise UserError("--held-out says how much is held out, --held-out-out where it goes: give both, or none")
-    job = _Job(Inputs(inputs, settings.reader), settings, BadRows(skip=skip_bad), watch or (lambda *_: None))
+    given = Inputs(inputs, settings.reader)
+    job = _Job(given, settings, BadRows(skip=skip_bad), watch or (lambda *_: None))
     outs = [Path(out).expanduser(), *([] if held_out_out is None else [Path(held_out_out).expanduser()])]
+    for file in outs:
+        require_output(file, given.files)
     with ExitStack() as stack:
         writes = stack.enter_context(all_rows_to(outs, overwrite=overwrite))
-        shuffles = [stack.enter_context(Shuffle(file.with_name(f".{file.name}.shuffle"))) for file in outs]
+        shuffles = [stack.enter_context(Shuffle(beside(file, "shuffle"))) for file in outs]
         prepared = job.read(shuffles, workers)
         for file, shuffle in zip(outs, shuffles, strict=True):
             if not shuffle.count:
@@ -114,9 +117,11 @@ def prepare_gqm(
 
 
 def _nothing(file: Path, settings: GqmSettings, prepared: Prepared) -> str:
-    rows = f"{prepared.read:,} row{'' if prepared.read == 1 else 's'}"
+    one = prepared.read == 1
+    rows = f"{prepared.read:,} row{'' if one else 's'}"
+    known = f"there {'is' if one else 'are'} {rows}"
     if settings.held_out:
-        return f"no row for {str(file)!r}: --held-out is {settings.held_out:g}, and there are {rows}; choose another"
+        return f"no row for {str(file)!r}: --held-out is {settings.held_out:g}, and {known}; choose another"
     return f"no row for {str(file)!r} is left of {rows}"
 
 

@@ -9,11 +9,12 @@ Rows are untrusted: whatever is wrong with one is a `RowError` that names the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from rewardsmith.data.columns import USUAL
 from rewardsmith.data.fields import (
     ABSENT,
     Row,
@@ -48,7 +49,7 @@ class GroupColumns:
         reference: a right translation; a row may lack it.
         source_language: its code, such as zh, or its English name.
         target_language: the same.
-        candidates: 2 to 26 texts.
+        candidates: 2 to 26 texts; None: `mt_texts`, or what else is usual.
         analysis: the comparison that leads to the scores.
         scores: one number per candidate, higher is better.
         question: what was asked, text or messages, for groups that are no translations; None where they are.
@@ -59,7 +60,7 @@ class GroupColumns:
     reference: str = "trg_text"
     source_language: str = "src_lang"
     target_language: str = "trg_lang"
-    candidates: str = "mt_texts"
+    candidates: str | None = None
     analysis: str = "analysis"
     scores: str = "scores"
     question: str | None = None
@@ -100,32 +101,43 @@ class GroupReader:
 
     def require(self, columns: Collection[str]) -> None:
         """Raise a `RowError` when a table with these columns cannot hold what is needed."""
-        for name, what in self._needed:
-            if not has(columns, name):
-                raise no_column(name, columns, what)
+        self._require(columns, lambda name: has(columns, name))
+
+    def _require(self, columns: Collection[str], there: Callable[[str], bool]) -> None:
+        for (first, *others), what in self._needed:
+            if not any(map(there, (first, *others))):
+                raise no_column(first, columns, what, also="".join(f" and no {name}" for name in others))
 
     @cached_property
-    def _needed(self) -> list[tuple[str, str]]:
+    def _candidate_columns(self) -> tuple[str, ...]:
+        if self.columns.candidates is not None:
+            return (self.columns.candidates,)
+        return ("mt_texts", *(name for name in USUAL["candidates"] if name != "mt_texts"))
+
+    @cached_property
+    def _needed(self) -> list[tuple[tuple[str, ...], str]]:
+        """Columns of which a row needs one, with what names them."""
         columns, where = self.columns, "--column {}=NAME says where {}"
         needed = [
-            (columns.candidates, where.format("candidates", "the candidates are")),
-            (columns.scores, where.format("scores", "their scores are")),
+            (self._candidate_columns, where.format("candidates", "the candidates are")),
+            ((columns.scores,), where.format("scores", "their scores are")),
         ]
         if columns.question is not None:
-            needed.append((columns.question, "--question-column says what the candidates answer"))
+            needed.append(((columns.question,), "--question-column says what the candidates answer"))
         else:
             source = where.format("source_text", "what they translate is, --question-column what they answer")
-            needed.append((columns.source_text, source))
+            needed.append(((columns.source_text,), source))
             for name, given, end in self._language_columns():
                 if given is None:
                     named = where.format(
                         f"{end}_language", f"the language is, --{end}-language which it is in all rows"
                     )
-                    needed.append((name, named))
+                    needed.append(((name,), named))
         if self.analysed:
-            needed.append((columns.analysis, where.format("analysis", "the comparison is, which is to be learned")))
+            needed.append(((columns.analysis,), where.format("analysis", "the comparison is, which is to be learned")))
         if self.referenced:
-            needed.append((columns.reference, where.format("reference", "the reference is, which the template shows")))
+            shown = where.format("reference", "the reference is, which the template shows")
+            needed.append(((columns.reference,), shown))
         return needed
 
     def _language_columns(self) -> tuple[tuple[str, str | None, str], ...]:
@@ -140,18 +152,16 @@ class GroupReader:
             row: as the file has it.
             name: the id of a row that has none of its own.
         """
-        for column, what in self._needed:
-            if find(row, column) is ABSENT:
-                raise no_column(column, row, what)
-        candidates = self._candidates(row)
-        scores = self._scores(row, len(candidates))
-        _require_apart(self.columns.candidates, candidates, scores)
+        self._require(row, lambda column: find(row, column) is not ABSENT)
+        column = next(column for column in self._candidate_columns if find(row, column) is not ABSENT)
+        candidates = self._candidates(row, column)
+        scores = self._scores(row, column, len(candidates))
+        _require_apart(column, candidates, scores)
         prompt = self._prompt(row, name)
         with blaming("the row"):
             return Ranking(prompt, candidates, scores, self._analysis(row))  # type: ignore[arg-type]
 
-    def _candidates(self, row: Row) -> list[str]:
-        name = self.columns.candidates
+    def _candidates(self, row: Row, name: str) -> list[str]:
         texts = list_of(name, find(row, name))
         if len(texts) < 2:
             raise RowError(f"{name} has {len(texts)}: a group needs at least 2 candidates; leave the row out")
@@ -166,13 +176,11 @@ class GroupReader:
             )
         return found
 
-    def _scores(self, row: Row, count: int) -> list[float]:
+    def _scores(self, row: Row, candidates: str, count: int) -> list[float]:
         name, verdicts = self.columns.scores, self.verdicts
         values = list_of(name, find(row, name))
         if len(values) != count:
-            raise RowError(
-                f"{name} has {len(values)} and {self.columns.candidates} {count}: one score for each candidate"
-            )
+            raise RowError(f"{name} has {len(values)} and {candidates} {count}: one score for each candidate")
         scores = []
         for i, value in enumerate(values):
             score = number_of(f"{name}[{i}]", value)

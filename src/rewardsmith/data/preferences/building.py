@@ -41,7 +41,8 @@ class Building:
         margins: of pairs: the difference of the scores, divided by `unit`; its share of the difference between the best
             and the worst of the group; or none, which is 0.
         unit: what counts as a margin of 1.
-        most_per_source: pairs of one source text, in all its groups; None for no limit.
+        most_per_source: pairs of one source text, in all its groups; None for no limit. The first groups of the source
+            are served first, so that this alone depends on the order of the rows.
         group_size: cut groups into parts of at most so many candidates; None leaves them whole.
         chat: write messages instead of text.
         seed: decides what is drawn.
@@ -107,6 +108,8 @@ class Builder:
             RowError: the group was there before, or cannot be written.
         """
         group = group_of(ranking.candidates, ranking.scores.tolist())
+        if not math.isfinite((max(group.scores) - min(group.scores)) / self.building.unit):
+            raise RowError("the scores are so far apart that their difference is no number: scale them")
         if not self._is_new(ranking.prompt, group, where):
             self.counts["repeated groups"] += 1
             return
@@ -175,12 +178,15 @@ class Builder:
         parts = self._parts(group.only(shown), key_of(ranking, self.building.seed)) if len(shown) > 1 else []
         self.counts["groups written"] += len(parts)
         for number, part in enumerate(parts):
+            scores = [float(f"{score:.6g}") for score in part.scores]  # as many digits as a judge writes
+            self.counts["scores made equal by rounding"] += len({*part.scores}) - len({*scores})
             yield row | {
                 "id": ranking.prompt.id if len(parts) == 1 else f"{ranking.prompt.id}-part{number}",
                 **(_translation(ranking.prompt) if translates else {}),
                 "mt_texts" if translates else "candidates": list(part.candidates),
-                "scores": [float(f"{score:.6g}") for score in part.scores],  # as many digits as a judge writes
-                "analysis": ranking.analysis if part == group else "",  # it is about the letters of the whole group
+                "scores": scores,
+                # It speaks of the candidates by the letters that they had.
+                "analysis": ranking.analysis if part.candidates == tuple(ranking.candidates) else "",
                 "extra_info": {
                     "group": ranking.prompt.id,
                     "row": where,

@@ -107,10 +107,15 @@ def group_of(candidates: Sequence[str], scores: Sequence[float]) -> Group:
     places: dict[str, list[int]] = {}
     for i, text in enumerate(candidates):
         places.setdefault(text, []).append(i)
-    means = tuple(
-        round(math.fsum(float(scores[i]) for i in same) / len(same), DIGITS) + 0.0 for same in places.values()
-    )
+    means = tuple(round(_mean([float(scores[i]) for i in same]), DIGITS) + 0.0 for same in places.values())
     return Group(tuple(places), means, tuple(map(tuple, places.values())))
+
+
+def _mean(scores: Sequence[float]) -> float:
+    try:
+        return math.fsum(scores) / len(scores)
+    except OverflowError:  # their sum is too large, which their mean never is
+        return math.fsum(score / len(scores) for score in scores)
 
 
 def pairs_in(group: Group, pairing: Pairing, key: str) -> list[Pair]:

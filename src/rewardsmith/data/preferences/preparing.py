@@ -8,6 +8,8 @@ print(prepared.counts["pairs"], prepared.skipped)
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,10 +18,10 @@ from typing import Any, Literal
 from rewardsmith.data.columns import USUAL
 from rewardsmith.data.fields import RowError, printable
 from rewardsmith.data.files import Form, Jsonl, Parquet
-from rewardsmith.data.mqm import agreement, read_annotations, read_averages
+from rewardsmith.data.mqm import Annotations, agreement, read_annotations, read_averages
 from rewardsmith.data.preferences.building import Builder, Building, source_of
 from rewardsmith.data.preferences.translations import Translations, rankings_of
-from rewardsmith.data.preparing import BadRows, Skipped, all_rows_to, file_facts, write_provenance
+from rewardsmith.data.preparing import BadRows, Skipped, all_rows_to, file_facts, require_output, write_provenance
 from rewardsmith.data.preparing.splitting import limit_of_count, limit_of_share, source_key
 from rewardsmith.data.ranking_rows import RankingRows
 from rewardsmith.errors import UserError, listing, nearest
@@ -29,6 +31,14 @@ FIELDS = {"prompt": "prompt_column", "id": "id_column", "data_source": "source_c
 """What may be named beside the columns of `USUAL`, and the setting of a file that names it."""
 
 _KEYS = ("candidates", "scores", "ranking", "analysis", "source_text")
+
+_REMEDIES = (
+    (re.compile(r"\bcolumns\.(\w+) says"), r"--column \1=NAME says"),
+    (re.compile(r"\b(prompt|id)_column says"), r"--column \1=NAME says"),
+    (re.compile('set id_column = "" to number the rows'), "say --column id=NAME for another column"),
+    (re.compile('id_column = "" numbers the rows instead'), "--column id=NAME says where else it is"),
+)
+"""From the settings of a recipe, which readers of rows name, to the options of this command."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +80,20 @@ def scored(path: str, columns: Mapping[str, str], *, by: Literal["scores", "rank
     rows = RankingRows(source.layout, source.columns, by)
 
     def groups(_: BadRows) -> Iterator[tuple[str, Ranking | RowError]]:
-        for where, found in source.each(Form(rows.require, rows.read, repeats=True)):
-            assert isinstance(found, Ranking | RowError)
-            yield where, found
+        try:
+            for where, found in source.each(Form(rows.require, rows.read, repeats=True)):
+                assert isinstance(found, Ranking | RowError)
+                yield where, RowError(_with_options(str(found))) if isinstance(found, RowError) else found
+        except UserError as error:
+            raise UserError(_with_options(str(error))) from None
 
     return Given(groups, source.files(), {"from": "scores" if by == "scores" else "rankings", "columns": dict(columns)})
+
+
+def _with_options(message: str) -> str:
+    for setting, option in _REMEDIES:
+        message = setting.sub(option, message)
+    return message
 
 
 def _is_parquet(path: str) -> bool:
@@ -105,6 +124,8 @@ def annotated(
     """
     file = _place(path)
     rename = rename or {}
+    if rename and averages is None:
+        raise UserError("--rename says what a system is called in --averages: give both, or none")
     facts: dict[str, Any] = {}
 
     def groups(bad: BadRows) -> Iterator[tuple[str, Ranking | RowError]]:
@@ -112,16 +133,7 @@ def annotated(
         facts.update(lines=annotations.lines, left_out=annotations.left_out)
         scores = None
         if averages is not None:
-            known = read_averages(_place(averages))
-            missing = [name for name in annotations.systems if not any(rename.get(name, name) == s for s, _ in known)]
-            if missing:
-                there = sorted({system for system, _ in known})
-                raise UserError(
-                    f"{printable(averages, 200)} has no scores of {printable(listing(missing), 200)}:"
-                    f" --rename {missing[0]}=NAME says what it is called there. There is: {listing(there[:40])}"
-                )
-            back = {rename.get(name, name): name for name in annotations.systems}
-            scores = {(back[system], at): score for (system, at), score in known.items() if system in back}
+            scores = _averages(averages, annotations, rename)
             facts.update(zip(("averages_agree", "averages_compared"), agreement(annotations, scores), strict=True))
         where = printable(str(file), 200)
         for ranking in rankings_of(annotations, file.stem, how, scores):
@@ -130,6 +142,39 @@ def annotated(
     files = [file] if averages is None else [file, _place(averages)]
     settings = {"from": "mqm", **asdict(how), "averages": averages, "rename": dict(rename)}
     return Given(groups, files, settings, facts, repeats=True)
+
+
+def _averages(path: str, annotations: Annotations, rename: Mapping[str, str]) -> dict[tuple[str, str], float]:
+    """Return the averages by the names that the annotations have for the systems, and by segment."""
+    file, systems = printable(path, 200), annotations.systems
+    for name in rename:
+        if name not in systems:
+            known = [printable(known, 40) for known in systems]
+            raise UserError(
+                f"--rename {printable(name, 60)}={printable(rename[name], 60)}: there is no such system in INPUT."
+                f"{nearest(name, known)} There is: {listing(known)}"
+            )
+    back: dict[str, str] = {}
+    for name in systems:
+        other = back.setdefault(rename.get(name, name), name)
+        if other != name:
+            both = printable(f"{other} and {name}", 200)
+            raise UserError(f"--rename: {both} would be one system of {file}: give each a name of its own")
+    twice = next((at for at, count in Counter(s.id for s in annotations.segments).items() if count > 1), None)
+    if twice is not None:
+        raise UserError(
+            f"segment {printable(twice, 60)} of INPUT is in several documents, and {file} does not say in which: leave"
+            " --averages out, or give one document at a time"
+        )
+    scores = read_averages(_place(path))
+    missing = [name for called, name in back.items() if not any(called == system for system, _ in scores)]
+    if missing:
+        there = sorted({system for system, _ in scores})
+        raise UserError(
+            f"{file} has no scores of {printable(listing(missing), 200)}: --rename {missing[0]}=NAME says what it is"
+            f" called there. There is: {listing(there[:40])}"
+        )
+    return {(back[system], at): score for (system, at), score in scores.items() if system in back}
 
 
 @dataclass(frozen=True)
@@ -159,8 +204,8 @@ def held_out_below(given: Given, held_out: float) -> int:
         given: the groups; they are read once more where a number of sources is asked for.
         held_out: a share below 1, or a number of sources; 0 holds out none.
     """
-    if held_out < 0 or (held_out > 1 and held_out % 1):
-        raise UserError(f"held out is {held_out:g}: a share below 1, such as 0.05, or a number of source texts")
+    if not held_out >= 0 or (held_out > 1 and held_out % 1):
+        raise UserError(f"--held-out is {held_out:g}: a share below 1, such as 0.05, or a number of source texts")
     if held_out < 1:
         return limit_of_share(held_out)
     groups = (found for _, found in given.groups(BadRows(skip=True)))
@@ -198,9 +243,11 @@ def prepare(
     """
     if bool(held_out) != (held_out_to is not None):
         raise UserError("--held-out says how much is held out, --held-out-out where it goes: give both, or none")
+    outs = [str(out)] if held_out_to is None else [str(out), str(held_out_to)]
+    for path in outs:
+        require_output(path, given.files)
     limit = held_out_below(given, held_out)
     builder = Builder(building, repeats=given.repeats)
-    outs = [str(out)] if held_out_to is None else [str(out), str(held_out_to)]
     written = dict.fromkeys(outs, 0)
     total = 0
     with all_rows_to(outs, overwrite=overwrite) as writes:
@@ -243,4 +290,6 @@ def _require_rows(written: Mapping[str, int], builder: Builder, held_out: float)
     counted = ", ".join(f"{count:,} {name}" for name, count in builder.counts.items())
     if len(empty) < len(written):
         raise UserError(f"no rows for {printable(empty[0], 200)}: held out is {held_out:g}; choose another")
+    if not counted:
+        raise UserError("nothing came of it: there is no group of two answers or more")
     raise UserError(f"nothing came of it ({counted}): use a smaller least margin, keep ties, or other scores")

@@ -13,7 +13,10 @@ skipped = bad.settle(total)          # raises one UserError if any row was bad, 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from rewardsmith.data.rows import printable
@@ -21,6 +24,8 @@ from rewardsmith.errors import UserError
 
 MOST_SHOWN = 10
 """Bad rows that a user is shown; all are counted."""
+
+_NUMBERED = re.compile(r"(.*), (line|row) ([0-9]{1,18})", re.DOTALL)
 
 MOST_KEPT = 1_000
 """Bad rows that are listed in the provenance of what was made without them."""
@@ -107,9 +112,23 @@ def _listed(heading: str, count: int, first: tuple[tuple[str, str], ...]) -> str
     by_reason: dict[str, list[str]] = {}  # often it is one thing in many rows
     for where, why in first[:MOST_SHOWN]:
         by_reason.setdefault(why, []).append(where)
-    lines = [line for why, places in by_reason.items() for line in (*(f"  {at}" for at in places), f"    {why}")]
+    lines = [line for why, at in by_reason.items() for line in (*(f"  {place}" for place in _runs(at)), f"    {why}")]
     more = f"; the first {MOST_SHOWN}" if count > MOST_SHOWN else ""
     return "\n".join([f"{heading}{more}:", *lines])
+
+
+def _runs(places: list[str]) -> Iterator[str]:
+    """Yield places, those that follow one another as one: `rows.jsonl, lines 1-10`."""
+    numbered = [_NUMBERED.fullmatch(place) for place in places]
+    # Within a run, number and index grow alike.
+    keys = [
+        (m[1], m[2], int(m[3]) - i) if m else (place, "", i)
+        for i, (place, m) in enumerate(zip(places, numbered, strict=True))
+    ]
+    for _, run in groupby(range(len(places)), key=keys.__getitem__):
+        first, *others = run
+        start, end = numbered[first], numbered[others[-1]] if others else None
+        yield f"{start[1]}, {start[2]}s {start[3]}-{end[3]}" if start and end else places[first]
 
 
 __all__ = ["MOST_KEPT", "MOST_SHOWN", "BadRows", "Skipped"]

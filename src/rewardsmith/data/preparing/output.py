@@ -14,8 +14,9 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -79,6 +80,28 @@ def all_rows_to(
             output.discard()
 
 
+def require_output(out: str | Path, sources: Iterable[Path]) -> None:
+    """Raise a `UserError` if a file cannot be the output of a command that reads these, before anything is done.
+
+    What is made of a file must not take its place: `overwrite` is about what was made before.
+    """
+    file = _place(out, overwrite=True)
+    if any(_is_same(file, source) for source in sources):
+        raise UserError(f"{_quoted(file)} is one of the files that are read: name another")
+
+
+def _is_same(file: Path, other: Path) -> bool:
+    try:
+        return file.samefile(other)
+    except OSError:  # one of them is not there
+        return file.resolve() == other.resolve()
+
+
+def beside(file: Path, kind: str) -> Path:
+    """Return a hidden name in the folder of a file that no other process uses, for what is not finished."""
+    return file.with_name(f".{file.name[:40]}.{secrets.token_hex(8)}.{kind}")
+
+
 def _place(path: str | Path, overwrite: bool) -> Path:
     file = Path(path).expanduser()
     if file.suffix.lower() not in SUFFIXES:
@@ -120,8 +143,8 @@ class _Output(ABC):
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.beside = file.with_name(f".{file.name}.part")
-        self._stream = self.beside.open("wb")
+        self.beside = beside(file, "part")
+        self._stream = self.beside.open("xb")
         self._fields: tuple[str, ...] | None = None
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -339,8 +362,10 @@ __all__ = [
     "GROUP_BYTES",
     "Write",
     "all_rows_to",
+    "beside",
     "file_facts",
     "provenance_path",
+    "require_output",
     "rows_to",
     "unwritten",
     "write_provenance",

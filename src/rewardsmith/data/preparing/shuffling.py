@@ -33,7 +33,7 @@ class Shuffle:
     """Sorts records by key. A context: what it has written is removed at the end.
 
     Args:
-        folder: where records go that do not fit; it must be ours alone, and is made when it is needed.
+        folder: where records go that do not fit; it is made when it is needed, and must be ours alone: see `beside`.
         most_bytes: how much is held in memory.
     """
 
@@ -43,8 +43,7 @@ class Shuffle:
         self.count = 0
 
     def __enter__(self) -> Self:
-        """Remove what a run that died has left."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Begin."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

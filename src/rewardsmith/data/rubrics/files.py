@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,24 +42,46 @@ class RowFiles:
     Attributes:
         files: in the order in which they are read.
         counts: rows of each file in the last pass.
+        columns: names of all columns at the top of these rows.
     """
 
     def __init__(self, path: str, limit: int | None = None) -> None:
-        self.files = find_files(path, SUFFIXES, "parquet" if path.lower().endswith(".parquet") else "jsonl")
+        self.files = _files(path)
         self.counts: Counter[Path] = Counter()
+        self.columns: dict[str, None] = {}
         self._names = names_of(self.files)
         self._limit = limit
 
     def __iter__(self) -> Iterator[Read]:
         """Yield each row."""
         self.counts.clear()
+        self.columns.clear()
         return islice(self._every(), self._limit)
 
     def _every(self) -> Iterator[Read]:
         for file, name in zip(self.files, self._names, strict=True):
             for read in _rows(file, name):
                 self.counts[file] += 1
+                if not isinstance(read.row, RowError):
+                    self.columns |= dict.fromkeys(read.row)
                 yield read
+
+
+def _files(path: str) -> list[Path]:
+    """Return the files of a path in the order of their names; a folder or a pattern may have both formats."""
+    here = Path(path).expanduser()
+    names: list[str] = []
+    with suppress(OSError, ValueError):  # below it is said what is wrong
+        if here.is_dir():
+            every = sorted(entry for entry in here.iterdir() if entry.is_file() and not entry.name.startswith("."))
+            names = [str(entry) for entry in every if entry.suffix in SUFFIXES]
+        elif glob.has_magic(path) and not here.exists():
+            names = [name for name in sorted(glob.glob(str(here), recursive=True)) if Path(name).is_file()]
+    return [file for name in names or [path] for file in find_files(name, SUFFIXES, _kind(name))]
+
+
+def _kind(name: str) -> str:
+    return "parquet" if name.lower().endswith(".parquet") else "jsonl"
 
 
 def _rows(file: Path, name: str) -> Iterator[Read]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rewardsmith.data.fields import ABSENT, RowError, find, flag_of, no_column, told
 from rewardsmith.data.rows import Layout, Row
+from rewardsmith.errors import UserError
 from rewardsmith.text.criteria import Criterion, NotCriteria, listed, read_criteria, total_of
 from rewardsmith.text.questions import question_of
 from rewardsmith.types import Message, Prompt
@@ -65,7 +66,7 @@ class ProblemRows:
 
     def read(self, row: Row, file: str, number: int) -> Problem:
         """Return the problem of a row; `file` and `number` name a row that has no id of its own."""
-        prompt = self.layout.prompt_of(row, file, number)
+        prompt = _prompt_of(self.layout, row, file, number)
         extra = row.get("extra_info")
         if extra is not None and not isinstance(extra, Mapping):
             raise RowError(f"extra_info is {told(extra)}: it must be a table, for the criteria to go there")
@@ -86,6 +87,27 @@ class ProblemRows:
         if self.solution is not None and self.solution not in row and "." not in self.solution:
             raise no_column(self.solution, row, "--solution-column says where a row has its reference solution")
         return ""
+
+
+def _prompt_of(layout: Layout, row: Row, file: str, number: int) -> Prompt:
+    """Return the prompt of a row; what is wrong is told with the options of a command, not the settings of a recipe."""
+    try:
+        return layout.prompt_of(row, file, number)
+    except RowError as error:
+        text = str(error).replace("prompt_column says", "--prompt-column says")
+        raise RowError(text.replace('id_column = "" numbers the rows instead', "leave it out, or null")) from None
+
+
+def no_such_column(option: str, column: str, columns: Collection[str], what: str) -> UserError:
+    """Return the error for a column that a user named and no row has.
+
+    Args:
+        option: that named it.
+        column: its name.
+        columns: those that there are.
+        what: is in it, such as `the right answer`.
+    """
+    return UserError(f"no row has {what}: {no_column(column, columns, f'{option} says where a row has it')}")
 
 
 def truths_of(prompt: Prompt) -> tuple[str, ...]:
@@ -151,7 +173,7 @@ class SolutionRows:
         column, texts = self._texts(row)
         flags = {name: _flags(row, name, len(texts), isinstance(row[column], list)) for name in ("right", "sound")}
         rest = {name: value for name, value in row.items() if name not in (column, *flags)}
-        prompt = self.layout.prompt_of(rest, file, number)
+        prompt = _prompt_of(self.layout, rest, file, number)
         criteria, shown, total = self._criteria(row)
         return [
             Solution(prompt, criteria, shown, total, text, i, flags["right"][i], flags["sound"][i])
@@ -221,17 +243,6 @@ def digest_of(*parts: object) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def is_held_out(question: str, share: float, seed: int) -> bool:
-    """Whether a problem belongs to the held-out part: its words and the seed decide, so all its solutions go together.
-
-    A larger share holds out the same problems and more.
-    """
-    if not share:
-        return False
-    words = " ".join(question.casefold().split())
-    return int(digest_of("held out", seed, words)[:16], 16) < share * 2**64
-
-
 __all__ = [
     "Problem",
     "ProblemRows",
@@ -239,6 +250,6 @@ __all__ = [
     "SolutionRows",
     "answers_of",
     "digest_of",
-    "is_held_out",
+    "no_such_column",
     "truths_of",
 ]

@@ -18,7 +18,7 @@ from rewardsmith.data.rubrics.grading import Grades
 from rewardsmith.data.rubrics.problems import Solution
 from rewardsmith.text.criteria import DECIMALS
 from rewardsmith.text.grading import plain
-from rewardsmith.text.rubrics import WrittenRubric
+from rewardsmith.text.rubrics import Item, WrittenRubric
 from rewardsmith.text.written_grades import write_grade
 from rewardsmith.types import Message
 
@@ -45,6 +45,19 @@ def with_criteria(row: Row, criteria: Sequence[Mapping[str, Any]], facts: Mappin
     """Return a row with `extra_info.criteria`, where the `rubric` reward finds them, and how they came about."""
     made = {name: value for name, value in row.items() if name != "criteria"}  # this would be found first
     return made | {"extra_info": {**(row.get("extra_info") or {}), "criteria": list(criteria), MADE_BY: dict(facts)}}
+
+
+def example_rubric(row: Row, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with criteria as they will be: what tells the types of columns before a rubric is written.
+
+    Args:
+        row: of the problem.
+        facts: of the template and the parser.
+    """
+    items = (Item("name", 1.0, "text", "part", ("check",)),)
+    made_by = {"model": "", **facts, "seed": 0, "tries": 1, "prompt_tokens": 0, "tokens": 0}
+    rubric = WrittenRubric(items, {"failure": "why"})
+    return with_criteria(row, rubric.criteria(), rubric_facts(rubric, made_by))
 
 
 class Uniform:
@@ -178,4 +191,4 @@ def _thawed(value: object) -> Any:
     return [_thawed(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-__all__ = ["FORMS", "SOURCE", "Form", "GradedSolution", "Uniform", "rubric_facts", "with_criteria"]
+__all__ = ["FORMS", "SOURCE", "Form", "GradedSolution", "Uniform", "example_rubric", "rubric_facts", "with_criteria"]
