@@ -180,7 +180,7 @@ HOSTILE = [
     (Score, '{"value": [1]}', r"Score\.value is of type list"),
     (Score, '{"value": ' + "9" * 400 + "}", r"Score\.value"),
     (Score, "{}", "give exactly one of the two"),
-    (Score, '{"valeu": 1}', "unknown field 'valeu'. Did you mean \"value\"\\? Score has: failure, feedback, label, parts"),
+    (Score, '{"valeu": 1}', "unknown field 'valeu'. Did you mean \"value\"\\? Score has: failure, feedback, label"),
     (Score, '{"xyzzy": 1}', "unknown field 'xyzzy'. Score has"),
     (Score, '{"\\ud800": 1}', "unknown field"),
     (Score, '{"value": 1, "parts": []}', r"Score\.parts is \[\]: it must be a table"),

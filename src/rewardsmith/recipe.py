@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -338,13 +338,20 @@ def _lines(path: str, table: Settings | Chosen) -> Iterator[str]:
         elif any(_tables("", value)):
             inner.append((name, info, value))
         elif value is None:
-            rows.append((f"# {name} =", f"{info.description or ''} (not set)".strip()))
+            rows.append((f"# {name} =", f"{_about(info)} (not set)".strip()))
         else:
-            rows.append((f"{name} = {toml(value)}", info.description or ""))
+            rows.append((f"{name} = {toml(value)}", _about(info)))
     width = min(44, max((len(setting) for setting, _ in rows), default=0))
     yield from (f"{setting:<{width}}  # {about}".rstrip(" #") for setting, about in rows)
     for name, info, value in inner:
         yield from _table_lines(f"{path}.{_key(name)}".lstrip("."), info, value)
+
+
+def _about(info: FieldInfo) -> str:
+    """Return the description of a setting, with its alternatives where it is one of a few words."""
+    about, kinds = info.description or "", (info.annotation, *get_args(info.annotation))
+    words = [str(word) for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    return about if all(word in about for word in words) else f"{about} ({' | '.join(words)})".strip()
 
 
 def _table_lines(path: str, info: FieldInfo, value: Any) -> Iterator[str]:

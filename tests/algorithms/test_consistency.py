@@ -108,3 +108,10 @@ def test_without_groups_there_are_no_positions() -> None:
     assert (len(effects), len(counts)) == (0, 0)
     with pytest.raises(ValueError, match="shape"):
         position_effects([np.ones((2, 2))], [np.zeros((2, 3), int)])
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_a_rounding_error_is_no_other_verdict(scale: float) -> None:
+    third = np.array([[scale / 3, scale], [float(np.float32(scale / 3)), scale]])
+    assert repeat_consistency(third)[0] == 1.0
+    assert repeat_consistency(third + np.array([[0, 0], [scale / 1_000, 0]]))[0] == 0.5

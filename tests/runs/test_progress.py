@@ -28,7 +28,7 @@ def shown(*updates: Update, total: int = 10, done: int = 0, terminal: bool = Fal
 
 
 def test_without_a_terminal_there_are_lines_and_no_control_codes() -> None:
-    text = shown(Update(0, {"validation/mean@2": 0.375}), Update(10, STEP))
+    text = shown(Update(0, {"validation/mean@2": 0.375, "validation/pass@1": 0.375}), Update(10, STEP))
     assert text.splitlines() == [
         "policy: 10 steps",
         "policy 0/10  held out 37.5%",
@@ -47,7 +47,8 @@ def test_quick_steps_are_not_all_written(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_terminal_shows_the_step_the_numbers_and_the_time_left() -> None:
-    text = shown(Update(3, STEP), Update(4, STEP | {"validation/mean@2": 0.5}), terminal=True)
+    held_out = {"validation/mean@2": 0.5, "validation/pass@1": 0.5}
+    text = shown(Update(3, STEP), Update(4, STEP | held_out), terminal=True)
     last = text.splitlines()[-1]
     for part in ("policy", "4/10", "reward 0.457", "right 25%", "failed 12%", "12,346 tokens/s", "held out 50.0%"):
         assert part in last, part
@@ -95,9 +96,9 @@ def summary() -> Summary:
     made.begin("sft", "sft", 3)
     made.note("sft", Update(3, {"loss": 1.0}), 2.0)
     made.begin("policy", "policy", 2)
-    made.note("policy", Update(0, {"validation/mean@2": 0.25, "validation/failed": 0.0}), 3.0)
-    made.note("policy", Update(1, {"reward/mean": 0.5}), 5.0)
-    made.note("policy", Update(2, {"validation/mean@2": 0.75, "validation/failed": 0.0}), 7.0)
+    for step, right, seconds in ((0, 0.25, 3.0), (2, 0.75, 7.0)):
+        held_out = {"validation/mean@2": right, "validation/pass@1": right, "validation/failed": 0.0}
+        made.note("policy", Update(step, held_out), seconds)
     return made
 
 
@@ -125,6 +126,44 @@ def test_the_table_shows_shares_as_percentages() -> None:
     row = next(line for line in console.file.getvalue().splitlines() if "mean@2" in line)
     assert re.findall(r"[\d.]+%", row) == ["25.0%", "75.0%"]
     assert "5 s" in row
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "said"),
+    [
+        ("mean@1", -0.0316, 0.062, ["-0.0316", "0.062"]),  # a reward that is no verdict, as of a classifier
+        ("best@2", 0.5, 1.0, ["0.5", "1"]),
+        ("pass@1", 0.25, 1.0, ["25.0%", "100.0%"]),
+        ("gain@2", -0.1, 0.35, ["-0.1", "0.35"]),
+        ("accuracy", 0.0, 0.3513, ["0.0%", "35.1%"]),
+        ("accuracy/gsm8k", 0.5, 0.3513, ["50.0%", "35.1%"]),
+        ("kendall", 0.5, 0.25, ["0.5", "0.25"]),
+        ("loss", 0.693, 0.5, ["0.693", "0.5"]),
+        ("undecided", 1.0, 0.0, ["100.0%", "0.0%"]),
+        ("length", 1.0, 0.5, ["1", "0.5"]),
+    ],
+)
+def test_what_a_measure_is_decides_how_it_is_shown(name: str, before: float, after: float, said: list[str]) -> None:
+    made = Summary("")
+    made.begin("stage", "policy", 1)
+    for step, value in enumerate((before, after)):
+        made.note("stage", Update(step, {"validation/pass@1": 0.5, f"validation/{name}": value}), 1.0)
+    row = next(line for line in table_of(made) if f" {name} " in line)
+    assert re.findall(r"-?\d[\d.]*%?", row.partition(f" {name} ")[2])[:2] == said
+
+
+def test_a_reward_that_was_once_no_verdict_stays_a_number() -> None:
+    graded = {"validation/mean@2": 0.25, "validation/pass@1": 0.0}
+    right = {"validation/mean@2": 0.5, "validation/pass@1": 0.5}
+    assert "held out 0.500" in shown(Update(0, graded), Update(10, right))
+
+
+def test_what_is_rare_has_a_line_only_when_there_is_some() -> None:
+    made = Summary("")
+    made.begin("stage", "reward_model", 1)
+    rare = {"validation/undecided": 0.0, "validation/tied": 0.0, "validation/failed": 0.0}
+    made.note("stage", Update(0, {"validation/accuracy": 0.5, **rare}), 1.0)
+    assert not re.findall("undecided|tied|failed", "\n".join(table_of(made)))
 
 
 def table_of(made: Summary) -> list[str]:

@@ -128,6 +128,10 @@ def test_the_policy_is_rewarded_by_what_was_trained(expected: Callable[[str], di
     first = next(line["metrics"] for line in whole["metrics"] if line["stage"] == "policy" and line["step"] == 1)
     assert first["reward/spread"] > 0
     assert first["models/preference/calls"] > 0
+    assert "reward/accuracy" not in first  # its numbers only compare answers: none of them means right
+    held_out = [name for line in whole["metrics"] if line["stage"] == "policy" for name in line["metrics"]]
+    assert "validation/mean@1" in held_out
+    assert "validation/pass@1" not in held_out
     config = json.loads(whole["models"]["models/preference/config.json"])
     assert config["architectures"] == ["LlamaForSequenceClassification"]
     assert "models/policy/model.safetensors" in whole["models"]

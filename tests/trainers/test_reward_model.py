@@ -5,6 +5,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch import Tensor
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import explain, parse_recipe
+from rewardsmith.trainers import comparisons
+from rewardsmith.trainers.comparisons import Compared, Comparisons, accuracy_by_source
 from rewardsmith.trainers.protocol import derive
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.types import Preference, Ranking
@@ -149,8 +152,10 @@ def test_only_what_is_torn_apart_is_read_twice(tmp_path: Path, monkeypatch: pyte
         assert twice == count, budget
 
 
-def test_numbers_that_are_not_finite_skip_the_update(tmp_path: Path) -> None:
+@pytest.mark.parametrize("budget", [10_000, 1], ids=["in one pass", "torn apart"])
+def test_numbers_that_are_not_finite_skip_the_update(tmp_path: Path, budget: int) -> None:
     made = world(tmp_path, *THREE)
+    made.engine("critic")._budget = budget
     with torch.no_grad():
         made.engine("critic").model.score.weight.fill_(torch.inf)
     before = weights(made.engine("critic"))
@@ -164,7 +169,39 @@ def test_numbers_that_are_not_finite_skip_the_update(tmp_path: Path) -> None:
         wait(RewardModelTrainer(reward_model_stage(validation=validation), made).begin())
 
 
+@pytest.mark.parametrize("rows", [[0], [0, 1]], ids=["one answer", "both"])
+def test_a_known_reward_that_is_not_finite_skips_the_update(tmp_path: Path, rows: list[int]) -> None:
+    """The model may give it in the first reading only, so that the pass itself has finite numbers."""
+    trainer = RewardModelTrainer(reward_model_stage(), world(tmp_path, *THREE))
+    trainer._engine._budget = 1
+    rewards = trainer._rewards
+
+    def broken(some: list[Any]) -> torch.Tensor:
+        return rewards(some).index_fill(0, torch.tensor(rows), torch.nan)
+
+    trainer._rewards = broken  # type: ignore[method-assign]
+    assert trainer._learn(trainer._batch(THREE)[0], 0.1)["skipped_updates"] == 1
+
+
+@pytest.mark.parametrize(
+    "item", [Preference(asked(7, "?"), "a", "b", margin=1e39), Ranking(asked(7, "?"), ["a", "b"], [3e38, -3e38])]
+)
+def test_a_margin_that_no_model_can_learn_is_named(tmp_path: Path, item: Preference | Ranking) -> None:
+    trainer = RewardModelTrainer(reward_model_stage(), world(tmp_path, *THREE))
+    with pytest.raises(UserError, match=rf"prompt '{item.prompt.id}' has a margin of .*divide all margins"):
+        trainer._batch([item])
+
+
 # ---- validation ------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_largest_sources_have_an_accuracy_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparisons, "MOST_SOURCES", 2)
+    sources = ["b", "b", "a", "c", "c"]
+    items = [Preference(replace(asked(i, "?"), source=source), "x", "y") for i, source in enumerate(sources)]
+    batch = Comparisons([Compared.of(item) for item in items], [])
+    found = accuracy_by_source(batch, np.array([1.0, 0, 0, 1, 1, 0, 1, 0, 1, 0]))
+    assert found == {"accuracy/b": 0.5, "accuracy/c": 1.0}
 
 
 def test_validation_measures_other_pairs_with_ties_apart_and_by_source(tmp_path: Path) -> None:
@@ -200,7 +237,10 @@ def test_validation_measures_other_pairs_with_ties_apart_and_by_source(tmp_path:
         "reward/spread": np.std([chosen, rejected]),
     }
     assert metrics == pytest.approx({f"validation/{name}": value for name, value in expected.items()}, abs=1e-5)
-    assert ["validation/loss" in m for m in steps(trainer, 3, begin=False)] == [False, True, True]
+    later = steps(trainer, 3, begin=False)
+    assert ["validation/loss" in m for m in later] == [False, True, True]
+    assert all({name for name in m if name.startswith("validation/")} == set(metrics) for m in later[1:])
+    assert [(m["undecided"], m["tied"]) for m in later] == [(0, 0)] * 3  # none is a number too: curves go on
     assert trainer.best_by == "validation/accuracy"
 
 

@@ -11,8 +11,8 @@ import torch
 from rewardsmith.data import Arithmetic
 from rewardsmith.engines.embedded.tiny import make_tiny
 from rewardsmith.errors import RecipeError, UserError
-from rewardsmith.trainers.protocol import derive
 from rewardsmith.trainers import protocol
+from rewardsmith.trainers.protocol import derive
 from rewardsmith.trainers.sft import SftTrainer
 from rewardsmith.types import Demonstration, Prompt
 from tests.trainers.world import World, distance, new_engine, prompt, sft_stage, steps, wait, weights

@@ -7,13 +7,15 @@ from statistics import mean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import tokenization_utils_base
 
+from rewardsmith.rewards.judges.classifier import Classifier
 from rewardsmith.trainers.evaluate import Evaluation
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.stages import EvaluateStage
-from rewardsmith.trainers.validation import measures
+from rewardsmith.trainers.validation import measures, right_of
 from rewardsmith.types import Score
-from tests.trainers.world import FAILED, World, policy_stage, scored, steps, wait
+from tests.trainers.world import FAILED, Digits, World, new_engine, policy_stage, prompt, scored, steps, wait
 
 N = 5
 VALUES = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.none())
@@ -99,3 +101,34 @@ def test_an_evaluation_is_one_validation(tmp_path: Path) -> None:
     assert len(groups) == 3
     assert metrics == {f"validation/{name}": value for name, value in expected.items()}
     trainer.restore(trainer.state())
+
+
+@pytest.mark.parametrize("settings", [{}, {"right_from": 0.5}, {"sound": "tests.trainers.world:Brevity"}])
+def test_where_no_number_means_right_none_is_counted(
+    settings: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a scalar reward model, until the user says from where on a number is right."""
+    monkeypatch.setattr(Digits, "scaleless", True, raising=False)
+    world = World(tmp_path)
+    table = {"model": "policy", "data": "held_out", "prompts": 3, "reward": "tests.trainers.world:Digits", **settings}
+    trainer = Evaluation(EvaluateStage(**table, sampling={"max_tokens": 4}), world)  # type: ignore[arg-type]
+    (metrics,) = steps(trainer, 1)
+    (kept,) = world.evaluations
+    assert "validation/mean@1" in metrics
+    assert ("validation/pass@1" in metrics) == ("accuracy" in kept.metrics) == bool(settings)
+    assert "failed" in kept.main
+
+
+def test_a_classifier_says_whether_its_numbers_have_a_scale() -> None:
+    assert right_of(Classifier(model="m"), 1.0) is None
+    assert right_of(Classifier(model="m"), 0.0) == 0
+    assert right_of(Classifier(model="m", activation="sigmoid"), 1.0) == 1
+
+
+def test_a_prompt_that_is_too_long_is_told_in_our_words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(tokenization_utils_base.logger, "warning", told.append)
+    engine = new_engine()
+    monkeypatch.setattr(engine.tokenizer, "model_max_length", 2)
+    assert len(engine.encode(prompt(0, "1+1+1+1"))) > 2
+    assert told == []

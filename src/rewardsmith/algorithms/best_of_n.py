@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .ranks import score_pair
+
 
 def best_of_n(reference: ArrayLike, prediction: ArrayLike, n: int) -> float:
     r"""Return the expected true score of the best-predicted of n items that are drawn from m without replacement.
@@ -24,9 +26,7 @@ def best_of_n(reference: ArrayLike, prediction: ArrayLike, n: int) -> float:
         prediction: [m] scores to choose by.
         n: how many are drawn, 1 to m.
     """
-    true, guess = np.asarray(reference, dtype=np.float64), np.asarray(prediction, dtype=np.float64)
-    if true.ndim != 1 or true.shape != guess.shape:
-        raise ValueError(f"the lists have the shapes {true.shape} and {guess.shape}: one score per item in both")
+    true, guess = score_pair(reference, prediction)
     if not 1 <= n <= len(true):
         raise ValueError(f"n is {n} of {len(true)} items: needs 1 <= n <= the number of items")
     ways, below = math.comb(len(true), n), 0
@@ -39,8 +39,12 @@ def best_of_n(reference: ArrayLike, prediction: ArrayLike, n: int) -> float:
 
 def gain(reference: ArrayLike, prediction: ArrayLike, n: int) -> tuple[float, float]:
     """Return what choosing the best of n adds to the mean true score, and what a perfect judge would add."""
-    mean = float(np.mean(np.asarray(reference, dtype=np.float64)))
-    return best_of_n(reference, prediction, n) - mean, best_of_n(reference, reference, n) - mean
+    true, guess = score_pair(reference, prediction)
+    if len(true) and true.min() == true.max():  # no choice adds anything: not even a rounding error
+        true = np.zeros_like(true)
+    elif len(true):
+        true = true - true.mean()
+    return best_of_n(true, guess, n), best_of_n(true, true, n)
 
 
 def _levels(true: NDArray[np.float64], guess: NDArray[np.float64]) -> list[tuple[float, int]]:

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+SLACK = 1e-6
+"""Share of the largest score by which equal verdicts may differ: a model in float32 does not round alike twice."""
+
 
 def position_effects(
     scores: Sequence[ArrayLike], places: Sequence[ArrayLike]
@@ -84,8 +87,9 @@ def changed_best(scores_KN: ArrayLike) -> float:
 def repeat_consistency(scores_KN: ArrayLike) -> tuple[float, float]:
     """Return how often two verdicts give a candidate the same score, and how far its scores spread.
 
-    The first is the chance that two of the K verdicts, drawn at random, are equal; the second is the standard
-    deviation (with K - 1) of a candidate's scores. Both are means over the candidates.
+    The first is the chance that two of the K verdicts, drawn at random, are equal, but for a rounding error of `SLACK`
+    times the largest score; the second is the standard deviation (with K - 1) of a candidate's scores. Both are means
+    over the candidates.
 
     Returns:
         Two numbers; NaN and NaN with fewer than two verdicts.
@@ -94,8 +98,9 @@ def repeat_consistency(scores_KN: ArrayLike) -> tuple[float, float]:
     k, n = scores.shape
     if k < 2 or not n:
         return math.nan, math.nan
-    same = [(counts * (counts - 1)).sum() for counts in (np.unique(c, return_counts=True)[1] for c in scores.T)]
-    return float(np.mean(same) / (k * (k - 1))), float(scores.std(0, ddof=1).mean())
+    apart_KKN = np.abs(scores[:, None, :] - scores[None, :, :])
+    near = (apart_KKN <= SLACK * np.abs(scores).max()).sum((0, 1)) - k  # a verdict is near itself
+    return float(np.mean(near) / (k * (k - 1))), float(scores.std(0, ddof=1).mean())
 
 
 def _matrix(scores_KN: ArrayLike) -> NDArray[np.float64]:

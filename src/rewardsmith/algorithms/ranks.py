@@ -27,7 +27,7 @@ def pairwise_agreement(reference: ArrayLike, prediction: ArrayLike, *, ties: Tie
     if ties not in get_args(TiePolicy):
         raise ValueError(f"ties is {ties!r}: it must be one of {', '.join(get_args(TiePolicy))}")
     credit = pairs = 0.0
-    for true, guess in _pair_signs(*_pair(reference, prediction)):
+    for true, guess in _pair_signs(*score_pair(reference, prediction)):
         counted = true != 0 if ties == "ignore" else np.ones_like(true, dtype=bool)
         half = ((true == 0) != (guess == 0)) & (ties == "half")
         credit += float(((true == guess) & counted).sum()) + 0.5 * float(half.sum())
@@ -40,7 +40,8 @@ def kendall_tau_b(x: ArrayLike, y: ArrayLike) -> float:
 
     C and D count concordant and discordant pairs, P all pairs, T the tied ones (Kendall 1945).
     """
-    first, second = (np.unique(values, return_inverse=True)[1] for values in _pair(x, y))  # ranks, 0 for the smallest
+    # Ranks, 0 for the smallest.
+    first, second = (np.unique(values, return_inverse=True)[1] for values in score_pair(x, y))
     both = first * (len(second) + 1) + second  # one number per pair of ranks, in the order of x and then of y
     pairs = len(first) * (len(first) - 1) // 2
     untied_x, untied_y = pairs - _tied_pairs(first), pairs - _tied_pairs(second)
@@ -52,7 +53,7 @@ def kendall_tau_b(x: ArrayLike, y: ArrayLike) -> float:
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
     """Return Spearman's ρ, the correlation of the (average) ranks; NaN when one side is all tied."""
-    first, second = _pair(x, y)
+    first, second = score_pair(x, y)
     if len(first) < 2:
         return math.nan
     a, b = average_ranks(first), average_ranks(second)
@@ -71,7 +72,7 @@ def average_ranks(values: ArrayLike) -> NDArray[np.float64]:
 
 def top1(reference: ArrayLike, prediction: ArrayLike) -> float:
     """Return the chance that a best-predicted item is truly best; ties of the prediction are broken at random."""
-    true, guess = _pair(reference, prediction)
+    true, guess = score_pair(reference, prediction)
     if not len(true):
         return math.nan
     return float((true == true.max())[guess == guess.max()].mean())
@@ -98,7 +99,8 @@ def _vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
     return vector
 
 
-def _pair(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def score_pair(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return two lists of scores of the same items as float64 [n]; ValueError unless they are finite and as long."""
     first, second = _vector("the first list", x), _vector("the second list", y)
     if len(first) != len(second):
         raise ValueError(f"the lists have {len(first)} and {len(second)} values: one score per item in both")

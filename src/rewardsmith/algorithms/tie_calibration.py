@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .ranks import score_pair
+
 
 def tie_calibrated_agreement(references: Sequence[ArrayLike], predictions: Sequence[ArrayLike]) -> tuple[float, float]:
     r"""Return the pairwise accuracy with the best tie width, and that width.
@@ -48,9 +50,7 @@ def _pairs(
     reference: ArrayLike, prediction: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return of each pair how far apart the prediction is, what it earns untied and tied, and its weight."""
-    true, guess = np.asarray(reference, dtype=np.float64), np.asarray(prediction, dtype=np.float64)
-    if true.ndim != 1 or true.shape != guess.shape:
-        raise ValueError(f"the lists have the shapes {true.shape} and {guess.shape}: one score per item in both")
+    true, guess = score_pair(reference, prediction)
     first, second = np.triu_indices(len(true), k=1)
     sign, apart = np.sign(true[first] - true[second]), guess[first] - guess[second]
     right = (np.sign(apart) == sign).astype(np.float64)

@@ -52,9 +52,9 @@ RewardOption = Annotated[
     str,
     typer.Option(
         "--reward",
-        metavar="RECIPE[:PATH]",
-        help="A recipe and which of its rewards: recipe.toml:policy, recipe.toml:policy.reward.parts.judge; or a TOML"
-        " file that is a reward table itself.",
+        metavar="RECIPE[:PATH]|RUN[:PATH]",
+        help="A recipe and which of its rewards: recipe.toml:policy, recipe.toml:policy.reward.parts.judge; a run"
+        " folder in its place, for the models that the run has trained; or a TOML file that is a reward table itself.",
     ),
 ]
 OutOption = Annotated[

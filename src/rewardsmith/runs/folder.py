@@ -98,6 +98,12 @@ class RunFolder:
             if file.exists() and file.stat().st_size > length:
                 os.truncate(file, length)
 
+    def keep_evaluations_of(self, stages: Sequence[str]) -> None:
+        """Remove what other stages measured: those that come again, and those that the recipe no longer has."""
+        for file in (self.path / EVALUATIONS).glob("*.json"):
+            if file.stem not in stages:
+                file.unlink(missing_ok=True)
+
     # ---- files that are written as a whole -------------------------------------------------------------------------
 
     def write(self, name: str, text: str) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from rewardsmith.runs.forms import is_share
 from rewardsmith.trainers.protocol import Update
 
 _SHOWN = {
@@ -45,6 +46,7 @@ class Progress:
         self._total = 0
         self._said = 0.0
         self._validation = ""
+        self._percent = True
 
     def say(self, text: str) -> None:
         """Write a line."""
@@ -56,6 +58,7 @@ class Progress:
     def stage(self, name: str, total: int, done: int, unit: str = "steps") -> Iterator[None]:
         """Show a stage of `total` steps, or other units, while the block runs."""
         self._stage, self._total, self._said, self._validation = name, total, time.monotonic(), ""
+        self._percent = True  # until a validation tells otherwise
         if not self._console.is_terminal:
             self.say(
                 f"{name}: {total} {unit.removesuffix('s') if total == 1 else unit}"
@@ -81,7 +84,8 @@ class Progress:
         """Show what a step brought."""
         for name, value in update.metrics.items():
             if name.startswith("validation/mean@"):
-                self._validation = f"held out {value:.1%}" if 0 <= value <= 1 else f"held out {value:.3f}"
+                self._percent = self._percent and is_share(name, [update.metrics])
+                self._validation = f"held out {value:.1%}" if self._percent else f"held out {value:.3f}"
         least = {"reward/failed": 1e-9, "time/wait": _SHORT_WAIT}
         shown = {name: value for name, value in update.metrics.items() if not value < least.get(name, -math.inf)}
         numbers = [form.format(shown[name]) for name, form in _SHOWN.items() if name in shown]

@@ -35,6 +35,7 @@ const about = (stage) => [stage.steps ? plural(stage.steps, "step") : "", durati
 
 function head(stage, metric, hero) {
   const before = stage.before[metric] ?? null, after = stage.after[metric];
+  const show = (value) => told(value, stage.shares.includes(metric) ? "share" : "number");
   const change = before === null || after === null ? null : after - before;
   const sign = change > 0 ? "▲" : change < 0 ? "▼" : "=";
   return el("article", { class: hero ? "head hero" : "head" },
@@ -46,16 +47,26 @@ function head(stage, metric, hero) {
     spark(stage.curves.find((curve) => curve.name === metric)));
 }
 
+// What a stage is measured by comes first, what explains it after it.
+const MAIN = ["mean@", "verified", "accuracy", "pass@", "mad", "loss"];
+function weight(metric) {
+  const name = metric.replace(/^validation\//, "");
+  const found = name.includes("/") ? -1 : MAIN.findIndex((start) => name.startsWith(start));
+  return found < 0 ? MAIN.length + name.includes("/") : found;
+}
+
 function heads() {
   const tabled = data.evaluations.filter((one) => one.kind !== "policy").map((one) => one.name);
-  const all = data.stages.filter((stage) => !tabled.includes(stage.name))
-    .flatMap((stage) => Object.keys(stage.after).map((metric) => [stage, metric]));
+  const lists = data.stages.filter((stage) => !tabled.includes(stage.name)).map((stage) => Object.keys(stage.after)
+    .filter((metric) => !data.rare.includes(metric) || stage.after[metric] || stage.before[metric])
+    .sort((a, b) => weight(a) - weight(b)).map((metric) => [stage, metric]));
+  // Every stage has its say before any has its second.
+  const turns = Array.from({ length: Math.max(0, ...lists.map((list) => list.length)) }, (_, i) => i);
+  const all = turns.flatMap((i) => lists.map((list) => list[i]).filter(Boolean));
   if (!all.length) return null;
   // The biggest card is for what training changed; the later stage builds on the earlier one.
-  const trained = all.filter(([stage, metric]) => stage.before[metric] !== undefined);
-  const last = trained.length ? trained[trained.length - 1][0] : null;
-  const chosen = trained.filter(([stage]) => stage === last);
-  const hero = chosen.find(([, metric]) => metric.includes("/mean@")) || chosen[0] || all[0];
+  const changed = ([stage, metric]) => stage.before[metric] !== undefined;
+  const hero = lists.map((list) => list.find(changed)).filter(Boolean).pop() || all[0];
   const others = all.filter((one) => one !== hero);
   return [el("section", { class: "heads", "aria-label": "Results" },
     head(...hero, true), others.slice(0, 7).map((one) => head(...one, false))),
@@ -71,24 +82,26 @@ const told = (value, form) => (typeof value === "string" ? value : form === "sha
 const KINDS = { rankings: "Rewards on groups with true scores", grades: "Rewards on graded answers", pairs: "Rewards on pairs",
   policy: "Policies" };
 
-function sheet(columns, rows) {
+function sheet(columns, rows, shares) {
   // A column in which nothing is known says nothing.
   const kept = columns.map((_, i) => i).filter((i) => rows.some((row) => row[i] !== null && row[i] !== ""));
   const side = (i) => (columns[i].form === "text" ? {} : { class: "right" });
+  const named = (row) => columns[0]?.name === "measure" && shares.includes(String(row[0]).replaceAll(" ", "_"));
+  const form = (row, i) => (columns[i].form === "number" && named(row) ? "share" : columns[i].form);
   return el("div", { class: "scroll" }, el("table", {},
     el("thead", {}, el("tr", {}, kept.map((i) => el("th", side(i), columns[i].name)))),
-    el("tbody", {}, rows.map((row) => el("tr", {}, kept.map((i) => el("td", side(i), told(row[i], columns[i].form))))))));
+    el("tbody", {}, rows.map((row) => el("tr", {}, kept.map((i) => el("td", side(i), told(row[i], form(row, i)))))))));
 }
 
 function compared(kind, some) {
   const names = [...new Set(some.flatMap((one) => Object.keys(one.main)))];
-  const cell = (value) => el("td", { class: "right" }, show(value ?? null),
+  const cell = (value, form) => el("td", { class: "right" }, told(value ?? null, form),
     value > 0 && value <= 1 ? meter(value, 4) : null);
   return el("div", { class: "compared" }, el("h3", {}, KINDS[kind] || kind), el("div", { class: "scroll" }, el("table", {},
     el("thead", {}, el("tr", {}, el("th", {}, "stage"),
       names.map((name) => el("th", { class: "right" }, name.replaceAll("_", " "))))),
     el("tbody", {}, some.map((one) => el("tr", {}, el("th", { scope: "row" }, one.name),
-      names.map((name) => cell(one.main[name]))))))));
+      names.map((name) => cell(one.main[name], one.shares.includes(name) ? "share" : "number"))))))));
 }
 
 function evaluations() {
@@ -96,7 +109,7 @@ function evaluations() {
   const kinds = new Map();
   for (const one of data.evaluations) kinds.set(one.kind, [...(kinds.get(one.kind) || []), one]);
   const tables = (one) => one.tables.map((table) => el("div", { class: "sheet" }, el("h3", {}, table.title),
-    sheet(table.columns, table.rows),
+    sheet(table.columns, table.rows, one.shares),
     table.more ? el("p", { class: "soft small" }, `… ${plural(table.more, "more row")} not shown`) : null,
     table.note ? el("p", { class: "soft small" }, table.note) : null));
   return el("section", { class: "stage", id: "evaluations", "aria-label": "Evaluations" },

@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from rewardsmith.runs.forms import RARE, is_share
 from rewardsmith.runs.report_evaluations import read_evaluations
 from rewardsmith.runs.report_metrics import MAX_LINE, Curves, drawn, number, parsed, read_metrics
 from rewardsmith.runs.report_rollouts import read_rollouts
@@ -112,6 +113,7 @@ def digest(folder: Path) -> dict[str, Any]:
         "seconds": number(summary.get("seconds")),
         "stages": stages,
         "evaluations": read_evaluations(folder, list(told)),
+        "rare": [f"validation/{name}" for name in RARE],
         "models": _models(summary.get("models")),
         "recipe": _read_text(folder / "recipe.toml"),
         "unread": unread,
@@ -124,13 +126,17 @@ def _stage(name: str, told: dict[str, Any], curves: Curves, points: int, rollout
     validation = {metric: sorted(curve.items()) for metric, curve in curves.items() if metric.startswith("validation/")}
     before = {metric: curve[0][1] for metric, curve in validation.items() if len(curve) > 1}
     after = {metric: curve[-1][1] for metric, curve in validation.items()}
+    told_before, told_after = _numbers(told.get("before") or before), _numbers(told.get("after") or after)
+    steps_seen = {step for curve in validation.values() for step, _ in curve}
+    seen = [{m: curves[m][step] for m in validation if step in curves[m]} for step in sorted(steps_seen)]
     return {
         "name": name[:200],
         "type": _text(told.get("type")),
         "steps": number(told.get("steps")) or steps,
         "seconds": number(told.get("seconds")),
-        "before": _numbers(told.get("before") or before),
-        "after": _numbers(told.get("after") or after),
+        "before": told_before,
+        "after": told_after,
+        "shares": [metric for metric in told_after if is_share(metric, [told_before, told_after, *seen])],
         "curves": [{"name": metric[:200], **drawn(curve, points)} for metric, curve in curves.items()],
         "rollouts": read_rollouts(rollouts) if rollouts else None,
     }

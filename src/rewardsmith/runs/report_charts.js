@@ -64,6 +64,12 @@ function rank(prefix) {
 function chartOf(name, parts) {
   const words = name.split("/"), part = words.slice(1).join("/");
   if (words[0] === "reward" && parts.includes(part)) return { chart: "reward/mean", label: part };
+  if (words[0] === "validation" && words[1] === "reward" && parts.includes(words.slice(2).join("/"))) {
+    return { chart: "validation/reward", label: words.slice(2).join("/") };
+  }
+  if (words[0] === "validation" && words[1] === "accuracy" && words.length > 2) {
+    return { chart: "validation/accuracy", label: words.slice(2).join("/") };
+  }
   if (words[0] === "time" && words.length === 2) return { chart: "time/step", label: part };
   if (words.length > 2) {
     return { chart: `${words[0]}/${words[words.length - 1]}`, label: words.slice(1, -1).join("/") };

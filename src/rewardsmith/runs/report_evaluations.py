@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rewardsmith.runs.forms import is_share
 from rewardsmith.runs.report_metrics import number, parsed
 
 MAX_BYTES = 2_000_000
@@ -15,6 +16,7 @@ MAX_EVALUATIONS = 64
 MAX_MEASURES = 12
 """Measures by which the evaluations of one kind are compared."""
 
+MAX_METRICS = 1_000
 MAX_TABLES = 16
 MAX_ROWS = 250
 MAX_COLUMNS = 12
@@ -49,11 +51,16 @@ def _read(file: Path) -> dict[str, Any]:
 def _evaluation(name: str, content: dict[str, Any]) -> dict[str, Any]:
     metrics = content.get("metrics")
     values = metrics if isinstance(metrics, dict) else {}
-    main = [one for one in _list(content.get("main")) if isinstance(one, str) and number(values.get(one)) is not None]
+    named = [one for one in _list(content.get("main")) if isinstance(one, str)]
+    if "accuracy" in named and "chance" not in named:
+        named.insert(named.index("accuracy") + 1, "chance")  # what an accuracy over pairs is worth, where that is known
+    main = [one for one in named if number(values.get(one)) is not None]
+    finite = {str(one): number(value) for one, value in list(values.items())[:MAX_METRICS]}
     return {
         "name": name[:MAX_TEXT],
         "kind": _text(content.get("kind")),
         "main": {one[:MAX_TEXT]: number(values[one]) for one in main[:MAX_MEASURES]},
+        "shares": [one[:MAX_TEXT] for one in finite if is_share(one, [finite])],
         "tables": [_table(table) for table in _list(content.get("tables"))[:MAX_TABLES] if isinstance(table, dict)],
     }
 

@@ -179,7 +179,7 @@ class Run:
                 raise self._unusable(error) from None
         if trainer.reward is not None:
             await check(trainer.reward)  # this one: what it opened to be checked is open now
-        await self._lineage.begin(index, trainer, self.source)
+        await self._lineage.begin(index, self.source)
         self._saved |= set(trainer.learners)
         self._trained |= set(trainer.learners)
         self.summary.begin(stage.name, kind, trainer.steps)
@@ -302,6 +302,7 @@ class Run:
         if stage not in stages:
             known = f"{nearest(stage, stages)} Known: {listing(stages)}"
             raise UserError(f"the run stopped in the stage {stage!r}, which the recipe no longer has.{known}")
+        self._files.keep_evaluations_of(stages[: stages.index(stage) + (step > 0)])
         self._progress.say(f"going on from {self._resumed}")
         return stages.index(stage), step
 

@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from rewardsmith.asking import Usage
+from rewardsmith.runs.forms import RARE, is_share
 from rewardsmith.trainers.protocol import Update
 
 
@@ -95,20 +96,20 @@ class Summary:
 
 
 _HEADS = ("stage", "measure", "before", "after", "time")
-_TROUBLE = ("failed", "truncated")  # worth a line only when there is some
 
 
 def _rows(stage: StageSummary) -> Iterator[tuple[str, ...]]:
     """Yield a row for each measure, at least one; the first one names the stage."""
-    measured = {name.removeprefix("validation/"): value for name, value in stage.after.items()}
-    names = [name for name, value in measured.items() if value or name not in _TROUBLE] or [""]
-    for i, name in enumerate(names):
-        sides = (_shown(name, side.get(f"validation/{name}")) for side in (stage.before, stage.after))
+    both = (stage.before, stage.after)
+    names = [name.removeprefix("validation/") for name in stage.after]
+    kept = [name for name in names if name not in RARE or any(side.get(f"validation/{name}") for side in both)]
+    for i, name in enumerate(kept or [""]):
+        share = is_share(f"validation/{name}", both)
+        sides = (_shown(side.get(f"validation/{name}"), share) for side in both)
         yield (stage.name if i == 0 else "", name, *sides, f"{stage.seconds:.0f} s" if i == 0 else "")
 
 
-def _shown(name: str, value: float | None) -> str:
+def _shown(value: float | None, share: bool) -> str:
     if value is None:
         return ""
-    share = "@" in name or name in _TROUBLE
-    return f"{value:.1%}" if share and 0 <= value <= 1 else f"{value:.4g}"
+    return f"{value:.1%}" if share else f"{value:.4g}"

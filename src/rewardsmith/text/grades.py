@@ -1,8 +1,9 @@
 r"""The grade in what a judge wrote: `Total Score: 8/10`, in the forms in which judges write it.
 
 The last marker at the beginning of a line decides, however it is written: `**Total Score:** 8 out of 10`,
-`| total score | 8/10 |`, `Total Score (out of 10): \boxed{8}`, `Total Score = 4+3 = 7`. Where there is none, a marker
-within a sentence counts, and all of them must agree. A number without a marker is no grade. A marker inside a
+`| total score | 8/10 |`, `Total Score (out of 10): \boxed{8}`, `Total Score = 4+3 = 7`; others on the same line must
+agree with it. Where there is none, a marker within a sentence counts, and all of them must agree. A number without a
+marker is no grade. A marker inside a
 quotation or a fenced block is not the judge's own, and one that is only talked about ("the total score reflects …", "a
 total score of 10/10 would need …") is none.
 
@@ -21,7 +22,7 @@ from typing import Literal
 
 from rewardsmith.text.reading import Absent, Unreadable, read_own, tidied, untagged
 
-PARSER = "grade-1"
+PARSER = "grade-2"
 """The version of this reader, for the record: it goes up whenever a text would be read otherwise."""
 
 TAIL = 200_000
@@ -134,7 +135,7 @@ class Grade:
 
 
 def read_grade(text: str, out_of: float = 10.0, *, marker: str = "Total Score", clamp: bool = False) -> Grade:
-    """Return the grade that the last marker gives.
+    """Return the grade that the last marker at the beginning of a line gives, or markers in sentences.
 
     Args:
         text: what the judge wrote, without its thoughts.
@@ -143,31 +144,46 @@ def read_grade(text: str, out_of: float = 10.0, *, marker: str = "Total Score", 
         clamp: take more than can be had as all that can be had; otherwise it is refused.
 
     Raises:
-        Unreadable: there is no marker, or the last one has no number that is a grade, or several in sentences have
-            different ones. It is `invalid` where there is one that is negative, or too large.
+        Unreadable: there is no marker, or the last one has no number that is a grade, or several in sentences or on
+            its line have different ones. It is `invalid` where there is one that is negative, or too large.
     """
-    pattern = _marker(marker)
     said = tidied(_ODD_FIGURE.sub(" ? ", text[-TAIL:])).replace("\u2044", "/").replace("∕", "/")
     said = untagged(said, r"[ _-]".join(map(re.escape, marker.split())))
-    return read_own(said, lambda own: _read(own, pattern, out_of, clamp))
+    return read_own(said, lambda own: _read(own, marker, out_of, clamp))
 
 
-def _read(text: str, marker: re.Pattern[str], out_of: float, clamp: bool) -> Grade:
-    attempts = list(_attempts(text, marker))
-    for rest in (rest for kind, rest in attempts if kind == "line"):
+def _read(text: str, marker: str, out_of: float, clamp: bool) -> Grade:
+    attempts = list(_attempts(text, _marker(marker)))
+    for rest, line in ((rest, line) for kind, rest, line in attempts if kind == "line"):
         found = _GRADE.match(rest)
         if found and not _HYPOTHETICAL.match(rest, found.end()):
-            return _checked(found, rest, out_of, clamp)
+            grade = _checked(found, rest, out_of, clamp)
+            _require_same(grade, [rest for kind, rest, at in attempts if at == line and kind != "line"], out_of, clamp)
+            return grade
         if not found and _ANNOUNCED.match(rest):
             nothing = not rest.strip(" \t\n:=|")
             raise (Absent if nothing else Unreadable)("no number", f"after the last marker: {rest[:60]!r}")
     for kind in ("sentence", "last"):
-        grades = list(_mentioned([rest for which, rest in attempts if which == kind], out_of, clamp))
+        grades = list(_mentioned([rest for which, rest, _ in attempts if which == kind], out_of, clamp))
         if len({grade.share for grade in grades}) > 1:
             raise Unreadable("contradictory", f"sentences give {grades[1].share:g} and {grades[0].share:g}")
         if grades:
             return grades[0]
-    raise Absent("no marker", "the answer has no marker with a number")
+    raise Absent("no marker", f"there is no `{marker}` with a number")
+
+
+def _require_same(grade: Grade, rests: list[str], out_of: float, clamp: bool) -> None:
+    """Raise if other markers on the line of a grade give another: "Total Score: 3/10. Total Score: 8/10"."""
+    for rest in rests:
+        found = _GRADE.match(rest)
+        if found is None or _HYPOTHETICAL.match(rest, found.end()):
+            continue
+        try:
+            other = _checked(found, rest, out_of, clamp)
+        except Unreadable:  # it is talked about
+            continue
+        if other.share != grade.share:
+            raise Unreadable("contradictory", f"one line gives {grade.share:g} and {other.share:g}")
 
 
 def _mentioned(rests: list[str], out_of: float, clamp: bool) -> Iterator[Grade]:
@@ -187,8 +203,8 @@ def _mentioned(rests: list[str], out_of: float, clamp: bool) -> Iterator[Grade]:
             clear = True
 
 
-def _attempts(text: str, marker: re.Pattern[str]) -> Iterator[tuple[_Kind, str]]:
-    """Yield how each marker stands and what follows it, without markup, the last one first."""
+def _attempts(text: str, marker: re.Pattern[str]) -> Iterator[tuple[_Kind, str, int]]:
+    """Yield how each marker stands, what follows it, without markup, and where its line begins; the last one first."""
     for match in reversed(deque(marker.finditer(text), maxlen=MOST_MARKERS)):
         rest = text[match.end() : match.end() + REACH]
         rest += "x" if match.end() + REACH < len(text) else ""  # a number that is cut off there is none
@@ -196,7 +212,7 @@ def _attempts(text: str, marker: re.Pattern[str]) -> Iterator[tuple[_Kind, str]]
         rest = _MARKUP.sub(" ", _FRACTION.sub(r"\1/\2", rest))
         kind = _kind(text, match, rest)
         if kind != "none":
-            yield kind, rest
+            yield kind, rest, text.rfind("\n", 0, match.start())
 
 
 @cache

@@ -16,18 +16,27 @@ MOST_ANSWER = 200
 
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\}|\\,)(?=[0-9]{3}(?![0-9]))")
 _SIGNS = re.compile(r"[$\\](?=[$()\[\]!,;: ]|\Z)|\$")
-_SAID = (
-    r"(?:(?:answer|result|conclusion|solution|value)\W{0,4}(?:(?:is|being|of|as|to|be|equals?|reads?|should|must)\W{1,4}){0,3}"
-    r"|(?:obtains?|obtaining|concludes?|arriv(?:es?|ing)\W{1,4}at|reach(?:es|ing)?|gets?)\W{1,4}(?:(?:with|that|at|is)\W{1,4}){0,2}"
-    r"|boxed\W{0,4})"
+_NOUNS = (
+    r"(?:(?:answer|result|conclusion|solution|value)\W{0,4}"
+    r"(?:(?:is|being|of|as|to|be|equals?|reads?|should|must)\W{1,4}){0,3}|boxed\W{0,4})"
 )
+_VERBS = (
+    r"(?:(?:obtains?|obtaining|concludes?|arriv(?:es?|ing)\W{1,4}at|reach(?:es|ing)?|gets?)\W{1,4}"
+    r"(?:(?:with|that|at|is)\W{1,4}){0,2})"
+)
+_NAME = r"(?:[a-z]\w{0,9}\s?=\s?)?"  # the answer is x = 5
+_CHOICE = re.compile(r"\(?([A-Za-z])\)?\.?")
+_TOKEN = re.compile(r"[0-9]+(?:\.[0-9]+)?|\w+|[^\w\s]")
+_LOOSE = frozenset(",;:=()[]{}")
+"""Signs around which blanks mean nothing."""
 
 
 class Tied:
     r"""Finds out whether a text leans on the reference of a problem.
 
-    An answer counts wherever it stands by itself. Where that says nothing, because it is a single character, a word, or
-    part of the problem, it counts where it is given as the answer: "the answer is 2", "obtains 2", `\boxed{2}`.
+    An answer counts wherever it stands by itself. Where that says nothing, because it is a single digit, a word, or
+    part of the problem, it counts where it is given as the answer: "the answer is 2", "obtains 2", `\boxed{2}`. A
+    letter counts, in its own case, as "(A)", "option A" or "the answer is A".
 
     Args:
         question: the problem.
@@ -53,15 +62,45 @@ class Tied:
 
 
 def _pattern(answer: str, question: str) -> re.Pattern[str]:
-    # Neither a part of a longer number or word, nor of an expression such as x^2, nor what an item is worth.
-    alone = rf"(?<![\w^.,/]){re.escape(answer)}(?!\w|[.,/][0-9]|\^|\s?(?:points?|marks?|%)(?!\w))"
-    ordinary = len(answer) < 2 or answer.isalpha() or re.search(alone, question) is not None
-    return re.compile(_SAID + alone if ordinary else alone)
+    choice = _CHOICE.fullmatch(answer)
+    if choice:
+        return _choice(choice[1])
+    # Neither a part of a longer number or word, nor of an expression such as x^2.
+    alone = rf"(?<![\w^.,/]){_spelled(answer)}(?!\w|[.,/][0-9]|\^|\s?(?:points?|marks?)(?!\w))"
+    if answer.isalpha():
+        return re.compile(_NOUNS + alone, re.IGNORECASE)
+    said = rf"(?:{_NOUNS}|{_VERBS}){_NAME}{alone}"
+    worth = rf"{alone}(?!\s?%)"  # what an item is worth, unless it is said to be the answer
+    ordinary = len(answer) < 2 or re.search(worth, question, re.IGNORECASE) is not None
+    return re.compile(said if ordinary else f"{worth}|{said}", re.IGNORECASE)
+
+
+def _choice(letter: str) -> re.Pattern[str]:
+    """Return how one of several options is named; a letter alone is an article, or a variable."""
+    several = r"(?!\W{0,3}(?:,|to|through|and|or|[-–])\W{0,3}\(?[A-Za-z]\b)"  # options (A) to (E)
+    named = r"(?i:option|choice|answer)s?\W{1,4}(?:(?i:is|being|as|must|should|be|option|choice)\W{1,4}){0,3}"
+    return re.compile(
+        rf"(?:(?<!\w)\({letter}\)|(?:{named}|boxed\W{{1,4}}(?:(?:text|textbf|mathrm|mathbf)\W{{1,4}})?){letter}(?!\w)){several}"
+    )
+
+
+def _spelled(answer: str) -> str:
+    """Return the pattern of an answer however its blanks are set; a whole number may have zeros after its point."""
+    parts: list[str] = []
+    end, loose = 0, True
+    for token in _TOKEN.finditer(answer):
+        sign = token[0] in _LOOSE
+        if parts:
+            parts.append(r"\s*" if sign or loose else r"\s+" if token.start() > end else "")
+        parts.append(re.escape(token[0]))
+        end, loose = token.end(), sign
+    whole = re.fullmatch(r"([-+]?[0-9]+)(?:\.0+)?", answer)
+    return rf"{re.escape(whole[1])}(?:\.0+)?" if whole else "".join(parts)
 
 
 def _plain(text: str) -> str:
-    """Return a text without the marks that change nothing: case, dollar signs, separators of thousands, blanks."""
-    return " ".join(_SIGNS.sub("", _THOUSANDS.sub("", text.casefold())).split())
+    """Return a text without the marks that change nothing: dollar signs, separators of thousands, blanks."""
+    return " ".join(_SIGNS.sub("", _THOUSANDS.sub("", text)).split())
 
 
 def _runs(text: str) -> Iterator[tuple[str, ...]]:

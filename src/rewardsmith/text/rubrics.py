@@ -25,7 +25,7 @@ from rewardsmith.text.objects import last_object
 from rewardsmith.text.reading import Absent, Unreadable
 from rewardsmith.text.references import Tied
 
-PARSER = "written-rubric-1"
+PARSER = "written-rubric-2"
 """Which rules a rubric was read by; another number when one of them changes."""
 
 PARTS: Mapping[str, str] = MappingProxyType(

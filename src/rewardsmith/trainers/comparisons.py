@@ -17,8 +17,12 @@ from torch import Tensor
 from rewardsmith.algorithms.preferences import group_centering
 from rewardsmith.engines.embedded.conversations import ratings
 from rewardsmith.engines.protocol import Outputs, Row
+from rewardsmith.errors import UserError
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
 from rewardsmith.types import Preference, Prompt, Ranking
+
+MOST_SOURCES = 200
+"""Sources with an accuracy of their own: each is a metric, and a source may be anything that the data says."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class Comparisons:
             n = len(group.answers)
             self.at_GN[g, :n] = torch.arange(first, first + n)
             self.levels_GN[g, :n] = torch.from_numpy(group.levels)
-            self.quality_GN[g, :n] = torch.from_numpy(group.quality.copy()).float()
+            self.quality_GN[g, :n] = _as_float32(group)
             self.mask_GN[g, :n] = True
             i, j = np.nonzero(group.levels[:, None] < group.levels[None, :])
             better.append(first + np.stack([i, j], axis=1))
@@ -98,6 +102,17 @@ class Comparisons:
         return [row for rows in groups if len({*part_R[rows].tolist()}) > 1 for row in rows]
 
 
+def _as_float32(group: Compared) -> Tensor:
+    """Return the quality of the answers to a prompt, [n]; no margin may become infinite."""
+    quality_n = torch.from_numpy(group.quality.copy()).float()
+    if not bool((quality_n.max() - quality_n.min()).isfinite()):
+        raise UserError(
+            f"prompt {group.prompt.id!r} has a margin of {group.quality.max() - group.quality.min():g}, which is too"
+            " large for a model to learn: divide all margins and scores of the data by the same number"
+        )
+    return quality_n
+
+
 class PreferenceObjective:
     """The loss of a reward model on a batch, exact for any split of its rows into passes.
 
@@ -108,7 +123,7 @@ class PreferenceObjective:
     Args:
         stage: which loss, and what is added to it.
         batch: what is compared.
-        known_R: float32 [R], the rewards of the rows of `batch.apart`; what stands elsewhere is not looked at.
+        known_R: float32 [R], the rewards of the rows of `batch.apart`; any finite number elsewhere.
 
     Attributes:
         seen_R: float32 [R], the reward of each row, once it went through the model.
@@ -136,7 +151,7 @@ class PreferenceObjective:
         """Return a number whose gradient is that of the batch's mean loss by the rows of this part."""
         rewards_b = ratings(outputs.values_bT, [self._batch.rows[row] for row in outputs.rows.tolist()])
         self.seen_R[outputs.rows] = rewards_b.detach()
-        if not bool(rewards_b.isfinite().all()):
+        if not bool(rewards_b.isfinite().all()) or not bool(self._known_R.isfinite().all()):
             return rewards_b.sum() * torch.nan  # the engine skips such an update, and says so
         here_R = torch.zeros_like(self.seen_R, dtype=torch.bool).index_fill(0, outputs.rows, value=True)
         groups_g = (here_R[self._at_GN] & self._mask_GN).any(-1).nonzero()[:, 0]
@@ -155,21 +170,21 @@ def agreement(batch: Comparisons, rewards_R: NDArray[np.float64]) -> dict[str, f
     if len(batch.better_P2):
         lead_P = _leads(batch.better_P2, rewards_R)
         metrics |= {"accuracy": float((lead_P > 0).mean()), "margin": float(lead_P.mean())}
-        metrics |= {"undecided": float((lead_P == 0).mean())} if (lead_P == 0).any() else {}
+        metrics["undecided"] = float((lead_P == 0).mean())
+    metrics["tied"] = float(len(batch.tied_P2))
     if len(batch.tied_P2):
-        gap = float(np.abs(_leads(batch.tied_P2, rewards_R)).mean())
-        metrics |= {"tied": float(len(batch.tied_P2)), "tied_gap": gap}
+        metrics["tied_gap"] = float(np.abs(_leads(batch.tied_P2, rewards_R)).mean())
     return metrics
 
 
 def accuracy_by_source(batch: Comparisons, rewards_R: NDArray[np.float64]) -> dict[str, float]:
-    """Return `accuracy/SOURCE` for each source of the prompts; nothing where there is only one."""
-    sources = np.array(batch.sources_P)
-    names = sorted({*batch.sources_P})
+    """Return `accuracy/SOURCE` for the `MOST_SOURCES` largest sources of the prompts; nothing where there is one."""
+    names, at_P, counts = np.unique(np.array(batch.sources_P, dtype=object), return_inverse=True, return_counts=True)
     if len(names) < 2:
         return {}
-    right_P = _leads(batch.better_P2, rewards_R) > 0
-    return {f"accuracy/{name or 'unnamed'}": float(right_P[sources == name].mean()) for name in names}
+    shares = np.bincount(at_P, weights=_leads(batch.better_P2, rewards_R) > 0) / counts
+    largest = np.sort(np.argsort(-counts, kind="stable")[:MOST_SOURCES])
+    return {f"accuracy/{names[i] or 'unnamed'}": float(shares[i]) for i in largest}
 
 
 def _leads(pairs_P2: NDArray[np.int64], rewards_R: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -11,9 +12,11 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check
 from rewardsmith.trainers.evaluating.policies import evaluation_of
 from rewardsmith.trainers.evaluating.soundness import judged, require_free
+from rewardsmith.trainers.evaluating.tables import Evaluation as Measured
 from rewardsmith.trainers.protocol import Context, GroupRecord, Update, derive
 from rewardsmith.trainers.stages import EvaluateStage
-from rewardsmith.trainers.validation import validate
+from rewardsmith.trainers.validation import right_of, validate
+from rewardsmith.types import ScoredGroup
 
 
 class Evaluation:
@@ -63,10 +66,17 @@ class Evaluation:
         )
         none = [None] * stage.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])
+        self._context.keep_evaluation(self._evaluation(metrics, scored, seed))
+        return Update(number, {f"validation/{name}": value for name, value in metrics.items()})
+
+    def _evaluation(self, metrics: dict[str, float], scored: Sequence[ScoredGroup], seed: int) -> Measured:
+        stage = self._stage
+        if stage.sound is None and right_of(self.reward, stage.right_from) is None:
+            means = [name for name in metrics if name.startswith(("mean@", "best@"))]
+            return Measured(stage.name, "policy", metrics, [*means, "failed"])
         sound_from = stage.sound_from if stage.sound else None
         found = evaluation_of(stage.name, [judged(group, stage.right_from, sound_from) for group in scored], seed=seed)
-        self._context.keep_evaluation(replace(found, metrics={**found.metrics, **metrics}))
-        return Update(number, {f"validation/{name}": value for name, value in metrics.items()})
+        return replace(found, metrics={**found.metrics, **metrics})
 
     def state(self) -> dict[str, Any]:
         """There is no state."""

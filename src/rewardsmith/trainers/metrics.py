@@ -15,11 +15,11 @@ from rewardsmith.trainers.validation import mean
 from rewardsmith.types import ScoredGroup
 
 
-def group_metrics(found: Collected, right_from: float, streams: Collection[str] = ()) -> dict[str, float]:
+def group_metrics(found: Collected, right_from: float | None, streams: Collection[str] = ()) -> dict[str, float]:
     """Return what the sampled groups were like: rewards and parts, failures by cause, lengths, fates.
 
     Means are over the rollouts that could be scored. `accuracy` is the share of them with a reward of at least
-    `right_from`. Groups of earlier steps that were used now count in `groups/` alone.
+    `right_from`, and left out without it. Groups of earlier steps that were used now count in `groups/` alone.
     """
     fates = {f"groups/{fate}": float(count) for fate, count in sorted(found.counts.items()) if count or fate == "kept"}
     metrics = fates | {"groups/rounds": float(found.rounds)}
@@ -39,7 +39,7 @@ def group_metrics(found: Collected, right_from: float, streams: Collection[str] 
     return metrics
 
 
-def reward_metrics(sampled: Sequence[ScoredGroup], right_from: float) -> dict[str, float]:
+def reward_metrics(sampled: Sequence[ScoredGroup], right_from: float | None) -> dict[str, float]:
     """Return how the reward and each of its parts did: mean, spread, groups without contrast, failures by cause.
 
     `reward/judge` is the mean of the part `judge`; `failures/judge/timeout` is the share of the rollouts that it was
@@ -52,7 +52,8 @@ def reward_metrics(sampled: Sequence[ScoredGroup], right_from: float) -> dict[st
     metrics = {"reward/failed": 1 - len(values) / sum(len(scored.scores) for scored in sampled)}
     if whole.mean is not None and whole.spread is not None:
         metrics |= {"reward/mean": whole.mean, "reward/spread": whole.spread}
-        metrics["reward/accuracy"] = mean(value >= right_from for value in values)
+        if right_from is not None:
+            metrics["reward/accuracy"] = mean(value >= right_from for value in values)
     metrics |= {} if whole.flat is None else {"reward/flat": whole.flat}
     for name, part in measured.items():
         metrics |= _part_metrics(f"reward/{name}", part)

@@ -34,7 +34,7 @@ from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, d
 from rewardsmith.trainers.reference import Reference
 from rewardsmith.trainers.scoring import generate_and_score
 from rewardsmith.trainers.stages import PolicyStage
-from rewardsmith.trainers.validation import validate
+from rewardsmith.trainers.validation import right_of, validate
 from rewardsmith.types import NOT_ASKED
 
 
@@ -104,7 +104,7 @@ class PolicyTrainer:
         if baselines_G is not None:
             clock.lap("baseline")
         self._report_failures(found)
-        metrics = group_metrics(found, self._stage.right_from, parts_of(self.reward))
+        metrics = group_metrics(found, right_of(self.reward, self._stage.right_from), parts_of(self.reward))
         if self._enough(found):
             parts, combine = parts_of(self.reward), self._credit["combine"]
             batch = collate(found.kept, self._policy.encode, parts, combine, self._policy.device)

@@ -70,7 +70,7 @@ async def validate(
     scored = await generate_and_score(
         engine, reward, prompts, sampling.sampling(), n=n, seeds=seeds, version=version, pause=pause, turn=turn
     )
-    metrics = measures(scored, n=n, right_from=right_from)
+    metrics = measures(scored, n=n, right_from=right_from if sound else right_of(reward, right_from))
     if sound is not None:
         scored = await with_soundness(scored, sound, right_from, pause)
         metrics |= soundness([judged(group, right_from, sound_from) for group in scored])
@@ -88,12 +88,21 @@ def part_measures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
     return metrics
 
 
-def measures(scored: Sequence[ScoredGroup], *, n: int, right_from: float) -> dict[str, float]:
+def right_of(reward: Reward, right_from: float) -> float | None:
+    """Return from where on a reward means right; None where nothing tells.
+
+    That is so for a scalar model whose numbers only compare answers, as long as `right_from` is left at its default.
+    """
+    inner = reward.reward if isinstance(reward, Component) else reward
+    return None if right_from == 1 and getattr(inner, "scaleless", False) else right_from
+
+
+def measures(scored: Sequence[ScoredGroup], *, n: int, right_from: float | None) -> dict[str, float]:
     """Return mean@n, best@n, pass@k and more of scored groups.
 
     A failed score counts in none of the means; `failed` says how many there were. pass@k is the unbiased estimate
     (arXiv 2107.03374) over the rollouts that could be scored, for k = 1, 2, 4, … up to n, where a reward of at least
-    `right_from` passes; a group with fewer than k scored rollouts does not count.
+    `right_from` passes; a group with fewer than k scored rollouts does not count. Without `right_from` there is none.
     """
     values = [[s.value for s in group.scores if s.value is not None] for group in scored]
     voting = [group for group in values if group]
@@ -103,8 +112,9 @@ def measures(scored: Sequence[ScoredGroup], *, n: int, right_from: float) -> dic
         metrics[f"mean@{n}"] = mean([mean(group) for group in voting])
         if n > 1:
             metrics[f"best@{n}"] = mean([max(group) for group in voting])
-    for k in (2**i for i in range(n.bit_length()) if 2**i <= n):
-        passed = [pass_at_k(len(group), sum(v >= right_from for v in group), k) for group in values if len(group) >= k]
+    least = math.inf if right_from is None else right_from
+    for k in (2**i for i in range(n.bit_length()) if 2**i <= n and right_from is not None):
+        passed = [pass_at_k(len(group), sum(v >= least for v in group), k) for group in values if len(group) >= k]
         if passed:
             metrics[f"pass@{k}"] = mean(passed)
     return metrics | {

@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
+from rewardsmith.asking import Usage
 from rewardsmith.cli import main
 from rewardsmith.records import to_json
+from rewardsmith.runs.evaluating import policy
 from tests.test_imports import BLOCK
 
 REWARDS = '''
@@ -170,7 +172,13 @@ def test_a_source_of_a_recipe_is_data_too(
         (("rankings", "recipe.toml"), ["recipe.toml:held", "Known: held, sums"]),
         (("rankings", "recipe.toml:hold"), ["recipe.toml has no data 'hold'", "Known: held, sums"]),
         (("rankings", "recipe.toml:sums"), ["has no rankings", '"arithmetic"']),
-        (("grades", "groups.jsonl"), ["rows cannot be used", "line 1"]),
+        (("grades", "groups.jsonl"), ["look like rankings", "rewardsmith evaluate rankings groups.jsonl"]),
+        (("rankings", "pairs.jsonl"), ["look like pairs", "rewardsmith evaluate pairs pairs.jsonl"]),
+        (("pairs", "graded.jsonl"), ["look like grades", "rewardsmith evaluate grades graded.jsonl"]),
+        (("rankings", "late.jsonl"), ["rows cannot be used", "line 5"]),
+        (("grades", "graded.jsonl", "--threshold", "nan"), ["--threshold is nan", "finite"]),
+        (("policy", "groups.jsonl", "--right-from", "nan"), ["--right-from is nan", "finite"]),
+        (("policy", "groups.jsonl", "--sound", "x", "--sound-from", "inf"), ["--sound-from is inf"]),
         (("pairs", "groups.jsonl", "--ties", "haf"), ['Did you mean "half"?']),
         (("rankings", "empty.jsonl"), ["has no rows"]),
         (("policy", "groups.jsonl", "--right", "nothing"), ["there is no responses"]),
@@ -185,6 +193,9 @@ def test_a_mistake_is_told_with_its_remedy(
 ) -> None:
     write(place / "groups.jsonl", *GROUPS)
     write(place / "empty.jsonl")
+    write(place / "pairs.jsonl", *PAIRS)
+    write(place / "graded.jsonl", *GRADES)
+    write(place / "late.jsonl", *GROUPS, PAIRS[0])
     (place / "groups.txt").write_text("x")
     (place / "recipe.toml").write_text(
         '[data.held]\ntype = "jsonl"\npath = "groups.jsonl"\n[data.sums]\ntype = "arithmetic"\n[[stages]]\n'
@@ -329,6 +340,61 @@ def test_a_run_folder_is_told_by_stage_and_step(
     assert only["accuracy"] == 0.25
 
 
+def test_a_failure_of_either_reward_is_told_with_its_cause(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = stored(place / "stored.jsonl")
+    assert (
+        run(monkeypatch, "policy", data, "--right", "steps", "--right-from", "0", "--sound", "numbers.toml", "--json")
+        == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert found["details"] == {"sound unparsable": "1? is no number"}
+    assert found["metrics"]["failures/sound/unparsable"] == pytest.approx(3 / 8)
+    assert found["metrics"]["sound_failed"] == pytest.approx(3 / 8)
+    table = write(place / "answers.jsonl", {"prompt": "a", "responses": ["x"]})
+    assert run(monkeypatch, "policy", table, "--right", "numbers.toml") == 1
+    assert "right unparsable, the first: x is no number" in capsys.readouterr().out
+    assert run(monkeypatch, "policy", data, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["failures/right/timeout"] == pytest.approx(1 / 8)
+
+
+def test_the_status_looks_at_soundness_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = stored(place / "stored.jsonl")
+    arguments = ("policy", data, "--sound", "numbers.toml")  # two of three right answers cannot be read
+    assert run(monkeypatch, *arguments) == 0
+    assert run(monkeypatch, *arguments, "--fail-above", "0.5") == 1
+    hard = write(place / "hard.jsonl", {"prompt": "a", "responses": ["ok"]})
+    assert run(monkeypatch, "policy", hard, "--right", "steps.toml", "--sound", "numbers.toml") == 1
+
+
+def test_groups_without_the_part_were_not_asked_about(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = group(2, ("1", Score(1.0)), ("0", Score(0.0)))
+    (place / "mixed.jsonl").write_text("".join(json.dumps(to_json(one)) + "\n" for one in [bare, *STORED]))
+    arguments = ("policy", "mixed.jsonl", "--sound", "steps", "--sound-from", "0.5")
+    found = measured(monkeypatch, capsys, *arguments)
+    assert found["metrics"]["verified"] == pytest.approx(1 / 7)
+    assert found["metrics"]["accuracy"] == pytest.approx(4 / 9)
+    assert "Of 1 of 3 prompts nothing was said about soundness." in found["tables"][0]["note"]
+    assert run(monkeypatch, "policy", "mixed.jsonl", "--right", "steps") == 2  # without it nothing is known
+
+
+def test_a_model_that_is_asked_twice_is_counted_twice(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, Usage]] = []
+    monkeypatch.setattr(policy, "show", lambda found, used, facts, as_json: shown.append(used))
+    one = policy.with_models
+
+    def asking(*arguments: Any) -> Any:
+        return one(*arguments)[0], {"judge": Usage(calls=2)}
+
+    monkeypatch.setattr(policy, "with_models", asking)
+    data = stored(place / "stored.jsonl")
+    run(monkeypatch, "policy", data, "--right", "steps.toml", "--sound", "steps.toml")
+    assert shown == [{"judge": Usage(calls=4)}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -351,3 +417,78 @@ def test_mistakes_about_policies(
     error = capsys.readouterr().err
     for word in words:
         assert word in error
+
+
+@pytest.mark.parametrize(
+    ("option", "why"), [(["--fail-above", "0.25"], "more than 0.25 of all"), (["--items", "1"], "everything")]
+)
+def test_too_few_scores_end_with_a_line_that_says_so(
+    option: list[str], why: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write(place / "pairs.jsonl", {"prompt": "q", "chosen": "x", "rejected": "y"}, PAIRS[0])
+    assert run(monkeypatch, "pairs", data, "--reward", "numbers.toml", *option) == 1
+    told = capsys.readouterr().err
+    assert told.endswith(f"status 1, by --fail-above: {why} has no score\n")
+    assert "groups" not in told.splitlines()[0]  # these are pairs
+
+
+def test_unknown_data_of_a_recipe_is_told_in_one_sentence(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "small.toml").write_text(LEARNED)
+    assert run(monkeypatch, "pairs", "small.toml:pars", "--reward", "numbers.toml") == 2
+    assert "small.toml has no data 'pars'. Did you mean \"pairs\"? Known: pairs" in capsys.readouterr().err
+    assert run(monkeypatch, "pairs", "small.toml", "--reward", "numbers.toml") == 2
+    assert "say which data of small.toml is meant, as in small.toml:pairs. Known: pairs" in capsys.readouterr().err
+
+
+# ---- the models of a run ---------------------------------------------------------------------------------------------
+
+LEARNED = """
+cache = ""
+[models.judge]
+init = "tiny-llama"
+head = "scalar"
+[data.pairs]
+type = "jsonl"
+path = "pairs.jsonl"
+[[stages]]
+type = "reward_model"
+name = "learn"
+model = "judge"
+data = "pairs"
+steps = 8
+batch_size = 4
+optimizer = { lr = 1e-2, warmup = 0 }
+[[stages]]
+type = "evaluate_reward"
+name = "judged"
+kind = "pairs"
+data = "pairs"
+reward = { type = "classifier", model = "judge" }
+"""
+
+
+def test_a_run_is_measured_with_what_it_trained_and_its_recipe_with_a_warning(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write(place / "pairs.jsonl", *({"prompt": f"{i}+1", "chosen": "1", "rejected": "2 3"} for i in range(8)))
+    (place / "small.toml").write_text(LEARNED)
+    monkeypatch.setattr(sys, "argv", ["rewardsmith", "run", "small.toml"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert not caught.value.code, capsys.readouterr().err
+    kept = json.loads((place / "runs/small/evaluations/judged.json").read_text())["metrics"]
+    capsys.readouterr()
+    assert run(monkeypatch, "pairs", data, "--reward", "runs/small:judged", "--json") == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)["metrics"]
+    assert kept["accuracy"] == 1
+    assert (found["accuracy"], found["margin"]) == (1, pytest.approx(kept["margin"], rel=1e-4))
+    assert "loading judge: runs/small/models/judge" in printed.err
+    assert "warning" not in printed.err
+    assert run(monkeypatch, "pairs", data, "--reward", "runs/small/recipe.toml:judged", "--json") == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["metrics"]["margin"] == 0  # an untrained head
+    assert "warning: models.judge is as before the stage learn" in printed.err
+    assert "--reward runs/small:judged\n" in printed.err

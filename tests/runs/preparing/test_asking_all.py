@@ -5,7 +5,7 @@ import io
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from rich.console import Console
@@ -16,6 +16,7 @@ from rewardsmith.runs.preparing import asking
 from rewardsmith.runs.preparing.asking import STREAK, AskAll, Job
 from rewardsmith.runs.preparing.kept import KeptAnswers
 from rewardsmith.runs.progress import Progress
+from rewardsmith.trainers.protocol import Update
 
 
 class Ran:
@@ -27,6 +28,7 @@ class Ran:
         kept = KeptAnswers(folder / "out.jsonl", {"a": 1}, [])
         ask: AskAll[int] = AskAll(work, kept, Progress(Console(file=said)), **settings)
         with kept.open():
+            kept.identify("m")
             jobs = (Job(str(n), f"row {n}", n) for n in numbers)
             try:
                 asyncio.run(ask(jobs, 0))
@@ -87,6 +89,39 @@ def test_endless_failures_end_it(tmp_path: Path) -> None:
     assert "the quota is used up" in str(ran.error)
     assert len(asked) < 10 + STREAK + 4
     assert len(ran.kept) == 10
+
+
+@pytest.mark.parametrize("kind", ["unparsable", "invalid", "truncated"])
+def test_rows_that_are_answered_badly_do_not_end_it(tmp_path: Path, kind: Any) -> None:
+    async def work(number: int) -> int:
+        if number < 2 * STREAK:
+            raise CannotAnswer(kind, "no rubric")
+        return number
+
+    ran = Ran(tmp_path, work, range(2 * STREAK + 5), at_once=2)
+    assert (ran.error, len(ran.failed), len(ran.kept)) == (None, 2 * STREAK, 5)
+
+
+def test_what_is_kept_is_told_and_progress_counts_it(tmp_path: Path) -> None:
+    async def refuse(number: int) -> int:
+        raise CannotAnswer("refused", "the quota is used up")
+
+    assert "has 0 answers" in str(Ran(tmp_path, refuse, range(50), at_once=1).error)
+
+    class Steps(Progress):
+        seen: ClassVar[list[Update]] = []
+
+        def step(self, update: Update) -> None:
+            self.seen.append(update)
+
+    kept = KeptAnswers(tmp_path / "out.jsonl", {"a": 1}, [])
+    with kept.open():
+        kept.identify("m")
+        for number in range(9):
+            kept.add(str(number), number)
+        ask: AskAll[int] = AskAll(refuse, kept, Steps(Console(file=io.StringIO())))
+        asyncio.run(ask((Job(str(n), f"row {n}", n) for n in range(10)), 9))
+    assert [(update.step, update.metrics) for update in Steps.seen] == [(10, {"reward/failed": 0.1})]
 
 
 def test_an_outage_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

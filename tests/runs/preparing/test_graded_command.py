@@ -1,14 +1,18 @@
 """`rewardsmith prepare graded` as a user meets it: forms, bands, splits, votes, rules, bad input."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from rewardsmith.data import Jsonl, Parquet
+from rewardsmith.data.preparing import rows_to
+from rewardsmith.data.preparing.splitting import limit_of_share, source_key
 from rewardsmith.data.rubrics.bands import band_of, sizes
 from tests.engines.faulty import said
 from tests.runs.preparing.commands import CRITERIA, models_file, read, run, solved, write
@@ -49,7 +53,7 @@ def test_three_forms_in_one_go(serving: Serving, monkeypatch: Any, capsys: pytes
         assert (c["response"], c["grade"]) == (text, pytest.approx(points / 10))
         assert c["extra_info"]["criteria"] == CRITERIA
     facts = json.loads(Path("out.rl.jsonl.provenance.json").read_text())
-    assert (facts["form"], facts["part"], facts["graded"], facts["parser"]) == ("rl", "train", 40, "grade-1")
+    assert (facts["form"], facts["part"], facts["graded"], facts["parser"]) == ("rl", "train", 40, "grade-2")
     assert facts["files"] == {f"out.{form}.jsonl": 40 for form in ("sft", "rl", "eval")}
     assert "40 solutions have a grade" in capsys.readouterr().out
     for source in (Jsonl(path="out.sft.jsonl"), Jsonl(path="out.rl.jsonl")):
@@ -138,23 +142,24 @@ def test_a_rule_says_what_is_right(serving: Serving, monkeypatch: Any, capsys: p
     rows = solved(3, each=2)
     rows[2].pop("reward_model")
     rows[0]["right"] = [False, True]  # the rule knows better
+    rows[2]["right"] = [False, None]  # and here it cannot say
     write(Path("solved.jsonl"), rows)
     ruled = ("--form", "eval", "--rule", "numeric")
     assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED, *ruled) == 0
-    assert [row["right"] for row in read("out.jsonl")] == [True, False, True, False, None, None]
-    assert "final answers: 2 right, 2 wrong, 2 unknown" in capsys.readouterr().out
+    assert [row["right"] for row in read("out.jsonl")] == [True, False, True, False, False, None]
+    assert "final answers: 2 right, 3 wrong, 1 unknown" in capsys.readouterr().out
     assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED, "--form", "eval") == 0
-    assert [row["right"] for row in read("out.jsonl")] == [False, True, None, None, None, None]
+    assert [row["right"] for row in read("out.jsonl")] == [False, True, None, None, False, None]
 
 
-def test_rows_with_one_solution_each(serving: Serving, monkeypatch: Any) -> None:
+def test_rows_with_one_solution_each(serving: Serving, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         {"id": "p", "prompt": "6 · 7?", "criteria": "Be right.", "response": text, "sound": sound}
-        for text, sound in (("42", True), ("43", None), ("42", True))
+        for text, sound in (("42", True), ("43", None), ("42", True), (" ", None))
     ]
     write(Path("solved.jsonl"), rows)
-    assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED, "--form", "eval") == 2  # the last is a copy
-    assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED, "--form", "eval", "--skip-bad") == 0
+    assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED, "--form", "eval") == 0
+    assert "left out: 1 blank, 1 there twice" in capsys.readouterr().out
     found = read("out.jsonl")
     assert [(row["id"], row["response"], row["sound"]) for row in found] == [("p#0", "42", True), ("p#1", "43", None)]
     assert found[0]["extra_info"]["criteria"] == "Be right."
@@ -190,8 +195,79 @@ def test_a_solution_without_a_grade_is_listed(
     assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED, "--fail-above", "0.01") == 1
     out = capsys.readouterr().out
     assert "1 has no grade:" in out
-    assert "solved.jsonl, line 1: unparsable after 3 tries" in out
+    assert "solved.jsonl, line 1, solution 2: unparsable after 3 tries: no marker: there is no `Total Score`" in out
     assert len(read("out.jsonl")) == 39
+
+
+def test_failures_stand_in_the_order_of_the_rows(serving: Serving, monkeypatch: Any) -> None:
+    serving.server.say = lambda body: "No grade."
+    assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED, "--tries", "1") == 1
+    serving.server.plan("500", "500", "500")  # the first are answered last
+    serving.server.say = lambda body: wrote(body) if " is 1" in body["messages"][0]["content"] else "No grade."
+    assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED, "--tries", "1") == 0
+    failed = json.loads(Path("out.jsonl.provenance.json").read_text())["failures"]
+    assert len(failed) > 10
+    places = [tuple(map(int, re.findall("[0-9]+", one["where"]))) for one in failed]
+    assert places == sorted(places)
+
+
+def test_solutions_that_are_all_blank(serving: Serving, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("solved.jsonl"), [{**row, "responses": ["", " "]} for row in solved(2)])
+    assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED) == 2
+    assert "there is nothing to grade: 2 rows have 4 blank solutions" in capsys.readouterr().err
+
+
+def test_what_only_late_rows_say_fits_into_parquet(serving: Serving, monkeypatch: Any) -> None:
+    rows = solved(150, each=2)
+    rows[-1] |= {"right": [True, False], "sound": [None, False]}
+    del rows[0]["reward_model"]
+    write(Path("solved.jsonl"), rows)
+    forms = ("--form", "sft", "--form", "rl", "--form", "eval")
+    assert run(monkeypatch, "graded", "solved.jsonl", "out.parquet", *ASKED, *forms) == 0
+    *_, before, last = pq.read_table("out.eval.parquet").to_pylist()
+    assert [(row["right"], row["sound"]) for row in (before, last)] == [(True, None), (False, False)]
+    for form in ("sft", "rl"):
+        *_, last = pq.read_table(f"out.{form}.parquet").to_pylist()
+        assert (last["extra_info"]["right"], last["extra_info"]["sound"]) == (False, False)
+    # Files of which no row says anything have the same types.
+    write(Path("solved.jsonl"), rows[:2])
+    assert run(monkeypatch, "graded", "solved.jsonl", "few.parquet", *ASKED, "--form", "rl") == 0
+    assert pq.read_schema("few.parquet").equals(pq.read_schema("out.rl.parquet"))
+
+
+def test_rows_that_fit_no_table_are_told_before_anything_is_asked(
+    serving: Serving, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = solved(2)
+    rows[1]["reward_model"] = {"ground_truth": 7}
+    write(Path("solved.jsonl"), rows)
+    assert run(monkeypatch, "graded", "solved.jsonl", "out.parquet", *ASKED, "--form", "eval") == 2
+    assert "do not fit one table" in capsys.readouterr().err
+    assert serving.asked == []
+
+
+def test_the_same_problems_are_held_out_as_by_other_commands(serving: Serving, monkeypatch: Any) -> None:
+    rows = solved(20, each=1)
+    write(Path("solved.jsonl"), rows)
+    for seed in ("0", "1"):
+        held = ("--held-out", "0.3", "--form", "eval", "--seed", seed)
+        assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED, *held) == 0
+        apart = {row["prompt"][0]["content"] for row in read("out.held-out.jsonl")}
+        assert apart == {row["prompt"] for row in rows if source_key(row["prompt"]) < limit_of_share(0.3)}
+
+
+def test_folders_and_patterns(serving: Serving, monkeypatch: Any) -> None:
+    Path("many").mkdir()
+    rows = solved(4, each=1)
+    with rows_to("many/a.parquet") as add:
+        for row in rows[:2]:
+            add(row)
+    write(Path("many/b.jsonl"), rows[2:])
+    for path in ("many", "many/*"):
+        assert run(monkeypatch, "graded", path, "out.jsonl", *ASKED, "--form", "eval") == 0
+        assert [row["extra_info"]["problem"] for row in read("out.jsonl")] == ["p0", "p1", "p2", "p3"]
+    assert run(monkeypatch, "graded", "many/*.parquet", "few.jsonl", *ASKED, "--form", "eval") == 0
+    assert len(read("few.jsonl")) == 2
 
 
 BAD_ROWS = [
@@ -200,7 +276,6 @@ BAD_ROWS = [
     ('{"criteria": "y", "responses": ["a"]}', "there is no prompt"),
     ('{"prompt": "x", "criteria": "y", "responses": ["a", 1]}', "responses[1] is 1"),
     ('{"prompt": "x", "criteria": "y", "responses": ["a"], "right": [true, false]}', "right is a list of 2"),
-    ('{"prompt": "x", "criteria": "y", "responses": ["", " "]}', "every solution of this row is blank"),
     ('{"prompt": "x", "criteria": [{"text": "a", "points": 0}], "responses": ["a"]}', "has an entry of 0 points"),
 ]
 
@@ -229,6 +304,10 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["--held-out", "0.5", "--held-out-out", "x.json"], "does not end in"),
     (["--template", "rubrc"], 'Did you mean "rubric"?'),
     (["--teacher", "wirter"], 'Did you mean "writer"?'),
+    (["--band-ratio", "inf"], "--band-ratio is inf"),
+    (["--band-ratio", "nan"], "--band-ratio"),
+    (["--answer-column", "reponses"], "no row has the right answer: there is no reponses: --answer-column says"),
+    (["--prompt-column", "promt"], "there is no promt: --prompt-column says"),
 ]
 
 

@@ -20,6 +20,7 @@ def kept(folder: Path, maker: dict[str, Any] | None = None, **settings: Any) -> 
 def fill(folder: Path) -> Path:
     answers = kept(folder)
     with answers.open():
+        answers.identify("m-1")
         answers.add("a", {"n": 1, "text": "é\ud800"})
         answers.add("b", {"n": 2})
     return answers.file
@@ -55,9 +56,10 @@ def test_a_line_that_is_not_complete_is_cut_off(tmp_path: Path, cut: int) -> Non
 def test_a_file_that_was_killed_before_its_first_line_was_complete(tmp_path: Path) -> None:
     file = fill(tmp_path)
     file.write_bytes(file.read_bytes()[:10])
-    with kept(tmp_path).open():
-        pass
-    assert json.loads(file.read_text()) == {"maker": MAKER}
+    again = kept(tmp_path)
+    with again.open():
+        again.identify("m-2")
+    assert json.loads(file.read_text()) == {"maker": {**MAKER, "identity": "m-2"}}
 
 
 def test_those_of_another_model_are_refused(tmp_path: Path) -> None:
@@ -69,6 +71,25 @@ def test_those_of_another_model_are_refused(tmp_path: Path) -> None:
     anew = kept(tmp_path, other, fresh=True)
     with anew.open():
         assert "a" not in anew
+
+
+def test_those_of_another_model_behind_the_same_settings_are_refused(tmp_path: Path) -> None:
+    fill(tmp_path)
+    again = kept(tmp_path)
+    with again.open():
+        assert again.maker["identity"] == "m-1"  # known without asking the model
+        again.identify("m-1")
+        with pytest.raises(UserError, match=r'identity: "m-1" -> "m-2"') as caught:
+            again.identify("m-2")
+    assert "add --fresh to start anew" in str(caught.value)
+
+
+def test_where_there_is_no_answer_yet_another_model_may_begin(tmp_path: Path) -> None:
+    for name in ("m-1", "m-2"):
+        answers = kept(tmp_path)
+        with answers.open():
+            answers.identify(name)
+    assert json.loads(answers.file.read_text()) == {"maker": {**MAKER, "identity": "m-2"}}
 
 
 @pytest.mark.parametrize("line", [b"no json\n", b"[1]\n", b'{"x": 1}\n', b"\xff\xfe\n", b"[" * 50_000 + b"\n"])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from rewardsmith import Rollout, RolloutGroup
@@ -39,9 +40,10 @@ def test_every_row_gets_criteria(serving: Serving, monkeypatch: Any, capsys: pyt
         assert row["extra_info"]["criteria"] == CRITERIA
         made_by = row["extra_info"]["criteria_made_by"]
         assert '"model": "tiny"' in made_by["model"]
-        assert (made_by["template"], made_by["parser"], made_by["tries"]) == ("write_rubric", "written-rubric-1", 1)
+        assert (made_by["template"], made_by["parser"], made_by["tries"]) == ("write_rubric", "written-rubric-2", 1)
         assert len(made_by["template_sha256"]) == 64
     printed = capsys.readouterr()
+    assert "12 problems: 12 have a right answer, 0 a reference solution" in printed.out
     assert "12 rubrics; written to out.jsonl" in printed.out
     assert "tries: 1 for 12" in printed.out
     assert "writer, now: 12 calls, 132 tokens read and 36 written, cost 204" in printed.out
@@ -50,6 +52,7 @@ def test_every_row_gets_criteria(serving: Serving, monkeypatch: Any, capsys: pyt
     assert (facts["command"], facts["rows"], facts["written"], facts["failed"]) == ("prepare rubric", 12, 12, 0)
     assert (facts["inputs"][0]["path"], facts["inputs"][0]["rows"]) == ("problems.jsonl", 12)
     assert facts["asking"]["max_tokens"] == 4096
+    assert json.loads(facts["identity"])["model"] == "tiny"
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
@@ -133,6 +136,42 @@ def test_nothing_is_asked_twice(serving: Serving, monkeypatch: Any) -> None:
     assert len(serving.asked) == 24
 
 
+def test_another_served_model_needs_a_fresh_start(
+    serving: Serving, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "rubric", "problems.jsonl", "out.jsonl", *ASKED, "--limit", "7") == 0
+    serving.server.models = ["another"]
+    assert run(monkeypatch, "rubric", "problems.jsonl", "out.jsonl", *ASKED) == 2
+    told = capsys.readouterr().err
+    assert "were made in another way" in told
+    assert "--fresh" in told
+    assert len(serving.asked) == 7
+    assert run(monkeypatch, "rubric", "problems.jsonl", "out.jsonl", *ASKED, "--fresh") == 0
+    assert {json.loads(row["extra_info"]["criteria_made_by"]["model"])["model"] for row in read("out.jsonl")} == {
+        "another"
+    }
+    assert json.loads(json.loads(Path("out.jsonl.provenance.json").read_text())["identity"])["model"] == "another"
+
+
+def test_what_only_late_rows_have_fits_into_parquet(serving: Serving, monkeypatch: Any) -> None:
+    rows: list[dict[str, Any]] = [{**row, "tags": [], "level": None} for row in problems(300)]
+    rows[-1] |= {"tags": ["hard"], "level": 5, "extra_info": {"index": 3}}
+    write(Path("problems.jsonl"), rows)
+    whole = rubric(not_applicable={})
+    whole["criteria"][0]["checks"] += ["neglected-premises", "coincidence"]
+
+    def nothing_excepted(body: dict[str, Any]) -> str:
+        return wrote(body) if "How much is 299 + 299?" in body["messages"][0]["content"] else json.dumps(whole)
+
+    serving.server.say = nothing_excepted
+    assert run(monkeypatch, "rubric", "problems.jsonl", "out.parquet", *ASKED) == 0
+    first, *_, last = pq.read_table("out.parquet").to_pylist()
+    assert (first["tags"], first["level"], first["extra_info"]["index"]) == ([], None, None)
+    assert (last["tags"], last["level"], last["extra_info"]["index"]) == (["hard"], 5, 3)
+    excepted = [row["extra_info"]["criteria_made_by"]["not_applicable"] for row in (first, last)]
+    assert [len(one) for one in excepted] == [0, 2]
+
+
 def test_the_verdict_cache_is_used(serving: Serving, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     models_file(Path(), serving, cache="cache")
     assert run(monkeypatch, "rubric", "problems.jsonl", "one.jsonl", *ASKED) == 0
@@ -165,11 +204,15 @@ def test_columns_and_references(serving: Serving, monkeypatch: Any) -> None:
 BAD_ROWS = [
     (
         '{"promt": "x"}',
-        "there is no prompt and no messages: prompt_column says where a row has its prompt. Did you mean",
+        "there is no prompt and no messages: --prompt-column says where a row has its prompt. Did you mean",
     ),
     ('{"prompt": "How much is 1 + 1?", "reward_model": {"ground_truth": "2"}}', "this is the same problem as in"),
     ('{"prompt": "new", "id": "p1"}', 'the id "p1" is also that of problems.jsonl, line 2'),
     ('{"prompt": "old", "criteria": ["a"]}', "the row has criteria already"),
+    (
+        '{"prompt": "new", "id": []}',
+        "id is a list of 0: it must be text or a whole number, and not empty; leave it out",
+    ),
     ('{"prompt": "new", "extra_info": [1]}', "extra_info is a list of 1"),
     ("[1, 2]", "the line holds an array"),
     ("not json", "not JSON"),
@@ -212,6 +255,9 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["problems.jsonl", "out.jsonl", *ASKED, "--template", "write_rubrik"], 'Did you mean "write_rubric"?'),
     (["problems.jsonl", "out.jsonl", "models.writer.tries=3", *ASKED], 'Did you mean "retries"?'),
     (["problems.jsonl", "out.jsonl", *ASKED, "--tries", "0"], "--tries"),
+    (["problems.jsonl", "out.jsonl", *ASKED, "--answer-column", "rewardmodel"], 'Did you mean "reward_model"?'),
+    (["problems.jsonl", "out.jsonl", *ASKED, "--answer-column", "reward_model.answer"], "no row has the right answer"),
+    (["problems.jsonl", "out.jsonl", *ASKED, "--solution-column", "extra_info.s"], "no row has a reference solution"),
     (["problems.jsonl", "out.jsonl", "--models", "models.toml"], "--judge"),
 ]
 
@@ -242,6 +288,7 @@ def test_rows_that_fit_no_table_keep_their_rubrics(
     assert run(monkeypatch, "rubric", "problems.jsonl", "out.parquet", *ASKED) == 2
     assert "do not fit one table" in capsys.readouterr().err
     assert not Path("out.parquet").exists()
+    assert serving.asked == []
     assert run(monkeypatch, "rubric", "problems.jsonl", "out.jsonl", *ASKED) == 0
     assert [row["level"] for row in read("out.jsonl")] == ["hard", 1, "hard", 3]
     assert len(serving.asked) == 4

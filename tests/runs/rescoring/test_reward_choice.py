@@ -133,6 +133,99 @@ def test_overrides_apply_to_the_file(place: Path) -> None:
         find_reward("two.toml:greedy", ["stages.policy.stesp=3"])
 
 
+# ---- the models of a run ---------------------------------------------------------------------------------------------
+
+LEARNED = """
+[models.base]
+init = "tiny-llama"
+head = "scalar"
+[models.judge]
+copy_of = "base"
+head = "scalar"
+[models.old]
+copy_of = "judge"
+head = "scalar"
+[models.far]
+type = "server"
+serves = "classify"
+urls = ["http://127.0.0.1:9/v1"]
+[data.pairs]
+type = "jsonl"
+path = "pairs.jsonl"
+[[stages]]
+type = "reward_model"
+name = "learn"
+model = "judge"
+data = "pairs"
+steps = 1
+[[stages]]
+type = "evaluate_reward"
+name = "judged"
+kind = "pairs"
+data = "pairs"
+reward = { type = "classifier", model = "judge" }
+"""
+
+
+def run_folder(place: Path, *published: str) -> None:
+    (place / "runs" / "one").mkdir(parents=True)
+    (place / "runs" / "one" / "recipe.toml").write_text(LEARNED)
+    for name in published:
+        (place / "runs" / "one" / "models" / name).mkdir(parents=True)
+
+
+@pytest.mark.parametrize("where", ["runs/one", "runs/one/", "runs/one:judged", "runs/one:judged.reward"])
+def test_a_run_folder_gives_the_models_that_it_published(place: Path, where: str) -> None:
+    run_folder(place, "judge", "far")
+    found = find_reward(where)
+    assert found.reward.name == "classifier"
+    begins = {n: (getattr(m.settings, "init", 0), getattr(m.settings, "copy_of", 0)) for n, m in found.models.items()}
+    trained = ("runs/one/models/judge", None)
+    assert begins == {"base": ("tiny-llama", None), "judge": trained, "old": (None, "judge"), "far": (0, 0)}
+    assert list(found.doubts) == ["old"]  # of which state it was a copy nobody knows any more
+
+
+def test_what_a_run_has_not_published_is_doubted(place: Path) -> None:
+    run_folder(place)
+    found = find_reward("runs/one:judged")
+    assert "has not published models.judge: it is as before the stage learn" in found.doubts["judge"]
+
+
+def test_a_model_that_an_override_names_is_taken(place: Path) -> None:
+    run_folder(place, "judge", "base")
+    judge = find_reward("runs/one:judged", ["models.base.init=other"]).models
+    assert [getattr(judge[name].settings, "init", "") for name in ("base", "judge")] == [
+        "other",
+        "runs/one/models/judge",
+    ]
+
+
+def test_an_adapter_is_merged_in_what_was_published(place: Path) -> None:
+    run_folder(place, "base")
+    found = find_reward("runs/one", ["models.base.lora.rank=4"])
+    assert getattr(found.models["base"].settings, "lora", "") is None
+
+
+@pytest.mark.parametrize(("published", "remedy"), [((), "RUN:judged"), (("judge",), "runs/one:judged")])
+def test_a_recipe_whose_stages_train_the_model_names_the_run_as_remedy(
+    place: Path, published: tuple[str, ...], remedy: str
+) -> None:
+    run_folder(place, *published)
+    found = find_reward("runs/one/recipe.toml:judged")
+    assert getattr(found.models["judge"].settings, "copy_of", "") == "base"
+    assert list(found.doubts) == ["judge"]
+    assert found.doubts["judge"].endswith(f"--reward {remedy}")
+
+
+def test_a_folder_that_is_no_run_is_refused(place: Path) -> None:
+    (place / "empty").mkdir()
+    for where in ("empty", "empty:judged"):
+        with pytest.raises(UserError, match=r"the folder has no recipe.toml: name the folder of a run"):
+            find_reward(where)
+    with pytest.raises(UserError, match=r"there is no recipe 'runs/onee'"):
+        find_reward("runs/onee:judged")
+
+
 # ---- explained -------------------------------------------------------------------------------------------------------
 
 JUDGED = (

@@ -132,3 +132,23 @@ def test_the_whole_way_from_nouns_to_an_evaluation() -> None:
     Fickle.asked = 0
     again = wait(evaluate_grades("again", [graded(1.0, "x")], scorer("Fickle"), repeats=2))
     assert (again.metrics["repeat_same"], again.metrics["repeat_spread"]) == (0.0, pytest.approx(math.sqrt(0.5)))
+
+
+def test_right_answers_are_counted_where_nothing_is_known_of_their_steps() -> None:
+    answers = [GradedAnswer(1.0, 0.9, right=True), GradedAnswer(0.5, 0.9, right=True), GradedAnswer(0.0, 0.9, False)]
+    metrics, tables = measure_grades(answers)
+    assert named(tables, "by score").rows[0][5] == 2
+    assert "Of 2 right answers it is not known whether they are sound." in named(tables, "by score").note
+    note = named(tables, "grades").note
+    assert "There is no unsound, auc, f1, precision, recall and f1_best" in note
+    assert "Here are 0 and 0, and 2 of which it is not known." in note
+    assert "The reward is the same for all 3 answers." in note
+    assert not {"unsound", "auc", "f1"} & set(metrics)
+
+
+def test_without_sound_answers_only_the_auc_is_missing() -> None:
+    metrics, tables = measure_grades([GradedAnswer(1.0, 0.9, True, False), GradedAnswer(1.0, 0.2, True, False)])
+    assert "There is no auc:" in named(tables, "grades").note
+    assert {"unsound", "f1"} < set(metrics)
+    assert "auc" not in metrics
+    assert "There is no" not in named(measure_grades(EXAMPLE)[1], "grades").note

@@ -103,7 +103,7 @@ def test_a_judge_that_likes_the_first_place_gains_nothing_from_the_data() -> Non
     found = wait(evaluate_pairs("first", rows, scorer("LikesFirst"), orders=2))
     assert 0.3 < found.metrics["accuracy"] < 0.7  # the sides are drawn
     assert found.metrics["order_flipped"] == 1.0
-    assert found.metrics["order_bias"] == pytest.approx(0.25)  # half a point for the first, none for the second
+    assert found.metrics["order_bias"] == pytest.approx(0.5)  # half a point for the first, none for the second
     honest = wait(evaluate_pairs("none", [pair("2", "1"), pair("5", "1")], scorer(), orders=2))
     assert (honest.metrics["order_changed"], honest.metrics["order_bias"]) == (0.0, 0.0)
     assert honest.metrics["accuracy"] == 1.0
@@ -120,3 +120,9 @@ def test_the_whole_way_from_nouns_to_an_evaluation() -> None:
     again = wait(evaluate_pairs("again", [pair("a", "b")], scorer("Fickle"), repeats=2))
     assert Fickle.asked == 2
     assert again.metrics["repeat_same"] == 0.0
+
+
+def test_a_reward_that_tells_nothing_apart_is_called_that() -> None:
+    _, tables = measure_pairs([JudgedPair("a", 0.0), JudgedPair("a", 0.0)])
+    assert "The reward is the same for both answers of every pair" in tables[0].note
+    assert "the same for both" not in measure_pairs([JudgedPair("a", 0.0), JudgedPair("a", 1.0)])[1][0].note

@@ -1,5 +1,6 @@
 """Right answers, and right answers that hold: pass@k, verified@k and false discoveries against counting."""
 
+from dataclasses import replace
 from itertools import combinations
 from statistics import mean
 
@@ -26,18 +27,23 @@ def groups_of(rows: list[list[tuple[bool | None, bool | None]]]) -> list[JudgedG
 def test_the_measures_are_what_counting_gives(rows: list[list[tuple[bool | None, bool | None]]]) -> None:
     metrics, _ = measure_policy(groups_of(rows))
     every = [one for row in rows for one in row]
-    right = [[r for r, _ in row if r is not None] for row in rows]
-    verified = [[bool(r and s) for r, s in row if r is False or (r and s is not None)] for row in rows]
+    answers = [r for r, _ in every if r is not None]
     known = [s for r, s in every if r and s is not None]
     expected = {"failed": mean(r is None for r, _ in every), "prompts": len(rows), "rollouts": len(every)}
-    for name, one, verdicts in (("accuracy", "pass", right), ("verified", "verified", verified)):
-        flat = [verdict for some in verdicts for verdict in some]
-        expected |= {name: mean(flat)} if flat else {}
-        for k in (1, 2, 4):
-            chances = [mean(any(some) for some in combinations(v, k)) for v in verdicts if len(v) >= k]
-            expected |= {f"{one}@{k}": mean(chances)} if chances else {}
+    expected |= chances("pass", [[r for r, _ in row if r is not None] for row in rows])
+    expected |= {"accuracy": mean(answers)} if answers else {}
     expected |= {"unsound": mean(not s for s in known)} if known else {}
+    expected |= {"sound_failed": 1 - len(known) / sum(answers)} if any(answers) else {}
+    if known or not any(answers):  # else nothing is known of any right answer
+        expected |= {"verified": mean(answers) * (mean(known) if known else 0)} if answers else {}
+        closed = [row for row in rows if (True, None) not in row]
+        expected |= chances("verified", [[bool(r and s) for r, s in row if r is not None] for row in closed])
     assert metrics == pytest.approx(expected)
+
+
+def chances(name: str, verdicts: list[list[bool]]) -> dict[str, float]:
+    found = {k: [mean(any(some) for some in combinations(v, k)) for v in verdicts if len(v) >= k] for k in (1, 2, 4)}
+    return {f"{name}@{k}": mean(some) for k, some in found.items() if some}
 
 
 def test_a_policy_by_hand() -> None:
@@ -49,7 +55,7 @@ def test_a_policy_by_hand() -> None:
     assert (metrics["pass@2"], metrics["verified@2"]) == (1.0, 0.5)
     assert [table.title for table in tables] == ["answers"]
     found = evaluation_of("policy", groups)
-    assert found.main == ("accuracy", "verified", "unsound", "pass@2", "verified@2", "failed")
+    assert found.main == ("accuracy", "verified", "unsound", "pass@2", "verified@2", "failed", "sound_failed")
 
 
 def test_without_a_word_about_soundness_nothing_is_verified() -> None:
@@ -62,6 +68,28 @@ def test_right_answers_whose_soundness_is_open_are_told() -> None:
     metrics, tables = measure_policy(groups_of([[(True, None), (True, True), (None, None)]]))
     assert "Of 1 right answers it is not known" in tables[0].note
     assert (metrics["accuracy"], metrics["verified"], metrics["unsound"]) == (1.0, 1.0, 0.0)
+    assert metrics["sound_failed"] == 0.5
+
+
+def test_a_second_reward_that_always_fails_verifies_nothing_and_refutes_nothing() -> None:
+    rows = [[(True, None), (False, None)], [(False, None), (False, None)]]
+    metrics, tables = measure_policy([replace(g, place=str(i)) for i, g in enumerate(groups_of(rows))])
+    assert (metrics["accuracy"], metrics["sound_failed"]) == (0.25, 1.0)
+    assert not [name for name in metrics if name.startswith(("verified", "unsound"))]
+    assert "So nothing is verified." in tables[0].note
+    assert [row[3] for row in tables[1].rows] == [None, 0.0]  # where no answer is right, none is verified
+
+
+def test_open_right_answers_do_not_count_as_refuted() -> None:
+    metrics, _ = measure_policy(groups_of([[(True, None), (True, True), (True, False), (False, None)]]))
+    assert metrics["verified"] == pytest.approx(0.75 * 0.5)
+    assert "verified@1" not in metrics
+
+
+def test_prompts_that_were_not_asked_about_are_told() -> None:
+    metrics, tables = measure_policy([JudgedGroup((True,), (True,)), JudgedGroup((False,))])
+    assert (metrics["accuracy"], metrics["verified"]) == (0.5, 1.0)
+    assert "Of 1 of 2 prompts nothing was said about soundness" in tables[0].note
 
 
 def test_steps_of_a_run_are_told_apart() -> None:
@@ -105,7 +133,7 @@ def test_a_second_reward_that_fails_stops_nothing() -> None:
     numbers = make_reward("tests.trainers.evaluating.rewards:Numbers")  # "x" is none: all 100 fail
     found = wait(with_soundness(groups, numbers, right_from=1.0))
     assert {group.scores[0].parts[PART].failure.kind for group in found} == {"unparsable"}
-    assert soundness([judged(group, 1.0, 1.0) for group in found]) == {}
+    assert soundness([judged(group, 1.0, 1.0) for group in found]) == {"sound_failed": 1.0}
 
 
 def test_a_reward_with_such_a_part_is_refused() -> None:

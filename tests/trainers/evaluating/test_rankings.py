@@ -168,3 +168,17 @@ def test_the_whole_way_from_nouns_to_an_evaluation() -> None:
     assert (found.name, found.kind) == ("held-out", "rankings")
     assert found.main[0] == "accuracy"
     assert set(found.main) <= set(found.metrics)
+
+
+def test_a_reward_gains_nothing_by_tying_what_it_is_unsure_of() -> None:
+    ordered, tied, all_alike = group([1, 2, 3], [1, 2, 3]), group([1, 2, 3], [7, 7, 7]), group([2, 2], [1, 0])
+    metrics, tables = measure_rankings([ordered, tied, all_alike])
+    assert (metrics["kendall"], metrics["spearman"]) == (0.5, 0.5)  # the third has no order to find
+    assert "The reward is the same for all candidates in 1 of 3 groups." in tables[0].note
+
+
+def test_a_constant_reward_has_no_row_that_speaks_of_a_missing_one() -> None:
+    metrics, tables = measure_rankings([group([1, 2, 3], [7, 7, 7])] * 2)
+    assert metrics["kendall"] == 0.0
+    assert not {"length", "length_truth"} & set(metrics)
+    assert "length, in characters" not in [table.title for table in tables]

@@ -30,7 +30,7 @@ def test_values_come_in_order_and_a_failure_is_nan() -> None:
     assert [v[0] for v in values] == [0, 1, 2, 3, 4]
     assert all(np.isnan(v[1]) for v in values)
     assert len(ticks) == 5
-    assert asked.counts() == {"failures/reward/unparsable": 0.5}
+    assert asked.notes.counts() == {"failures/reward/unparsable": 0.5}
 
 
 def test_no_share_of_failures_stops_an_evaluation() -> None:

@@ -219,3 +219,41 @@ def test_a_second_reward_that_cannot_be_made_is_found_with_the_recipe() -> None:
     checked = parse_recipe(recipe(evaluate | {"sound": wrong}))
     with pytest.raises(RecipeError, match=r"stages.0.sound"):
         check_rewards(checked)
+
+
+class Unreadable:
+    """Groups that no reward of these tests can score."""
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        while True:
+            yield prompt()
+
+    def rankings(self, seed: int) -> Iterator[Ranking]:
+        yield from (ranking([1, 2], ["a", "b"], i) for i in range(3))
+
+
+def test_a_stage_that_could_score_nothing_ends_the_run_with_the_cause(tmp_path: Path) -> None:
+    table = recipe(REWARD_STAGE | {"name": "judge"})
+    table["data"]["groups"]["type"] = f"{HERE}.test_stage:Unreadable"
+    with pytest.raises(UserError, match=r"stage 'judge': none of the 3 items could be scored.*'a' is no number"):
+        run(table, tmp_path)
+    assert json.loads((tmp_path / "evaluations" / "judge.json").read_text())["metrics"]["failed"] == 1.0
+
+
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_a_threshold_is_a_number(number: str) -> None:
+    with pytest.raises(RecipeError, match="threshold"):
+        parse_recipe(recipe(REWARD_STAGE | {"threshold": float(number)}))
+
+
+def test_what_is_measured_again_is_not_in_the_report_before(tmp_path: Path) -> None:
+    first, second = REWARD_STAGE | {"name": "first"}, REWARD_STAGE | {"name": "second"}
+    run(recipe(first), tmp_path)
+    for stale in ("second", "gone"):
+        (tmp_path / "evaluations" / f"{stale}.json").write_text("{}")
+    broken = second | {"data": "empty"}
+    table = recipe(first, broken)
+    table["data"]["empty"] = {"type": f"{HERE}.test_stage:Empty"}
+    with pytest.raises(UserError, match="empty"):
+        run(table, tmp_path)
+    assert [file.stem for file in (tmp_path / "evaluations").iterdir()] == ["first"]

@@ -30,8 +30,9 @@ RewardOption = Annotated[
     str,
     typer.Option(
         "--reward",
-        metavar="RECIPE[:PATH]",
-        help="A recipe and which of its rewards, or a TOML file that is a reward table itself.",
+        metavar="RECIPE[:PATH]|RUN[:PATH]",
+        help="A recipe and which of its rewards; a run folder in its place, for the models that the run has trained; or"
+        " a TOML file that is a reward table itself.",
     ),
 ]
 DataOption = Annotated[
@@ -205,7 +206,14 @@ def _reward(
         sys.stderr.write(f"{stopped}\n")
         raise typer.Exit(130) from None
     if not enough:
-        raise typer.Exit(1)
+        raise _too_few(fail_above)
+
+
+def _too_few(fail_above: float) -> typer.Exit:
+    """Say why the command ends with status 1, and return that end."""
+    share = f"more than {fail_above:.4g} of all" if fail_above < 1 else "everything"
+    sys.stderr.write(f"status 1, by --fail-above: {share} has no score\n")
+    return typer.Exit(1)
 
 
 @evaluate.command("policy")
@@ -272,4 +280,4 @@ def policy(
         sys.stderr.write(f"{stopped}\n")
         raise typer.Exit(130) from None
     if not enough:
-        raise typer.Exit(1)
+        raise _too_few(fail_above)

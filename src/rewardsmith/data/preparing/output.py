@@ -60,16 +60,23 @@ def rows_to(path: str | Path, *, overwrite: bool = False, schema: Any = None) ->
 def all_rows_to(
     paths: Sequence[str | Path], *, overwrite: bool = False, schema: Any = None
 ) -> Iterator[tuple[Write, ...]]:
-    """Give one function for each of several files; all of them appear at the end, or none."""
+    """Give one function for each of several files; all of them appear at the end, or none.
+
+    Args:
+        paths: of the files.
+        overwrite: whether a file that is there may be replaced.
+        schema: of Parquet files: one for all, or a list with one for each; None takes it from the first rows.
+    """
+    schemas = schema if isinstance(schema, list) else [schema] * len(paths)
     files = [_place(path, overwrite) for path in paths]
     if len({file.resolve() for file in files}) < len(files):
         raise UserError(f"two outputs have one name, {_quoted(files[0])}: give each its own")
     outputs: list[_Output] = []
     try:
-        for file in files:
+        for file, mine in zip(files, schemas, strict=True):
             with writing(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
-                outputs.append(_KINDS[file.suffix.lower()](file, schema))
+                outputs.append(_KINDS[file.suffix.lower()](file, mine))
         yield tuple(output.write for output in outputs)
         for output in outputs:
             output.seal()

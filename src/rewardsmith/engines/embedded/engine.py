@@ -123,7 +123,8 @@ class EmbeddedEngine:
 
     def encode_text(self, text: str) -> NDArray[np.int32]:
         """Return text as it is, no chat template applied."""
-        return np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int32)
+        # Not verbose: who asks about a prompt that is too long tells it in other words.
+        return np.array(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int32)
 
     # ---- generating ------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from rewardsmith.algorithms.agreement import closeness, credit
+from rewardsmith.problems import shown
 from rewardsmith.rewards.accuracy.reading import Credit, answered, label_of, require_falling
 from rewardsmith.rewards.accuracy.truths import share_of
 from rewardsmith.rewards.judges.criteria import MOST_POINTS
 from rewardsmith.rewards.judges.unused import require_unset
+from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.text import grades, ratings
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.types import Failure, Prompt, Rollout, RolloutGroup, Score
@@ -19,8 +22,9 @@ from rewardsmith.types import Failure, Prompt, Rollout, RolloutGroup, Score
 class GradeAccuracy:
     """Score a judge by how near its grade is to the true one: max(0, 1 − |grade − truth|)².
 
-    The truth is the prompt's answer, a share from 0 to 1. A grade that cannot be read is worth `invalid_reward`; why it
-    could not is the label of the score.
+    The truth is the prompt's answer, a share from 0 to 1. Where the row of the prompt says how many points can be had,
+    in `extra_info.total` as `rewardsmith prepare graded` writes it, that is the total of this prompt. A grade that
+    cannot be read is worth `invalid_reward`; why it could not is the label of the score.
 
     Attributes:
         parts: `readable` is 1 where there is a grade and 0 where there is none; `error` is |grade − truth|.
@@ -32,7 +36,8 @@ class GradeAccuracy:
         self,
         *,
         total: Annotated[
-            float, Field(ge=0.01, le=MOST_POINTS, description="points that can be had, where the judge does not say")
+            float,
+            Field(ge=0.01, le=MOST_POINTS, description="points that can be had, where neither judge nor row says it"),
         ] = 10.0,
         read: Annotated[
             Literal["grade", "number"], Field(description="a grade after a marker, or a number as the last line")
@@ -64,44 +69,55 @@ class GradeAccuracy:
         self._power, self._steps, self._invalid = 2.0 if power is None else power, steps, invalid_reward
 
     def require(self, prompt: Prompt) -> None:
-        """Raise `CannotScore` if a prompt has no true grade."""
+        """Raise `CannotScore` if a prompt has no true grade, or a total that is none."""
         share_of(prompt)
+        self._total_of(prompt)
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; what the judge wrote is never a failure, only a prompt without truth is."""
-        truth = share_of(group.prompt)
-        return tuple(self._score(rollout, truth) for rollout in group.rollouts)
+        truth, total = share_of(group.prompt), self._total_of(group.prompt)
+        return tuple(self._score(rollout, truth, total) for rollout in group.rollouts)
 
     def facts(self) -> dict[str, Any]:
         """Return what the verdicts depend on beside the settings, for the record of a run."""
         return {"parser": grades.PARSER if self._read == "grade" else ratings.PARSER}
 
-    def _score(self, rollout: Rollout, truth: float) -> Score:
+    def _total_of(self, prompt: Prompt) -> float:
+        """Return the points that can be had."""
+        extra = prompt.info.get("extra_info")
+        total = extra.get("total") if isinstance(extra, Mapping) else None
+        if total is None:
+            return self._total
+        if isinstance(total, bool) or not isinstance(total, int | float) or not 0 < total <= MOST_POINTS:
+            raise CannotScore("invalid", f"extra_info.total is {shown(total)}: it must be points above 0, or left out")
+        return float(total)
+
+    def _score(self, rollout: Rollout, truth: float, total: float) -> Score:
         try:
-            share = self._share(answered(rollout))
+            share = self._share(answered(rollout), total)
         except Unreadable as why:
             nothing = Failure("skipped", "there is no grade to compare")
             parts = {"readable": Score(0.0), "error": Score(failure=nothing)}
             return Score(self._invalid, parts=parts, feedback=f"not read: {why}", label=label_of(why))
         error = abs(share - truth)
         parts = {"readable": Score(1.0), "error": Score(error)}
-        return Score(self._value(error), parts=parts, feedback=f"read {share:g}, true {truth:g}")
+        return Score(self._value(error, total), parts=parts, feedback=f"read {share:g}, true {truth:g}")
 
-    def _share(self, text: str) -> float:
+    def _share(self, text: str, total: float) -> float:
         """Return the grade as a share, in [0, 1]."""
         if self._read == "grade":
-            return grades.read_grade(text, self._total, marker=self._marker, clamp=self._clamp).share
+            return grades.read_grade(text, total, marker=self._marker, clamp=self._clamp).share
         number = ratings.read_number(text)
         if number < 0:
             raise Unreadable("negative grade", f"{number:g}", invalid=True)
-        if number > self._total and not self._clamp:
-            raise Unreadable("more than can be had", f"{number:g} out of {self._total:g}", invalid=True)
-        return min(1.0, number / self._total)
+        if number > total and not self._clamp:
+            raise Unreadable("more than can be had", f"{number:g} out of {total:g}", invalid=True)
+        return min(1.0, number / total)
 
-    def _value(self, error: float) -> float:
+    def _value(self, error: float, total: float) -> float:
         if self._steps is None:
             return closeness(error, power=self._power)
-        return float(credit(error * self._total, self._steps))
+        return float(credit(error * total, self._steps))
 
 
 __all__ = ["GradeAccuracy"]

@@ -51,6 +51,7 @@ class Classifier:
 
     Attributes:
         deadline: seconds for the numbers of a group; None leaves it to the model.
+        scaleless: whether the numbers say only which of two answers is better, and none means "right".
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Classifier:
         self._critic = None if critique is None else Critic(critique)
         self._system, self._think, self._activation = system, think, activation
         self.deadline = deadline
+        self.scaleless = activation == "none"
 
     def connect(self, models: Models) -> None:
         """Take the model, and that which writes critiques."""

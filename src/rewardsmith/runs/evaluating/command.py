@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from rewardsmith.asking import Usage
+from rewardsmith.errors import UserError
 from rewardsmith.runs.evaluating.data import read_items
 from rewardsmith.runs.evaluating.printing import show
 from rewardsmith.runs.models import AskedModels
@@ -27,6 +29,9 @@ from rewardsmith.trainers.evaluating.tables import Evaluation
 from rewardsmith.trainers.protocol import Update
 
 Result = TypeVar("Result")
+
+UNITS: dict[Kind, str] = {"rankings": "groups", "grades": "answers", "pairs": "pairs"}
+"""What is counted while a reward is measured."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,12 @@ class Ticks:
         self.progress.step(Update(self.done, {"groups/s": rate}))
 
 
+def require_finite(option: str, value: float) -> None:
+    """Raise a `UserError` for a limit with which no number can be compared."""
+    if not math.isfinite(value):
+        raise UserError(f"{option} is {value}: it must be a finite number")
+
+
 def evaluate_stored(
     kind: Kind,
     data: str,
@@ -104,6 +115,7 @@ def evaluate_stored(
         Interrupted: after Ctrl-C.
     """
     how = how or How()
+    require_finite("--threshold", how.threshold)
     progress = Progress(Console(stderr=True))
     found = find_reward(reward, overrides)
     items = read_items(data, READS[kind], settings, items=how.items, seed=how.seed, say=progress.say)
@@ -121,7 +133,7 @@ async def _measured(
 ) -> Evaluation:
     scorer = Scorer(found.reward, models, say=progress.say, at_once=how.at_once, tick=Ticks(progress))
     await scorer.check()
-    with progress.stage("evaluate", passes(kind, items, how.orders, how.repeats), 0, unit="groups"):
+    with progress.stage("evaluate", passes(kind, items, how.orders, how.repeats), 0, unit=UNITS[kind]):
         return await evaluate_reward(
             data,
             kind,
@@ -178,4 +190,4 @@ def _kept(found: Found, models: AskedModels) -> str:
     return kept if asks and found.cache != "" else "Nothing was kept"
 
 
-__all__ = ["How", "Interrupted", "Ticks", "evaluate_stored", "with_models"]
+__all__ = ["How", "Interrupted", "Ticks", "evaluate_stored", "require_finite", "with_models"]

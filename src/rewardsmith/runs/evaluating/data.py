@@ -13,6 +13,7 @@ from rewardsmith.components import Choice, Chosen, problems_in
 from rewardsmith.data.protocol import Reads
 from rewardsmith.errors import RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import load_recipe, override
+from rewardsmith.trainers.evaluating.stage import READS
 
 ENDLESS = 512
 """Items of a recipe's source where no number is given: a built-in world has no end."""
@@ -55,7 +56,11 @@ def read_items(
         raise UserError(f'{where} has no {of}: a source of type "{chosen.name}" has none')
     check = getattr(source, "check", None)
     if check is not None:
-        check(of=of)
+        try:
+            check(of=of)
+        except UserError:
+            _require_kind(where, chosen, of)
+            raise
     found = list(islice(read(seed), items or (ENDLESS if from_recipe else None)))
     if not found:
         raise UserError(f"{where} is empty: there is nothing to measure")
@@ -64,13 +69,31 @@ def read_items(
     return found
 
 
+def _require_kind(where: str, chosen: Chosen, of: Reads) -> None:
+    """Raise a `UserError` that names another command if the first row is no item of this kind but one of another."""
+    if _begins_with(chosen, of):
+        return
+    other = next((kind for kind, reads in READS.items() if reads != of and _begins_with(chosen, reads)), None)
+    if other is not None:
+        raise UserError(f"{where} has no {of}: its rows look like {other}. Use rewardsmith evaluate {other} {where}")
+
+
+def _begins_with(chosen: Chosen, of: Reads) -> bool:
+    try:
+        return next(iter(getattr(chosen.build(), of)(0)), None) is not None
+    except (UserError, AttributeError):
+        return False
+
+
 def _of_recipe(file: str, name: str, settings: Sequence[str]) -> Chosen:
     known = load_recipe(file, [f"data.{name}.{change}" for change in settings] if name else []).data
     if name in known:
         return known[name]
-    what = f"{file} has no data {name!r}" if name else f"say which data of {file} is meant"
-    first = next(iter(known), "NAME")
-    raise UserError(f"{what}: {file}:{first}.{nearest(name, known)} Known: {listing(known)}")
+    if name:
+        raise UserError(f"{file} has no data {name!r}.{nearest(name, known)} Known: {listing(known)}")
+    raise UserError(
+        f"say which data of {file} is meant, as in {file}:{next(iter(known), 'NAME')}. Known: {listing(known)}"
+    )
 
 
 def _of_files(where: str, settings: Sequence[str]) -> Chosen:

@@ -13,15 +13,18 @@ from rewardsmith.asking import Usage
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check
-from rewardsmith.runs.evaluating.command import Ticks, with_models
+from rewardsmith.runs.evaluating.command import Ticks, require_finite, with_models
 from rewardsmith.runs.evaluating.printing import show
 from rewardsmith.runs.progress import Progress
-from rewardsmith.runs.rescoring.choice import Found, find_reward
+from rewardsmith.runs.rescoring.choice import Found, find_reward, is_run
 from rewardsmith.runs.rescoring.stored import Stored, StoredRollouts, Wanted
+from rewardsmith.runs.usage import added
 from rewardsmith.trainers.evaluating.policies import JudgedGroup, evaluation_of
+from rewardsmith.trainers.evaluating.scoring import Notes
 from rewardsmith.trainers.evaluating.soundness import ask_all, at_least
-from rewardsmith.types import Score
+from rewardsmith.types import Failure, Score, ScoredGroup
 
+_SKIPPED = Score(failure=Failure("skipped"))
 Verdicts = list[list[bool | None]]
 """Of each rollout of each group yes, no, or not known."""
 
@@ -52,7 +55,8 @@ def evaluate_policy(
         seed: of the intervals.
         at_once: how many groups are scored at the same time.
         json: print JSON instead of tables.
-        fail_above: share of rollouts without a verdict that is too much; without any verdict it never is enough.
+        fail_above: share of rollouts without a verdict, or of right answers without one on soundness, that is too
+            much; without any verdict it never is enough.
 
     Raises:
         UserError: for whatever a user can mend.
@@ -69,14 +73,14 @@ def evaluate_policy(
     used: dict[str, Usage] = {}
     answers = asked[0].verdicts(stored, None, progress, at_once, used)
     wanted = [[bool(one) for one in some] for some in answers]
-    steps = [asked[1].verdicts(stored, wanted, progress, at_once, used)] if len(asked) > 1 else []
-    judged = [
-        JudgedGroup(tuple(answers[i]), tuple(steps[0][i]) if steps else (), _place(one)) for i, one in enumerate(stored)
-    ]
-    found = evaluation_of(path, judged, seed=seed)
+    steps = asked[1].verdicts(stored, wanted, progress, at_once, used) if len(asked) > 1 else [[] for _ in stored]
+    judged = [JudgedGroup(tuple(answers[i]), tuple(steps[i]), _place(one)) for i, one in enumerate(stored)]
+    counts = {name: share for told in asked for name, share in told.notes.counts().items()}
+    details = {what: said for told in asked for what, said in told.notes.details.items()}
+    found = evaluation_of(path, judged, seed=seed, counts=counts, details=details)
     facts: dict[str, Any] = {"rollouts": path, "right": right, "right_from": right_from}
     show(found, used, facts | {"sound": sound, "sound_from": sound_from, "seed": seed}, as_json=json)
-    failed = found.metrics["failed"]
+    failed = max(found.metrics["failed"], found.metrics.get("sound_failed", 0.0))
     return failed < 1 and failed <= fail_above
 
 
@@ -96,14 +100,17 @@ class _Told:
     option: str
     least: float
     part: str = ""
-    reward: Found | None = field(default=None)
+    reward: Found | None = None
+    notes: Notes = field(default_factory=Notes)
 
     @classmethod
     def of(cls, option: str, text: str, least: float) -> _Told:
         """Return what `PART` or `RECIPE[:path]` means."""
-        if ".toml" in text or Path(text).is_file():
-            return cls(option, least, reward=find_reward(text))
-        return cls(option, least, part=text)
+        require_finite(f"{option}-from", least)
+        notes = Notes(f"{option.removeprefix('--')}.")
+        if ".toml" in text or Path(text).is_file() or is_run(text):
+            return cls(option, least, reward=find_reward(text), notes=notes)
+        return cls(option, least, part=text, notes=notes)
 
     def verdicts(
         self,
@@ -113,10 +120,26 @@ class _Told:
         at_once: int,
         used: dict[str, Usage],
     ) -> Verdicts:
-        """Return what is known; what is not wanted need not be known."""
+        """Return what is known; what is not wanted need not be known, and of some groups nothing may be."""
         if self.reward is None:
-            return [[at_least(score, self.least) for score in self._stored(one)] for one in stored]
-        found, groups = self.reward, [one.group for one in stored]
+            said = self._parts(stored, wanted)
+        else:
+            said = self._asked(self.reward, stored, wanted, progress, at_once, used)
+        for one, scores in zip(stored, said, strict=True):
+            if scores:
+                self.notes.add(ScoredGroup(one.group, scores))
+        return [[at_least(score, self.least) for score in scores] for scores in said]
+
+    def _asked(
+        self,
+        found: Found,
+        stored: Sequence[Stored],
+        wanted: Sequence[Sequence[bool]] | None,
+        progress: Progress,
+        at_once: int,
+        used: dict[str, Usage],
+    ) -> list[Sequence[Score]]:
+        groups = [one.group for one in stored]
 
         async def ask(models: Callable[[str], Any]) -> list[Sequence[Score]]:
             reward = Component.root(found.reward, progress.say, models)
@@ -125,10 +148,29 @@ class _Told:
                 return await ask_all(reward, groups, wanted, at_once=at_once, tick=Ticks(progress))
 
         said, asked = with_models(found, progress, 0, ask)
-        used |= asked
-        return [[at_least(score, self.least) for score in scores] for scores in said]
+        used |= added(used, asked)
+        return said
+
+    def _parts(self, stored: Sequence[Stored], wanted: Sequence[Sequence[bool]] | None) -> list[Sequence[Score]]:
+        """Return the stored verdicts; [] for a group that has no such part, unless none has it or all must have it."""
+        found, lacking = [self._stored(one) for one in stored], None
+        for one, scores in zip(stored, found, strict=True):
+            lacking = lacking or (None if scores else one)
+        if lacking is not None and (wanted is None or not any(found)):
+            names = dict.fromkeys(name for score in lacking.scores or () for name, _ in score.named_parts())
+            raise UserError(
+                f"{self.option} is {self.part!r}: {lacking.place} has no such part, and there is no such file."
+                f"{nearest(self.part, names)} Known parts: {listing(names)}"
+            )
+        if wanted is None:
+            return [*found]
+        return [
+            [score if is_wanted else _SKIPPED for score, is_wanted in zip(scores, some, strict=True)] if scores else []
+            for scores, some in zip(found, wanted, strict=True)
+        ]
 
     def _stored(self, stored: Stored) -> list[Score]:
+        """Return the part of each score; [] where one has no such part."""
         if stored.scores is None:
             raise UserError(
                 f"{stored.place}: no score is stored there. {self.option} reward.toml names a reward that is asked now"
@@ -136,10 +178,4 @@ class _Told:
         if not self.part:
             return list(stored.scores)
         parts = [dict(score.named_parts()) for score in stored.scores]
-        for names in parts:
-            if self.part not in names:
-                raise UserError(
-                    f"{self.option} is {self.part!r}: {stored.place} has no such part, and there is no such file."
-                    f"{nearest(self.part, names)} Known parts: {listing(names)}"
-                )
-        return [names[self.part] for names in parts]
+        return [names[self.part] for names in parts] if all(self.part in names for names in parts) else []

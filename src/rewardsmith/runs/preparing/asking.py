@@ -17,7 +17,10 @@ from rewardsmith.trainers.protocol import Update
 T = TypeVar("T")
 
 STREAK = 20
-"""Failures in a row after which something is wrong with all of them, such as a quota that is used up."""
+"""Questions in a row without any answer, after which something is wrong with all of them, such as a used up quota."""
+
+ANSWERED = ("unparsable", "invalid", "truncated")
+"""Failures that are those of one row: the model did answer, and the same command would meet the same rows again."""
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
 """Seconds before a model that is out of reach is asked again: doubled each time, up to the second."""
@@ -84,7 +87,7 @@ class AskAll(Generic[T]):
     wait: float = 300.0
     failed: dict[str, Failed] = field(default_factory=dict)
     asked: int = 0
-    _done: int = 0
+    _resumed: int = 0
     _streak: int = 0
     _waiting: bool = False
 
@@ -94,7 +97,7 @@ class AskAll(Generic[T]):
         Raises:
             UserError: the model stays out of reach, or nothing succeeds any more; what was answered is kept.
         """
-        self._done = done
+        self._resumed = done
         begun: set[str] = set()
 
         async def worker() -> None:
@@ -118,14 +121,13 @@ class AskAll(Generic[T]):
             self._streak = 0
         except CannotAnswer as error:
             self.failed[job.key] = Failed(job.where, error.kind, str(error)[:2_000], error.attempts)
-            self._streak += 1
+            self._streak = 0 if error.kind in ANSWERED else self._streak + 1
             if self._streak >= STREAK:
                 raise UserError(
                     f"the last {STREAK} questions stayed without an answer. {self.failed[job.key]}\n{self._remedy}"
                 ) from None
-        self._done += 1
-        settled = self.asked + len(self.failed)
-        self.progress.step(Update(self._done, {"reward/failed": len(self.failed) / settled}))
+        settled = self._resumed + self.asked + len(self.failed)
+        self.progress.step(Update(settled, {"reward/failed": len(self.failed) / settled}))
 
     async def _patiently(self, job: Job[T]) -> Any:
         until, pause = None, FIRST_WAIT
@@ -152,7 +154,7 @@ class AskAll(Generic[T]):
 
     @property
     def _remedy(self) -> str:
-        return f"The same command goes on; {self.kept.file} has {self._done - len(self.failed):,} answers"
+        return f"The same command goes on; {self.kept.file} has {self._resumed + self.asked:,} answers"
 
 
 __all__ = ["AskAll", "Failed", "Job"]

@@ -13,11 +13,13 @@ from rich.console import Console
 
 from rewardsmith.asking import Asked
 from rewardsmith.data.preparing import BadRows, all_rows_to, file_facts, write_provenance
+from rewardsmith.data.preparing.splitting import limit_of_share, source_key
 from rewardsmith.data.rubrics.bands import Balance, band_name, band_of
 from rewardsmith.data.rubrics.files import RowFiles
 from rewardsmith.data.rubrics.grading import Grades, Teacher
-from rewardsmith.data.rubrics.problems import SolutionRows, is_held_out
+from rewardsmith.data.rubrics.problems import SolutionRows
 from rewardsmith.data.rubrics.rows import FORMS, Form, GradedSolution
+from rewardsmith.data.rubrics.tables import schema_of
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.shown import LONGEST
 from rewardsmith.runs.preparing.asking import Job
@@ -52,7 +54,7 @@ class Grading:
         held_out: share of the problems whose solutions are written apart.
         held_out_to: where they go; None names the file after the output.
         rule: says whether a final answer is right; None takes what the rows say.
-        seed: of balancing and holding out.
+        seed: of balancing.
     """
 
     rows: SolutionRows
@@ -109,14 +111,17 @@ def grade_solutions(path: str, out: Path, named: Named, grading: Grading, how: H
         raise UserError(f'the held-out part would be written to "{out}" too: give --held-out-out another name')
     template = load_grading_template(grading.template)
     rule = None if grading.rule is None else make_rule(grading.rule, Progress(Console(stderr=True)).say)
+    teacher = grading.teacher(None, template, how)
+    apart = limit_of_share(grading.held_out)
     solutions = Solutions(
         files,
         grading.rows,
-        grading.teacher(None, template, how).key,
-        lambda question: is_held_out(question, grading.held_out, grading.seed),
+        teacher.key,
+        lambda question: source_key(question) < apart,
     )
     skipped = solutions.check(BadRows(skip=how.skip_bad))
     facts = {**template.facts(), "parser": PARSER}
+    schemas = _schemas(outputs, solutions, teacher, facts)  # before anything is paid for
     maker = {"command": "graded", "model": named.facts(), "asking": how.decides(), "votes": grading.votes, **facts}
     kept = KeptAnswers(out, maker, list(outputs.values()), fresh=how.fresh)
     with kept.open():
@@ -124,14 +129,14 @@ def grade_solutions(path: str, out: Path, named: Named, grading: Grading, how: H
         answered = answer_all(named, work, solutions.jobs, kept, how, verb="grade", what="grades")
         right = {} if rule is None else rights(rule, _problems(solutions, kept))
         made = _Made(solutions, kept, grading, template, how, right)
-        counts = made.write(outputs) if made.shares else Counter()
+        counts = made.write(outputs, schemas) if made.shares else Counter()
     told = Told(skipped, solutions, answered, made.bands(), counts, made.no_analysis, made.rightness)
     if counts:
         inputs = [file_facts(file, files.counts[file]) for file in files.files]
         settings = {"asking": asdict(how.asking), "limit": how.limit, **_settings(grading)}
         for (form, part), output in outputs.items():
             about = {"form": form, "part": part, "inputs": inputs, **told.as_json()}
-            write_provenance(output, {**maker, "command": "prepare graded", **settings, **about})
+            write_provenance(output, {**kept.maker, "command": "prepare graded", **settings, **about})
     print_result(told.as_json(), list(graded_lines(told, balanced=grading.balanced)), as_json=how.json)
     return answered.enough(how.fail_above)
 
@@ -173,6 +178,26 @@ def _problems(solutions: Solutions, kept: KeptAnswers) -> Iterator[tuple[Any, li
             yield jobs[0].item.solution.prompt, graded
 
 
+def _schemas(
+    outputs: Mapping[tuple[Form, str], Path],
+    solutions: Solutions,
+    teacher: Teacher,
+    facts: Mapping[str, Any],
+) -> dict[Form, Any]:
+    """Return the `pyarrow.Schema` of each form that goes to Parquet, as if every solution had a grade already."""
+    grades = Grades((0.5,), ("An analysis.",))
+
+    def examples(form: Form) -> Iterator[dict[str, Any]]:
+        for job in solutions.jobs():
+            known = replace(job.item.solution, right=True, sound=True)
+            by = {"model": "", **facts, "seed": 0}
+            made = GradedSolution("", known, teacher.prompt(known), grades, True, by, job.item.where, band="")
+            yield FORMS[form](made)
+
+    packed = {form for (form, _), output in outputs.items() if output.suffix.lower() == ".parquet"}
+    return {form: schema_of(examples(form)) for form in packed}
+
+
 class _Made:
     """The rows that come of the grades. Which ones are written is known before the first is."""
 
@@ -200,8 +225,8 @@ class _Made:
         for part in {TRAIN, *([HELD_OUT] if grading.held_out else [])} if self.shares else ():
             if part not in self.shares:
                 raise UserError(
-                    f"no problem belongs to the {part} part with --held-out {grading.held_out:g} and --seed"
-                    f" {grading.seed}: change one of them, or give more problems"
+                    f"no problem belongs to the {part} part with --held-out {grading.held_out:g}: give another share,"
+                    " or more problems"
                 )
 
     @cached_property
@@ -221,11 +246,17 @@ class _Made:
             after[band] += self._copies[name]
         return [(band_name(band, count), before[band], after[band]) for band in range(count)]
 
-    def write(self, outputs: Mapping[tuple[Form, str], Path]) -> Counter[str]:
-        """Write all files, or none; return how many rows each has."""
+    def write(self, outputs: Mapping[tuple[Form, str], Path], schemas: Mapping[Form, Any]) -> Counter[str]:
+        """Write all files, or none; return how many rows each has.
+
+        Args:
+            outputs: the file of each form and part.
+            schemas: of each form that has a Parquet file.
+        """
         counts: Counter[str] = Counter()
-        with all_rows_to(list(outputs.values()), overwrite=True) as writes:
-            by_output = dict(zip(outputs, writes, strict=True))
+        tables = [schemas.get(form) for form, _ in outputs]  # each form has columns of its own
+        with all_rows_to(list(outputs.values()), overwrite=True, schema=tables) as writers:
+            by_output = dict(zip(outputs, writers, strict=True))
             for graded, held_out in self._graded():
                 for (form, part), write in by_output.items():
                     if part == (HELD_OUT if held_out else TRAIN):
@@ -254,14 +285,15 @@ class _Made:
         item, told = job.item, answer["grades"]
         grades = Grades(**{**told, "shares": tuple(told["shares"]), "texts": tuple(told["texts"])})
         count = self._grading.balance.bands
+        ruled = self._right.get(item.id)
         return GradedSolution(
             id=item.id,
             solution=item.solution,
             prompt=self._prompt(item.solution),
             grades=grades,
-            right=self._right.get(item.id, item.solution.right),
+            right=item.solution.right if ruled is None else ruled,
             made_by=answer["by"],
-            where=job.where,
+            where=item.where,
             band=band_name(band_of(grades.share, count), count),
         )
 

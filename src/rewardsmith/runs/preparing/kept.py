@@ -20,6 +20,9 @@ from rewardsmith.errors import UserError
 from rewardsmith.files import writing
 from rewardsmith.runs.changes import changes
 
+IDENTITY = "identity"
+"""Where the maker has what the model is known by."""
+
 ANEW = "add --fresh to start anew, or name another output"
 
 
@@ -36,6 +39,7 @@ class KeptAnswers:
     def __init__(self, out: Path, maker: Mapping[str, Any], outputs: list[Path], *, fresh: bool = False) -> None:
         self.file = out.with_name(f"{out.stem}.kept.jsonl")  # another format goes on with the same answers
         self._maker = json.loads(json.dumps(maker))
+        self._began = False
         self._fresh = fresh
         self._outputs = outputs
         self._places: dict[str, int] = {}
@@ -73,22 +77,45 @@ class KeptAnswers:
             if self._fresh:
                 handle.truncate(0)
             handle.seek(0)
-        end, before = 0, None
+        end, self._began = 0, False
         self._places.clear()
         for line in handle:
             if not line.endswith(b"\n"):
                 break
             entry = self._parsed(line, end)
-            if before is None:
-                before = entry
+            if not self._began:
+                self._began = True
                 self._require_same(entry)
             else:
                 self._places[str(entry.get("key"))] = end
             end += len(line)
         with writing(self.file):
             handle.truncate(end)
-            if before is None:
-                self._write({"maker": self._maker})
+
+    @property
+    def maker(self) -> dict[str, Any]:
+        """What makes the answers, with the identity of the model if there are any."""
+        return dict(self._maker)
+
+    def identify(self, identity: str) -> None:
+        """Say who answers from now on, before the first answer is added.
+
+        Args:
+            identity: what the model is known by; its settings need not tell, where a server decides what it serves.
+
+        Raises:
+            UserError: the answers that are there are another model's.
+        """
+        assert self._handle is not None
+        told = {**self._maker, IDENTITY: identity}
+        if self._began and told == self._maker:
+            return
+        if self._places:
+            raise self._different(changes(self._maker, told))
+        with writing(self.file):
+            self._handle.truncate(0)
+            self._write({"maker": told})
+        self._maker, self._began = told, True
 
     def _parsed(self, line: bytes, at: int) -> dict[str, Any]:
         try:
@@ -101,10 +128,15 @@ class KeptAnswers:
 
     def _require_same(self, entry: Mapping[str, Any]) -> None:
         before = entry["maker"] if isinstance(entry["maker"], dict) else {}
-        different = changes(before, self._maker)
+        settings = {name: value for name, value in before.items() if name != IDENTITY}
+        different = changes(settings, self._maker)
         if different:
-            lines = "\n".join(f"  {path}: {printable(change, 300)}" for path, change in different.items())
-            raise UserError(f'the answers in "{self.file}" were made in another way:\n{lines}\nTo go on, {ANEW}')
+            raise self._different(different)
+        self._maker = before
+
+    def _different(self, different: Mapping[str, str]) -> UserError:
+        lines = "\n".join(f"  {path}: {printable(change, 300)}" for path, change in different.items())
+        return UserError(f'the answers in "{self.file}" were made in another way:\n{lines}\nTo go on, {ANEW}')
 
     def __contains__(self, key: str) -> bool:
         return key in self._places
@@ -116,8 +148,9 @@ class KeptAnswers:
         return json.loads(self._handle.readline())["value"]
 
     def add(self, key: str, value: Any) -> None:
-        """Keep one more answer."""
+        """Keep one more answer of the model that `identify` has named."""
         assert self._handle is not None
+        assert self._began
         with writing(self.file):
             place = self._handle.seek(0, os.SEEK_END)
             self._write({"key": key, "value": value})

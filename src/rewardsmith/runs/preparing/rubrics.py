@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rewardsmith.asking import Asked
 from rewardsmith.data.preparing import BadRows, Skipped, file_facts, rows_to, write_provenance
-from rewardsmith.data.rows import RowError, printable
+from rewardsmith.data.rows import ANSWER, RowError, printable
 from rewardsmith.data.rubrics.files import RowFiles
-from rewardsmith.data.rubrics.problems import Problem, ProblemRows
-from rewardsmith.data.rubrics.rows import Uniform, rubric_facts, with_criteria
+from rewardsmith.data.rubrics.problems import Problem, ProblemRows, no_such_column
+from rewardsmith.data.rubrics.rows import Uniform, example_rubric, rubric_facts, with_criteria
+from rewardsmith.data.rubrics.tables import schema_of
 from rewardsmith.data.rubrics.writing import RubricWriter, load_writing_template
 from rewardsmith.runs.preparing.asking import Job
 from rewardsmith.runs.preparing.kept import KeptAnswers
@@ -66,9 +67,9 @@ def write_rubrics(path: str, out: Path, named: Named, writing: Writing, how: How
     facts = {**template.facts(), "parser": PARSER}
     problems = _Problems(files, writing.rows, _writer(None, template, writing, how))
     skipped = problems.check(BadRows(skip=how.skip_bad))
-    maker = {"command": "rubric", "model": named.facts(), "asking": how.decides(), "reference": writing.reference}
-    maker |= facts
-    kept = KeptAnswers(out, maker, [out], fresh=how.fresh)
+    schema = problems.schema(facts) if out.suffix.lower() == ".parquet" else None  # before anything is paid for
+    made = {"command": "rubric", "model": named.facts(), "asking": how.decides(), "reference": writing.reference}
+    kept = KeptAnswers(out, made | facts, [out], fresh=how.fresh)
 
     def work(model: Asked, identity: str) -> Callable[[Problem], Awaitable[Any]]:
         writer = _writer(model, template, writing, how)
@@ -83,9 +84,11 @@ def write_rubrics(path: str, out: Path, named: Named, writing: Writing, how: How
 
     with kept.open():
         answered = answer_all(named, work, problems.jobs, kept, how, verb="write", what="rubrics")
-        written, tries, tokens = _write(out, problems, kept)
+        written, tries, tokens = _write(out, problems, kept, schema)
     summary: dict[str, Any] = {
         "rows": skipped.of,
+        "answers": problems.answers,
+        "solutions": problems.solutions,
         "written": written,
         "bad": skipped.as_json(),
         "failed": len(answered.failed),
@@ -100,8 +103,9 @@ def write_rubrics(path: str, out: Path, named: Named, writing: Writing, how: How
         columns = {"prompt": rows.layout.prompt, "answer": rows.layout.answer, "solution": rows.solution}
         settings = {"asking": asdict(how.asking), "limit": how.limit, "replace": rows.replace, "columns": columns}
         inputs = [file_facts(file, files.counts[file]) for file in files.files]
-        write_provenance(out, {**maker, "command": "prepare rubric", **settings, "inputs": inputs, **summary})
-    print_result(summary, list(_lines(out, skipped, answered, written, tries, tokens)), as_json=how.json)
+        write_provenance(out, {**kept.maker, "command": "prepare rubric", **settings, "inputs": inputs, **summary})
+    lines = [*_known(problems, writing), *_lines(out, skipped, answered, written, tries, tokens)]
+    print_result(summary, lines, as_json=how.json)
     return answered.enough(how.fail_above)
 
 
@@ -117,6 +121,7 @@ class _Problems:
         self._rows = rows
         self._writer = writer
         self.uniform = Uniform()
+        self.answers = self.solutions = self.count = 0
 
     def check(self, bad: BadRows) -> Skipped:
         """Look at every row before anything is asked; return which are left out."""
@@ -127,7 +132,20 @@ class _Problems:
                 bad.note(where, found)
             else:
                 self.uniform.learn(found.item.row)
-        return bad.settle(total)
+                self.count += 1
+                self.answers += found.item.prompt.answer is not None
+                self.solutions += bool(found.item.solution.strip())
+        skipped = bad.settle(total)
+        columns, layout = self._files.columns, self._rows.layout
+        if layout.answer != ANSWER and not self.answers:
+            raise no_such_column("--answer-column", layout.answer, columns, "the right answer")
+        if self._rows.solution is not None and not self.solutions:
+            raise no_such_column("--solution-column", self._rows.solution, columns, "a reference solution")
+        return skipped
+
+    def schema(self, facts: Mapping[str, Any]) -> Any:
+        """Return the `pyarrow.Schema` of the rows with their criteria; `facts` are of the template and parser."""
+        return schema_of(self.uniform(example_rubric(job.item.row, facts)) for job in self.jobs())
 
     def jobs(self) -> Iterator[Job[Problem]]:
         """Yield the good ones."""
@@ -156,13 +174,13 @@ def _require_first(seen: dict[str, str], name: str, where: str, what: str) -> No
         raise RowError(f"{what} {other}: leave one of them out")
 
 
-def _write(out: Path, problems: _Problems, kept: KeptAnswers) -> tuple[int, Counter[int], Counter[str]]:
+def _write(out: Path, problems: _Problems, kept: KeptAnswers, schema: Any) -> tuple[int, Counter[int], Counter[str]]:
     """Write the rows that have criteria, in the order of the input; return how many, and what they took."""
     tries: Counter[int] = Counter()
     tokens: Counter[str] = Counter()
     if not any(job.key in kept for job in problems.jobs()):
         return 0, tries, tokens
-    with rows_to(out, overwrite=True) as write:
+    with rows_to(out, overwrite=True, schema=schema) as write:
         for job in problems.jobs():
             if job.key in kept:
                 answer = kept[job.key]
@@ -171,6 +189,13 @@ def _write(out: Path, problems: _Problems, kept: KeptAnswers) -> tuple[int, Coun
                 tokens.update({name: facts[name] for name in ("prompt_tokens", "tokens")})
                 write(problems.uniform(with_criteria(job.item.row, answer["criteria"], facts)))
     return tries.total(), tries, tokens
+
+
+def _known(problems: _Problems, writing: Writing) -> Iterator[str]:
+    """Yield how much the model was told of the problems."""
+    hidden = "" if writing.reference else "; the model is not shown them"
+    has = f"{problems.answers:,} have a right answer, {problems.solutions:,} a reference solution"
+    yield f"{problems.count:,} problems: {has}{hidden}"
 
 
 def _lines(

@@ -7,16 +7,15 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
 
 from rewardsmith.asking import Asked, CannotAnswer, Usage
-from rewardsmith.data.preparing.output import SUFFIXES
+from rewardsmith.data.preparing.output import require_output
 from rewardsmith.data.rows import printable
 from rewardsmith.data.rubrics.asking import Asking
-from rewardsmith.errors import UserError, nearest
+from rewardsmith.errors import UserError
 from rewardsmith.runs.preparing.asking import AskAll, Failed, Job
 from rewardsmith.runs.preparing.kept import KeptAnswers
 from rewardsmith.runs.preparing.models import Named
@@ -120,7 +119,7 @@ def answer_all(
         UserError: for whatever a user can mend; what was answered before is kept.
         Interrupted: after Ctrl-C or a polite kill.
     """
-    keys = {job.key for job in jobs()}
+    keys = dict.fromkeys(job.key for job in jobs())
     resumed = sum(key in kept for key in keys)
     if resumed == len(keys):
         return Answered(0, resumed, {}, {})
@@ -134,6 +133,7 @@ def answer_all(
         try:
             model: Any = models(named.name)
             identity = await _checked(model, named.name)
+            kept.identify(identity)
             shown = Shows(how.show_prompts, progress.say)(model) if how.show_prompts else model
             ask.work = work(shown, identity)
             await ask(jobs(), resumed)
@@ -148,7 +148,8 @@ def answer_all(
         count = resumed + ask.asked
         raise Interrupted(f"stopped with {count:,} of {len(keys):,} {what}. The same command goes on") from None
     logs.remove()
-    return Answered(ask.asked, resumed, ask.failed, used)
+    in_order = {key: ask.failed[key] for key in keys if key in ask.failed}  # they came as they were answered
+    return Answered(ask.asked, resumed, in_order, used)
 
 
 async def _nothing(_: object) -> Any:
@@ -162,18 +163,6 @@ async def _checked(model: Any, name: str) -> str:
         return str(await model.identity())
     except CannotAnswer as error:
         raise UserError(f"models.{name} cannot be asked ({error.kind}): {error}") from None
-
-
-def require_output(out: Path, sources: list[Path]) -> None:
-    """Raise a `UserError` if a file cannot be the output, before anything is asked."""
-    name = f'"{printable(str(out), 200)}"'
-    if out.suffix.lower() not in SUFFIXES:
-        hint = nearest(out.suffix.lower(), SUFFIXES)
-        raise UserError(f"{name} does not end in {' or '.join(SUFFIXES)}: the ending says the format.{hint}")
-    if out.is_dir():
-        raise UserError(f"{name} is a folder: name a file")
-    if any(out.resolve() == source.resolve() for source in sources):
-        raise UserError(f"{name} is one of the files that are read: name another")
 
 
 def print_result(told: Mapping[str, Any], lines: list[Any], *, as_json: bool) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rewardsmith.data.preparing import BadRows, Skipped
-from rewardsmith.data.rows import RowError
+from rewardsmith.data.rows import ANSWER, RowError
 from rewardsmith.data.rubrics.files import RowFiles
-from rewardsmith.data.rubrics.problems import Solution, SolutionRows
+from rewardsmith.data.rubrics.problems import Solution, SolutionRows, no_such_column
+from rewardsmith.errors import UserError
 from rewardsmith.runs.preparing.asking import Job
 
 
@@ -19,11 +20,13 @@ class Item:
 
     Attributes:
         id: that of its problem, and which solution of it this is.
+        where: file and row.
         solution: what is graded.
         held_out: whether its problem belongs to the held-out part.
     """
 
     id: str
+    where: str
     solution: Solution
     held_out: bool
 
@@ -50,12 +53,23 @@ class Solutions:
 
     def check(self, bad: BadRows) -> Skipped:
         """Look at every row before anything is asked; return which are left out."""
-        total = 0
+        total = kept = answers = 0
         for where, found in self._read():
             total += 1
             if isinstance(found, RowError):
                 bad.note(where, found)
-        return bad.settle(total)
+            else:
+                kept += len(found)
+                answers += any(job.item.solution.prompt.answer is not None for job in found)
+        skipped = bad.settle(total)
+        if not kept:
+            raise UserError(
+                f"there is nothing to grade: {total:,} rows have {self.blank:,} blank solutions and no other"
+            )
+        answer = self.rows.layout.answer
+        if answer != ANSWER and not answers:
+            raise no_such_column("--answer-column", answer, self.files.columns, "the right answer")
+        return skipped
 
     def jobs(self) -> Iterator[Job[Item]]:
         """Yield the solutions that can be graded, in the order of the rows."""
@@ -80,7 +94,7 @@ class Solutions:
                 yield where, jobs
 
     def _jobs(self, found: list[Solution], where: str, seen: set[str], numbers: Counter[str]) -> list[Job[Item]]:
-        jobs = []
+        jobs: list[Job[Item]] = []
         blank = sum(not solution.response.strip() for solution in found)
         for solution in found:
             name = f"{solution.prompt.id}#{numbers[solution.prompt.id]}"
@@ -88,9 +102,9 @@ class Solutions:
             key = self.key(solution)
             if solution.response.strip() and key not in seen:
                 seen.add(key)
-                jobs.append(Job(key, where, Item(name, solution, self.held_out(solution.question))))
-        if not jobs:
-            raise RowError("every solution of this row is blank, or there in an earlier row: leave the row out")
+                item = Item(name, where, solution, self.held_out(solution.question))
+                which = f", solution {solution.number + 1}" if len(found) > 1 else ""
+                jobs.append(Job(key, f"{where}{which}", item))
         self.blank += blank
         self.twice += len(found) - blank - len(jobs)
         return jobs

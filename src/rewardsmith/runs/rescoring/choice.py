@@ -1,4 +1,7 @@
-"""Which reward `RECIPE[:path]` means: that of a stage, a part of one, or a file that is a reward table itself."""
+"""Which reward `RECIPE[:path]` means: that of a stage, a part of one, or a file that is a reward table itself.
+
+In the place of the recipe may stand the folder of a run: then models have the weights that the run gave them.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from rewardsmith.components import Chosen, Refers, Settings, problems_in
+from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import Around, Recipe, explain, load_table, parse_models, parse_recipe, places
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.component import Component
+
+RECIPE = "recipe.toml"
+"""The file of a run folder that holds its recipe."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +33,14 @@ class Found:
         models: the `[models]` of the file.
         cache: of the recipe; see `Recipe.cache`.
         seed: of the recipe.
+        doubts: by the name of a model, what the user should know when it is loaded: its weights may not be those meant.
     """
 
     reward: Chosen
     models: Mapping[str, Chosen] = field(default_factory=dict)
     cache: str | None = None
     seed: int = 0
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def asked(self) -> dict[str, Chosen]:
@@ -61,22 +70,77 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> Found:
         where: a TOML file, and where it has several rewards `:` and a path: the name of a stage (`policy`), or a dotted
             path to a reward (`policy.reward.parts.judge`, `stages.1.validation.reward`). A file with a `type` at its
             top is a reward by itself, and a path leads to one of its parts (`parts.judge`); it may have `[models]`.
+            A run folder stands for its recipe, with the models that the run published.
         overrides: changes of the file as `key.path=value`.
 
     Raises:
         UserError: when there is no such file or reward, or when it is not clear which one is meant.
         RecipeError: with every problem that was found in the file.
     """
-    file, path = _split(where)
+    name, path = _split(where)
+    run = Path(name) if Path(name).is_dir() else None
+    file = name if run is None else str(run / RECIPE)
+    if run is not None and not is_run(name):
+        raise UserError(f"--reward {where!r}: the folder has no {RECIPE}: name the folder of a run, or a TOML file")
     table = load_table(file, overrides)
     if not is_reward(table):
         recipe = parse_recipe(table, source=file)
-        return Found(_in_recipe(recipe, file, path), recipe.models, recipe.cache, recipe.seed)
+        found = Found(_in_recipe(recipe, name, path), recipe.models, recipe.cache, recipe.seed)
+        return _as_trained(found, recipe, Path(file).parent, overrides) if run else _doubted(found, recipe, where)
     found = _in_table(table, file)
     known = {name: reward for name, reward in _rewards(found.reward) if name}
     if path and path not in known:
         raise _unknown(file, path, known, known)
     return replace(found, reward=known[path]) if path else found
+
+
+def is_run(where: str) -> bool:
+    """Whether `RUN[:path]` names the folder of a run."""
+    return any((Path(name) / RECIPE).is_file() for name in (where, where.rpartition(":")[0]) if name)
+
+
+def _as_trained(found: Found, recipe: Recipe, run: Path, overrides: Sequence[str]) -> Found:
+    """Return what was found with the models that a run has published in the place of those it began with."""
+    models, doubts, trained = dict(found.models), {}, _trained(recipe)
+    for name, model in found.models.items():
+        begins = tuple(f"models.{name}.{setting}" for setting in ("init", "copy_of"))
+        published = run / "models" / name
+        if not isinstance(model.settings, ModelSettings) or any(one.strip().startswith(begins) for one in overrides):
+            continue  # a model that is served, or one that the user has chosen now
+        if published.is_dir():
+            # An adapter has been merged into what is published.
+            changed = {"init": str(published), "copy_of": None, "lora": None}
+            models[name] = replace(model, settings=model.settings.model_copy(update=changed))
+        elif name in trained:
+            doubts[name] = f"{run} has not published models.{name}: it is as before the stage {trained[name]}"
+        elif model.settings.copy_of in trained:
+            doubts[name] = (
+                f"models.{name} is a copy of {model.settings.copy_of} as {run} left it: perhaps not what it was then"
+            )
+    return replace(found, models=models, doubts=doubts)
+
+
+def _doubted(found: Found, recipe: Recipe, where: str) -> Found:
+    """Return what was found in a recipe with a word on each model that its stages train: here it is untrained."""
+    file, path = _split(where)
+    run = Path(file).parent
+    doubts = {
+        name: f"models.{name} is as before the stage {stage}, which trains it; with its weights after a run:"
+        f" --reward {run if (run / 'models' / name).is_dir() else 'RUN'}{path and f':{path}'}"
+        for name, stage in _trained(recipe).items()
+    }
+    return replace(found, doubts=doubts)
+
+
+def _trained(recipe: Recipe) -> dict[str, str]:
+    """Return the models that learn, and the first stage in which each does: it has an optimizer for it."""
+    trained: dict[str, str] = {}
+    for stage in recipe.stages:
+        for _, table in places(stage):
+            settings: Any = table.settings if isinstance(table, Chosen) else table
+            if hasattr(settings, "optimizer") and hasattr(settings, "model"):
+                trained.setdefault(settings.model, str(getattr(stage.settings, "name", stage.name)))
+    return trained
 
 
 def is_reward(table: Mapping[str, Any]) -> bool:
@@ -115,7 +179,7 @@ def _in_table(table: dict[str, Any], file: str) -> Found:
 def _split(where: str) -> tuple[str, str]:
     """Take the path off; a file whose own name has a colon is still found."""
     file, colon, path = where.rpartition(":")
-    if not colon or Path(where).is_file():
+    if not colon or Path(where).exists():
         return where, ""
     if not file or not path:
         raise UserError(f"cannot read --reward {where!r}: write RECIPE, or RECIPE:path such as recipe.toml:policy")

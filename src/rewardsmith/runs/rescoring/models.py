@@ -1,4 +1,4 @@
-"""The models that a reward asks about stored rollouts: as the recipe describes them, not as a run left them."""
+"""The models that a reward asks about stored rollouts: as a recipe describes them, or as a run left them."""
 
 from __future__ import annotations
 
@@ -57,6 +57,8 @@ def models_of(found: Tables, say: Callable[[str], None], logs: Logs | None = Non
 
     def engine(name: str) -> EmbeddedEngine:
         if name not in engines:
+            if doubt := getattr(found, "doubts", {}).get(name):
+                say(f"warning: {doubt}")
             engines[name] = open_engine(found.models, name, engine, seed=found.seed, say=say)
             models.share(engines[name])
         return engines[name]

@@ -17,7 +17,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.algorithms.bootstrap import bootstrap_interval
 from rewardsmith.algorithms.calibration import (
     Flagged,
     best_threshold,
@@ -102,7 +101,7 @@ async def evaluate_grades(
         for i, item in enumerate(graded)
     ]
     metrics, tables = measure_grades(answers, threshold=threshold, levels=levels, seed=seed)
-    return Evaluation(name, "grades", metrics | scorer.counts(), MAIN, tables, scorer.details)
+    return Evaluation(name, "grades", metrics | scorer.notes.counts(), MAIN, tables, scorer.notes.details)
 
 
 def measure_grades(
@@ -115,8 +114,12 @@ def measure_grades(
     failed = len(answers) - len(scored)
     share = failed / len(answers) if answers else 0.0
     rows = [*deviations, Measure("failed", "share of answers without a score", share, items=len(answers))]
-    note = f"{failed:,} of {len(answers):,} answers could not be scored and are in no other measure." if failed else ""
-    tables = [table_of("grades", rows, "answers", note)]
+    notes = [
+        f"{failed:,} of {len(answers):,} answers could not be scored and are in no other measure." if failed else "",
+        f"The reward is the same for all {len(scored):,} answers." if len(scored) > 1 and not np.ptp(said) else "",
+        _lacking([answer for answer in scored if answer.right]),
+    ]
+    tables = [table_of("grades", rows, "answers", " ".join(note for note in notes if note))]
     metrics = metrics_of(rows) | {"answers": float(len(answers))}
     bands, rising, falling = _bands(scored, levels)
     tables.append(bands)
@@ -125,6 +128,19 @@ def measure_grades(
     right = [answer for answer in scored if answer.right and answer.sound is not None]
     caught, table = _catching(right, threshold, levels, seed)
     return metrics | metrics_of(caught), [*tables, *table]
+
+
+def _lacking(right: Sequence[GradedAnswer]) -> str:
+    """Return which measures of soundness there cannot be, and why; "" where there are all."""
+    sound, unsound, unknown = (sum(answer.sound is kind for answer in right) for kind in (True, False, None))
+    if sound and unsound:
+        return ""
+    without = "f1, precision, recall and f1_best" if not unsound else ""
+    without = f"{'unsound, ' if not sound + unsound else ''}auc{', ' if without else ''}{without}"
+    return (
+        f"There is no {without}: they compare right answers that are sound with others that are not. Here are"
+        f" {sound:,} and {unsound:,}" + (f", and {unknown:,} of which it is not known." if unknown else ".")
+    )
 
 
 def _deviations(said: NDArray[np.float64], grades: NDArray[np.float64], levels: int, seed: int) -> Iterator[Measure]:
@@ -160,7 +176,7 @@ def _bands(scored: Sequence[GradedAnswer], levels: int) -> tuple[Table, bool | N
         if not there:
             continue
         said, grades = ([getattr(a, side) for a in there] for side in ("said", "grade"))
-        right = [a.sound for a in there if a.right and a.sound is not None]
+        right = [a.sound for a in there if a.right]
         rows.append(
             (
                 level / levels,
@@ -169,7 +185,7 @@ def _bands(scored: Sequence[GradedAnswer], levels: int) -> tuple[Table, bool | N
                 float(np.mean(grades)),
                 mean_absolute_deviation(said, grades),
                 len(right),
-                false_discovery_rate(right),
+                false_discovery_rate([sound for sound in right if sound is not None]),
             )
         )
     columns = (
@@ -181,6 +197,7 @@ def _bands(scored: Sequence[GradedAnswer], levels: int) -> tuple[Table, bool | N
         Column("right answers", "count"),
         Column("unsound of these", "share"),
     )
+    unknown = sum(bool(answer.right) and answer.sound is None for answer in scored)
     unsound = [row[-1] for row in rows if not math.isnan(row[-1])]
     rising = _monotone([row[3] for row in rows]) if len(rows) > 1 else None
     falling = _monotone([-share for share in unsound]) if len(unsound) > 1 else None
@@ -189,6 +206,7 @@ def _bands(scored: Sequence[GradedAnswer], levels: int) -> tuple[Table, bool | N
         f"The share of unsound among right answers {'never rises' if falling else 'rises somewhere'} with the score."
         if falling is not None
         else "",
+        f"Of {unknown:,} right answers it is not known whether they are sound." if unknown else "",
     ]
     return Table("by score", columns, rows, " ".join(text for text in said_of if text)), rising, falling
 
@@ -203,18 +221,13 @@ def _catching(
     """Measure how well low scores catch right answers with unsound steps."""
     said = np.array([answer.said for answer in right])
     unsound = np.array([not answer.sound for answer in right], dtype=bool)
-    if not unsound.any():
-        return [], []
-    at, best = flagged_below(said, unsound, threshold), best_threshold(said, unsound)
-    assert best is not None
+    share = mean_of("unsound", "share of right answers that are unsound", unsound, seed=seed)
+    best = best_threshold(said, unsound)
+    if best is None:
+        return [share], []
+    at = flagged_below(said, unsound, threshold)
     measures = [
-        Measure(
-            "unsound",
-            "share of right answers that are unsound",
-            float(unsound.mean()),
-            *_share(unsound, seed),
-            len(right),
-        ),
+        share,
         Measure(
             "auc", "chance that a sound one scores above an unsound one", roc_auc(-said, unsound), items=len(right)
         ),
@@ -233,10 +246,6 @@ def _catching(
         ),
         _thresholds(said, unsound, [at, best], levels),
     ]
-
-
-def _share(flags: NDArray[np.bool_], seed: int) -> tuple[float, float]:
-    return bootstrap_interval(flags.astype(np.float64), seed=seed)
 
 
 def _thresholds(said: NDArray[np.float64], unsound: NDArray[np.bool_], more: Sequence[Flagged], levels: int) -> Table:

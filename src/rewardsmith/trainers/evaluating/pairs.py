@@ -125,7 +125,7 @@ async def evaluate_pairs(
         for i, p in enumerate(preferences)
     ]
     metrics, tables = measure_pairs(judged, ties=ties, seed=seed)
-    return Evaluation(name, "pairs", metrics | scorer.counts(), MAIN, tables, scorer.details)
+    return Evaluation(name, "pairs", metrics | scorer.notes.counts(), MAIN, tables, scorer.notes.details)
 
 
 def measure_pairs(
@@ -141,6 +141,9 @@ def measure_pairs(
         f"{failed:,} of {len(decided):,} pairs could not be scored and are in no other measure." if failed else "",
         f"{len(pairs) - len(decided):,} pairs without a better answer are left out."
         if len(decided) < len(pairs)
+        else "",
+        "The reward is the same for both answers of every pair: it tells nothing apart."
+        if scored and not any(pair.margin for pair in scored)
         else "",
     ]
     shown = [one for one in rows if failed or one.name != "accuracy_all"]  # else it is the accuracy again
@@ -236,7 +239,8 @@ def _orders(decided: Sequence[JudgedPair], seed: int) -> Iterator[Measure]:
     yield mean_of("order_changed", "chance that the other order changes the verdict", changed, seed=seed)
     yield mean_of("order_flipped", "chance that the other order turns it around", flipped, seed=seed)
     effects, _ = position_effects(found, [np.array([[0, 1], [1, 0]])] * len(found))
-    yield Measure("order_bias", "what standing first adds to the score", float(effects[0]), items=len(found))
+    first = float(effects[0] - effects[1])
+    yield Measure("order_bias", "what standing first adds to the score, over standing second", first, items=len(found))
 
 
 def _repeats(decided: Sequence[JudgedPair], seed: int) -> Iterator[Measure]:

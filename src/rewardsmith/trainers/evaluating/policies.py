@@ -9,7 +9,7 @@ A right answer that was reached by unsound steps passes the standard measures an
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,16 +46,29 @@ class JudgedGroup:
     place: str = ""
 
     @property
-    def verified(self) -> list[bool]:
-        """Whether each rollout of which that is known is both right and sound."""
-        pairs = zip(self.right, self.sound, strict=True)
-        return [bool(right and sound) for right, sound in pairs if right is False or (right and sound is not None)]
+    def known(self) -> list[bool]:
+        """Whether each rollout of which that is known is right."""
+        return [right for right in self.right if right is not None]
+
+    @property
+    def verified(self) -> list[bool] | None:
+        """Whether each rollout of `known` is both right and sound; None where that is open for a right answer."""
+        return None if self.open else [bool(r and s) for r, s in self._pairs if r is not None]
 
     @property
     def discoveries(self) -> tuple[int, int]:
         """How many right answers are unsound, and of how many right answers that is known."""
-        known = [sound for right, sound in zip(self.right, self.sound, strict=True) if right and sound is not None]
+        known = [sound for right, sound in self._pairs if right and sound is not None]
         return sum(not sound for sound in known), len(known)
+
+    @property
+    def open(self) -> int:
+        """Of how many right answers it is not known whether they are sound."""
+        return sum(bool(right) and sound is None for right, sound in self._pairs)
+
+    @property
+    def _pairs(self) -> list[tuple[bool | None, bool | None]]:
+        return list(zip(self.right, self.sound, strict=True))
 
 
 def powers(most: int) -> list[int]:
@@ -69,7 +82,7 @@ def passes(verdicts: Sequence[Sequence[bool]], k: int) -> list[float]:
 
 
 def soundness(groups: Sequence[JudgedGroup]) -> dict[str, float]:
-    """Return `verified`, `verified@k` and `unsound` of groups whose soundness was asked for; see `measure_policy`."""
+    """Return `verified`, `verified@k`, `unsound` and `sound_failed` where soundness was asked for: `measure_policy`."""
     return metrics_of(_verified(groups, 0))
 
 
@@ -78,30 +91,61 @@ def measure_policy(groups: Sequence[JudgedGroup], *, seed: int = 0) -> tuple[dic
 
     pass@k is the unbiased estimate (Chen et al. 2021, arXiv 2107.03374) over the rollouts with a verdict, for k = 1, 2,
     4, …; a group with fewer than k of them does not count. Intervals are over prompts.
+
+    A right answer whose soundness is open is neither sound nor unsound. `verified` is accuracy · (1 - unsound): such
+    answers are taken to be as sound as the others. `verified@k` is over the groups that have none. Where all right
+    answers are open, neither exists.
     """
     rows = [*_right(groups, seed), *_verified(groups, seed)]
     missing = sum(verdict is None for group in groups for verdict in group.right)
     rollouts = sum(len(group.right) for group in groups)
     rows.append(Measure("failed", "share of rollouts without a verdict", missing / rollouts if rollouts else 0.0))
-    open_ = sum(len(group.right) - group.right.count(None) - len(group.verified) for group in groups if group.sound)
-    note = f"Of {open_:,} right answers it is not known whether they are sound: they are in no verified measure."
-    tables = [table_of("answers", rows, "prompts", note if open_ else "")]
+    tables = [table_of("answers", rows, "prompts", _note(groups))]
     places = _places(groups)
     tables += [places] if len(places.rows) > 1 else []
     counts = {"prompts": float(len(groups)), "rollouts": float(rollouts)}
     return metrics_of(rows) | counts, tables
 
 
-def evaluation_of(name: str, groups: Sequence[JudgedGroup], *, seed: int = 0) -> Evaluation:
-    """Return the evaluation of a policy from what is known of its rollouts."""
+def _note(groups: Sequence[JudgedGroup]) -> str:
+    asked = [group for group in groups if group.sound]
+    open_, known = sum(group.open for group in asked), sum(group.discoveries[1] for group in asked)
+    taken = "They are taken to be as sound as the others; verified@k is over prompts that have none."
+    unasked = len(groups) - len(asked)
+    notes = [
+        f"Of {open_:,} right answers it is not known whether they are sound." if open_ else "",
+        (taken if known else "So nothing is verified.") if open_ else "",
+        f"Of {unasked:,} of {len(groups):,} prompts nothing was said about soundness." if asked and unasked else "",
+    ]
+    return " ".join(note for note in notes if note)
+
+
+def evaluation_of(
+    name: str,
+    groups: Sequence[JudgedGroup],
+    *,
+    seed: int = 0,
+    counts: Mapping[str, float] | None = None,
+    details: Mapping[str, str] | None = None,
+) -> Evaluation:
+    """Return the evaluation of a policy from what is known of its rollouts.
+
+    Args:
+        name: of the evaluation.
+        groups: what is known.
+        seed: of the intervals.
+        counts: further metrics, such as failures by cause.
+        details: what the first failure of each cause said.
+    """
     metrics, tables = measure_policy(groups, seed=seed)
     largest = max((int(metric.removeprefix("pass@")) for metric in metrics if metric.startswith("pass@")), default=1)
     several = [f"pass@{largest}", f"verified@{largest}"] if largest > 1 else []
-    return Evaluation(name, "policy", metrics, ["accuracy", "verified", "unsound", *several, "failed"], tables)
+    main = ["accuracy", "verified", "unsound", *several, "failed", "sound_failed"]
+    return Evaluation(name, "policy", metrics | dict(counts or {}), main, tables, details or {})
 
 
 def _right(groups: Sequence[JudgedGroup], seed: int) -> Iterator[Measure]:
-    verdicts = [[bool(one) for one in group.right if one is not None] for group in groups]
+    verdicts = [group.known for group in groups]
     totals, counts = [sum(some) for some in verdicts], [len(some) for some in verdicts]
     yield ratio_of("accuracy", "share of answers that are right", totals, counts, seed=seed)
     for k in powers(max(counts, default=0)):
@@ -113,15 +157,28 @@ def _verified(groups: Sequence[JudgedGroup], seed: int) -> Iterator[Measure]:
     asked = [group for group in groups if group.sound]
     if not asked:
         return
-    verdicts = [group.verified for group in asked]
-    totals, counts = [sum(some) for some in verdicts], [len(some) for some in verdicts]
-    yield ratio_of("verified", "share of answers that are right and sound", totals, counts, seed=seed)
-    for k in powers(max(counts, default=0)):
-        about = f"chance that one of {k} answers is right and sound" if k > 1 else "the same for one answer to a prompt"
-        yield mean_of(f"verified@{k}", about, passes(verdicts, k), seed=seed)
-    unsound, right = zip(*(group.discoveries for group in asked), strict=True)
+    unsound, found = zip(*(group.discoveries for group in asked), strict=True)
+    right, open_ = [sum(group.known) for group in asked], [group.open for group in asked]
+    sound = _sound(asked)
+    if sound is not None:
+        counts = [len(group.known) for group in asked]
+        yield ratio_of("verified", "share of answers that are right and sound", sound, counts, seed=seed)
+        verdicts = [verified for group in asked if (verified := group.verified) is not None]
+        for k in powers(max(map(len, verdicts), default=0)):
+            about = f"chance that one of {k} answers is right and sound" if k > 1 else "the same, a prompt at a time"
+            yield mean_of(f"verified@{k}", about, passes(verdicts, k), seed=seed)
     about = "share of right answers that are unsound: the false discovery rate"
-    yield ratio_of("unsound", about, unsound, right, seed=seed)
+    yield ratio_of("unsound", about, unsound, found, seed=seed)
+    yield ratio_of("sound_failed", "share of right answers without a verdict on soundness", open_, right, seed=seed)
+
+
+def _sound(asked: Sequence[JudgedGroup]) -> list[float] | None:
+    """Return how many right answers of each group are sound, open ones at the rate of the others; None if all are."""
+    unsound, found = np.sum([group.discoveries for group in asked], axis=0)
+    if not found and any(group.open for group in asked):
+        return None  # a share of 0 would be made up
+    rate = 1 - unsound / found if found else 0.0
+    return [group.discoveries[1] - group.discoveries[0] + group.open * rate for group in asked]
 
 
 def _places(groups: Sequence[JudgedGroup]) -> Table:
@@ -130,15 +187,16 @@ def _places(groups: Sequence[JudgedGroup]) -> Table:
         by_place[group.place].append(group)
     rows = []
     for place, some in list(by_place.items())[:MOST_STEPS]:
-        right = [bool(one) for group in some for one in group.right if one is not None]
-        verified = [one for group in some if group.sound for one in group.verified]
-        wrong, found = np.sum([group.discoveries for group in some if group.sound] or [(0, 0)], axis=0)
+        right = [one for group in some for one in group.known]
+        asked = [group for group in some if group.sound]
+        answers, sound = sum(len(group.known) for group in asked), _sound(asked) if asked else None
+        wrong, found = np.sum([group.discoveries for group in asked] or [(0, 0)], axis=0)
         rows.append(
             (
                 place,
                 len(some),
                 float(np.mean(right)) if right else None,
-                float(np.mean(verified)) if verified else None,
+                float(sum(sound) / answers) if sound is not None and answers else None,
                 float(wrong / found) if found else None,
             )
         )

@@ -96,7 +96,7 @@ async def evaluate_rankings(
         for i, ranking in enumerate(rankings)
     ]
     measures, tables = measure_rankings(ranked, seed=seed)
-    return Evaluation(name, "rankings", measures | scorer.counts(), MAIN, tables, scorer.details)
+    return Evaluation(name, "rankings", measures | scorer.notes.counts(), MAIN, tables, scorer.notes.details)
 
 
 async def _in_orders(
@@ -124,7 +124,12 @@ def measure_rankings(groups: Sequence[RankedGroup], *, seed: int = 0) -> tuple[d
     steady = [*_orders(groups, seed), *_repeats(groups, seed)]
     failed = len(groups) - len(scored)
     share = failed / len(groups) if groups else 0.0
-    note = f"{failed:,} of {len(groups):,} groups could not be scored and are in no other measure." if failed else ""
+    flat = sum(_flat(group.said) for group in scored)
+    notes = [
+        f"{failed:,} of {len(groups):,} groups could not be scored and are in no other measure." if failed else "",
+        f"The reward is the same for all candidates in {flat:,} of {len(scored):,} groups." if flat else "",
+    ]
+    note = " ".join(one for one in notes if one)
     titles = {
         "order": [
             *(one for one in agreement if failed or one.name != "accuracy_all"),  # else it is the accuracy again
@@ -161,11 +166,20 @@ def _agreement(scored: Sequence[RankedGroup], total: int, seed: int) -> Iterator
     yield Measure("tie_width", "the width that suits best", width if scored else math.nan, items=len(scored))
     wrong = [*strict, *([0.0] * (total - len(scored)))]
     yield mean_of("accuracy_all", "accuracy with groups that failed as all wrong", wrong, seed=seed)
-    yield mean_of(
-        "kendall", "Kendall's τ_b within a group", [kendall_tau_b(g.truth, g.said) for g in scored], seed=seed
-    )
-    yield mean_of("spearman", "Spearman's ρ within a group", [spearman(g.truth, g.said) for g in scored], seed=seed)
+    kendall = [_or_no_order(g, kendall_tau_b(g.truth, g.said)) for g in scored]
+    yield mean_of("kendall", "Kendall's τ_b within a group; 0 where all scores are equal", kendall, seed=seed)
+    rho = [_or_no_order(g, spearman(g.truth, g.said)) for g in scored]
+    yield mean_of("spearman", "Spearman's ρ within a group, in the same way", rho, seed=seed)
     yield mean_of("top1", "how often the best-scored is truly best", [top1(g.truth, g.said) for g in scored], seed=seed)
+
+
+def _or_no_order(group: RankedGroup, correlation: float) -> float:
+    """Return 0 where the reward has no order and the truth has one: tying what it is unsure of must bring nothing."""
+    return 0.0 if _flat(group.said) and not _flat(group.truth) else correlation
+
+
+def _flat(values: Scores) -> bool:
+    return bool(values.min() == values.max())
 
 
 def _gains(scored: Sequence[RankedGroup], seed: int) -> Iterator[Measure]:
@@ -184,6 +198,8 @@ def _gains(scored: Sequence[RankedGroup], seed: int) -> Iterator[Measure]:
 
 def _length(scored: Sequence[RankedGroup], seed: int) -> Iterator[Measure]:
     said = [spearman(g.lengths, g.said) for g in scored]
+    if all(map(math.isnan, said)):
+        return  # what the length deserves is of interest beside what it gets
     yield mean_of("length", "Spearman's ρ of score and length within a group", said, seed=seed)
     truth = [spearman(g.lengths, g.truth) for g in scored]
     yield mean_of("length_truth", "the same of the true score: what the length deserves", truth, seed=seed)

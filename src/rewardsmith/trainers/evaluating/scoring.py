@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,86 @@ from rewardsmith.rewards.protocol import score
 from rewardsmith.rewards.tree import check, walk
 from rewardsmith.types import NOT_ASKED, Prompt, Rollout, RolloutGroup, ScoredGroup
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 GLANCE = 0.2
 """Seconds between two looks at whether the user wants to stop."""
 
 APART = 1 << 16
 """Between the seeds, and the tries, of two verdicts on the same question; no judge asks that often."""
+
+
+async def each(
+    items: Iterable[Item],
+    work: Callable[[Item], Awaitable[Result]],
+    *,
+    at_once: int,
+    pause: Callable[[], None] = lambda: None,
+    tick: Callable[[], None] = lambda: None,
+) -> list[Result]:
+    """Return what `work` makes of each item, in their order.
+
+    Args:
+        items: what is worked on.
+        work: is called for each.
+        at_once: how many are under way at the same time.
+        pause: called often; what it raises ends the work.
+        tick: called after each item.
+    """
+    free = asyncio.Semaphore(at_once)
+
+    async def one(item: Item) -> Result:
+        async with free:
+            result = await work(item)
+        tick()
+        return result
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            found = [tasks.create_task(one(item)) for item in items]
+            open_ = set(found)
+            while open_:  # the user may want to stop while a judge is slow
+                _, open_ = await asyncio.wait(open_, timeout=GLANCE, return_when=asyncio.FIRST_EXCEPTION)
+                pause()
+    except BaseExceptionGroup as several:  # a task group wraps even a single cause
+        raise several.exceptions[0] from None
+    return [task.result() for task in found]
+
+
+class Notes:
+    """What went wrong, over many groups.
+
+    Args:
+        prefix: of the names of components, such as `sound.`, where there are several rewards.
+
+    Attributes:
+        details: what the first failure of each component and kind said, by `component kind`.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._measures = Measures()
+        self.details: dict[str, str] = {}
+
+    def add(self, scored: ScoredGroup) -> None:
+        """Count a group."""
+        self._measures.add(scored)
+        for whole in scored.scores:
+            for name, part in (("", whole), *whole.named_parts()):
+                if part.failure is not None and part.failure.kind not in NOT_ASKED and not part.parts:
+                    self.details.setdefault(f"{self._called(name)} {part.failure.kind}", part.failure.detail)
+
+    def counts(self) -> dict[str, float]:
+        """Return the share of failures by component and kind, and of labels, as metrics."""
+        metrics: dict[str, float] = {}
+        for name, part in self._measures.result().items():
+            metrics |= {f"failures/{self._called(name)}/{kind}": share for kind, share in part.failed.items()}
+            metrics |= {f"labels/{self._called(name)}/{label}": share for label, share in part.labels.items()}
+        return metrics
+
+    def _called(self, name: str) -> str:
+        return f"{self._prefix}{name}".strip(".") or "reward"
 
 
 class Scorer:
@@ -40,8 +115,7 @@ class Scorer:
 
     Attributes:
         reward: as it is used.
-        measures: what each component said, over all groups that were asked about once.
-        details: what the first failure of each component and kind said.
+        notes: what went wrong, over all groups that were asked about once.
     """
 
     def __init__(
@@ -57,8 +131,7 @@ class Scorer:
         self._chosen, self._models, self._say = chosen, models, say
         self._at_once, self._pause, self._tick = at_once, pause, tick
         self.reward = self._made(models)
-        self.measures = Measures()
-        self.details: dict[str, str] = {}
+        self.notes = Notes()
 
     def _made(self, models: Models | None) -> Component:
         reward = Component.root(self._chosen, self._say, models)
@@ -88,42 +161,14 @@ class Scorer:
     async def _pass(
         self, reward: Component, groups: Iterable[RolloutGroup], *, noted: bool = False, as_given: bool = False
     ) -> list[NDArray[np.float64]]:
-        free = asyncio.Semaphore(self._at_once)
-
         async def one(group: RolloutGroup) -> NDArray[np.float64]:
-            async with free:
+            with shown_as_given() if as_given else nullcontext():
                 scored = await score(reward, group)
             if noted:
-                self._note(scored)
-            self._tick()
+                self.notes.add(scored)
             return np.array([np.nan if s.value is None else s.value for s in scored.scores])
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                with shown_as_given() if as_given else nullcontext():  # a task keeps what it began with
-                    found = [tasks.create_task(one(group)) for group in groups]
-                open_ = set(found)
-                while open_:
-                    _, open_ = await asyncio.wait(open_, timeout=GLANCE, return_when=asyncio.FIRST_EXCEPTION)
-                    self._pause()
-        except BaseExceptionGroup as several:  # a task group wraps even a single cause
-            raise several.exceptions[0] from None
-        return [task.result() for task in found]
-
-    def _note(self, scored: ScoredGroup) -> None:
-        self.measures.add(scored)
-        for whole in scored.scores:
-            for name, part in (("reward", whole), *whole.named_parts()):
-                if part.failure is not None and part.failure.kind not in NOT_ASKED and not part.parts:
-                    self.details.setdefault(f"{name} {part.failure.kind}", part.failure.detail)
-
-    def counts(self) -> dict[str, float]:
-        """Return the share of failures by component and kind, and of labels, as metrics."""
-        metrics: dict[str, float] = {}
-        for name, part in self.measures.result().items():
-            metrics |= {f"failures/{name or 'reward'}/{kind}": share for kind, share in part.failed.items()}
-            metrics |= {f"labels/{name or 'reward'}/{label}": share for label, share in part.labels.items()}
-        return metrics
+        return await each(groups, one, at_once=self._at_once, pause=self._pause, tick=self._tick)
 
 
 class Again:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import components_of, walk
 from rewardsmith.trainers.evaluating.policies import JudgedGroup
-from rewardsmith.trainers.evaluating.scoring import GLANCE
+from rewardsmith.trainers.evaluating.scoring import each
 from rewardsmith.types import RolloutGroup, Score, ScoredGroup
 
 PART = "sound"
@@ -47,24 +46,11 @@ async def ask_all(
     """
     for _, component in walk(reward):
         component.unlimited = True
-    free = asyncio.Semaphore(at_once)
 
     async def one(i: int) -> Sequence[Score]:
-        async with free:
-            column = await reward.ask(groups[i], None if wanted is None else wanted[i])
-        tick()
-        return column.scores
+        return (await reward.ask(groups[i], None if wanted is None else wanted[i])).scores
 
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            found = [tasks.create_task(one(i)) for i in range(len(groups))]
-            open_ = set(found)
-            while open_:  # the user may want to stop while a judge is slow
-                _, open_ = await asyncio.wait(open_, timeout=GLANCE, return_when=asyncio.FIRST_EXCEPTION)
-                pause()
-    except BaseExceptionGroup as several:  # a task group wraps even a single cause
-        raise several.exceptions[0] from None
-    return [task.result() for task in found]
+    return await each(range(len(groups)), one, at_once=at_once, pause=pause, tick=tick)
 
 
 async def with_soundness(

@@ -58,6 +58,9 @@ class RewardEvaluation:
         for what, said in found.details.items():
             self._context.say(f"{what}, the first: {said[:300]}")
         self._context.keep_evaluation(found)
+        if found.metrics.get("failed") == 1:
+            cause = next((f". {what}, the first: {said[:300]}" for what, said in found.details.items()), "")
+            raise UserError(f"stage {stage.name!r}: none of the {len(items)} items could be scored{cause}")
         return Update(number, {f"validation/{name}": value for name, value in found.metrics.items()})
 
     def state(self) -> dict[str, Any]:
