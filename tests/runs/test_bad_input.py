@@ -66,7 +66,7 @@ def test_a_damaged_model(place: Path) -> None:
 def test_a_tokenizer_without_a_chat_template(place: Path) -> None:
     message = refused(place, "models.policy.init=./untemplated", "--accept-changes")
     assert message.startswith('init = "./untemplated": the tokenizer has no chat template')
-    assert "put a chat_template.jinja into the folder" in message
+    assert 'set chat = "chatml", or put a chat_template.jinja there' in message
 
 
 def test_bad_rows_are_all_named(place: Path) -> None:
@@ -94,7 +94,7 @@ def test_no_gpu(place: Path) -> None:
 
 def test_sft_needs_demonstrations(place: Path) -> None:
     message = refused(place, 'data.train="digits:Prompts"', "--accept-changes")
-    assert message == "data.train (Prompts) has no demonstrations: sft needs answers to imitate\n"
+    assert message == 'data.train has no demonstrations: a source of type "digits:Prompts" has none\n'
 
 
 @pytest.mark.parametrize(
