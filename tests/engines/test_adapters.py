@@ -60,6 +60,20 @@ def test_an_adapter_starts_as_no_change_and_leaves_the_model_below_alone(name: s
     assert not torch.equal(engine.logprobs(ROWS), expected)  # and the adapter is on again
 
 
+def test_an_adapter_begins_the_same_whatever_was_drawn_before() -> None:
+    def first_factors() -> dict[str, torch.Tensor]:
+        engine, _ = open_both("tiny-llama")
+        return {n: p.detach().clone() for n, p in engine.model.named_parameters() if "lora_A" in n}
+
+    torch.manual_seed(1)
+    one = first_factors()
+    torch.manual_seed(2)
+    state = torch.random.get_rng_state()
+    other = first_factors()
+    assert all(torch.equal(one[n], other[n]) for n in one)
+    assert torch.equal(state, torch.random.get_rng_state())  # the state of others is left as it was
+
+
 def test_the_sampler_uses_the_adapter() -> None:
     engine, base = open_both("tiny-llama")
     sampling = Sampling(max_tokens=20)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
+import zlib
 from typing import Any
+
+import torch
 
 from rewardsmith.engines.settings import LoraSettings
 from rewardsmith.errors import UserError, listing, nearest
@@ -23,8 +26,11 @@ def attach(model: Any, settings: LoraSettings, name: str) -> Any:
         bias="none",
         task_type="CAUSAL_LM" if model.get_output_embeddings() is not None else "SEQ_CLS",
     )
+    devices = [model.device] if model.device.type == "cuda" else []
     try:
-        with warnings.catch_warnings():
+        # Its first factor is random: it must not depend on what was drawn before, or a run could not be repeated.
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=devices):
+            torch.manual_seed(zlib.crc32(name.encode()))
             warnings.simplefilter("ignore")  # peft warns of what it sets right by itself, such as GPT-2's layout
             adapted = get_peft_model(model, config)
     except Exception as error:  # noqa: BLE001 a pattern that is none, or targets that are not there
