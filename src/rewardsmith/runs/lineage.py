@@ -3,7 +3,7 @@
     {"stage": "judge-rl", "type": "policy",
      "models": {"judge": {"init": "tiny-llama", "before": "embedded:5f…", "after": "embedded:a0…"}},
      "data": {"train": {"type": "arithmetic-grading", "template": "rubric_short", "template_sha256": "9c…"}},
-     "rewards": {"reward": {"type": "grade_accuracy", "parser": "grade-1"}}}
+     "rewards": {"reward": {"type": "grade_accuracy", "parser": "grade-2"}}}
 
 A judge is only what it was trained to be under the prompt that it was trained with and the parser that reads it. The
 record has a hash of the weights before and after each stage, and of every template, so that the two can be compared
