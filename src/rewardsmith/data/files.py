@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from pydantic import BeforeValidator, Field
 from rewardsmith.data.columns import Columns
 from rewardsmith.data.graded_rows import GradedRows
 from rewardsmith.data.preference_rows import PreferenceRows
+from rewardsmith.data.preparing.output import file_facts
 from rewardsmith.data.protocol import Reads
 from rewardsmith.data.ranking_rows import RankingRows
 from rewardsmith.data.readers import Place, find_files, jsonl_rows, names_of, parquet_rows, parse_line, parse_row
@@ -215,12 +215,7 @@ class _Files(ABC):
 
     def facts(self) -> dict[str, Any]:
         """Return what tells the files again, for the record of a run."""
-        found = []
-        for file in self.files():
-            with file.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            found.append({"path": str(file), "bytes": file.stat().st_size, "sha256": digest})
-        return {"files": found}
+        return {"files": [file_facts(file) for file in self.files()]}
 
     def _where(self, files: Sequence[Path], place: Place) -> str:
         return f"{printable(str(files[place.file]), 200)}, {self.unit} {place.number}"
