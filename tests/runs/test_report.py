@@ -14,7 +14,7 @@ import pytest
 
 from rewardsmith import Failure, Message, Prompt, Score
 from rewardsmith.runs import report_metrics, report_rollouts
-from rewardsmith.runs.report import MAX_ALL_POINTS, MAX_CURVES, MAX_POINTS, write_report
+from rewardsmith.runs.report import MAX_ALL_POINTS, MAX_CURVES, MAX_POINTS, SCRIPTS, write_report
 from rewardsmith.runs.report_metrics import number, thinned
 from tests.runs.fake_run import line, write_fake_run, write_lines
 
@@ -193,7 +193,7 @@ def test_the_page_needs_nothing_and_allows_nothing(whole: Page) -> None:
 
 def test_the_scripts_never_make_markup_out_of_text() -> None:
     room = files("rewardsmith.runs")
-    script = "".join(room.joinpath(name).read_text("utf-8") for name in ("report_charts.js", "report.js"))
+    script = "".join(room.joinpath(name).read_text("utf-8") for name in SCRIPTS)
     assert not re.findall(
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(|fetch\(|https?:(?!//www\.w3)", script
     )

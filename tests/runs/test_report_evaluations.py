@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from rewardsmith.trainers.evaluating.policies import JudgedGroup, evaluation_of
 from rewardsmith.trainers.evaluating.tables import Column, Evaluation, Table
 from tests.runs.fake_run import write_fake_run, write_lines
 from tests.runs.test_report import HOSTILE, page_of
-from tests.runs.test_report_scripts import BROWSER
+from tests.runs.test_report_scripts import run_page
 
 
 def keep(folder: Path, *found: Evaluation) -> None:
@@ -71,14 +70,7 @@ def test_a_report_stays_small(tmp_path: Path) -> None:
 
 def shown(folder: Path, query: str) -> Any:
     """Return what a query of the page comes to, in node."""
-    page = page_of(folder)
-    script = folder / "page.js"
-    script.write_text(BROWSER + page.texts["script"][1] + f"\nconsole.log(JSON.stringify({query}))")
-    done = subprocess.run(
-        ["node", str(script)], input=page.texts["script"][0], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(run_page(folder, f"\nconsole.log(JSON.stringify({query}))"))
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node runs the scripts")

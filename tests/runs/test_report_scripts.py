@@ -20,14 +20,16 @@ def test_the_scripts_are_scripts(tmp_path: Path) -> None:
     subprocess.run(["node", "--check", str(tmp_path / "report.js")], check=True, timeout=30)
 
 
-# As little of a browser as the scripts need: elements with children, and all text that they hold.
+# As little of a browser as the scripts need: elements with children, and all text that they hold. All is in sight.
 BROWSER = """
+class Classes extends Set { remove(name) { this.delete(name); } }
 class Node {
-  constructor(tag) { this.tag = tag; this.children = []; this.style = {}; this.classList = { add() {} }; }
+  constructor(tag) { this.tag = tag; this.children = []; this.style = {}; this.classList = new Classes(); }
   setAttribute(name, value) { this[`@${name}`] = String(value); }
   append(...all) { this.children.push(...all); }
   replaceChildren(...all) { this.children = all; }
-  addEventListener() {}
+  addEventListener(name, listener) { this[`on${name}`] = listener; }
+  scrollIntoView() {}
   text() { return this.children.map((one) => (one instanceof Node ? one.text() : one)).join(" "); }
   all(tag) { return this.children.filter((one) => one instanceof Node)
     .flatMap((one) => [...(one.tag === tag ? [one] : []), ...one.all(tag)]); }
@@ -37,8 +39,26 @@ const document = { createElement: (tag) => new Node(tag), createElementNS: (_, t
   getElementById: (id) => (id === "page" ? page : { textContent: require("fs").readFileSync(0, "utf-8") }) };
 const window = { addEventListener() {} };
 class ResizeObserver { observe() {} }
-class IntersectionObserver { observe() {} }
+class IntersectionObserver {
+  constructor(tell) { this.tell = tell; }
+  observe(target) { this.tell([{ target, isIntersecting: true }]); }
+  unobserve() {}
+}
 """
+
+
+def run_page(folder: Path, after: str) -> str:
+    """Run the scripts of the folder's report, and then `after`; return what was printed."""
+    page = page_of(folder)
+    script = folder / "page.js"
+    script.write_text(BROWSER + page.texts["script"][1] + after)
+    done = subprocess.run(
+        ["node", str(script)], input=page.texts["script"][0], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 ASIDES = (
     'console.log(JSON.stringify(page.all("details").filter((one) => one["@class"] === "aside").map((x) => x.text())))'
 )
@@ -54,16 +74,9 @@ def test_the_page_shows_the_parts_words_the_times_of_a_step_and_the_models(tmp_p
     times = {"time/write": 1.0, "time/wait": 2.0, "time/reward/p50": 3.0}
     write_lines(tmp_path / "metrics.jsonl", [{"stage": "policy", "step": 1, "metrics": times}])
     (tmp_path / "summary.json").write_text(json.dumps({"models": {"judge": {"calls": 11, "cost": 0.125}}}))
-    page = page_of(tmp_path)
     show = 'console.log(JSON.stringify([page.all("table")[0].text(), window.report.grouped(window.report.data.stages[0]'
     show += ".curves, []).flatMap(([, charts]) => charts.map(([name]) => name))]))"
-    script = tmp_path / "page.js"
-    script.write_text(BROWSER + page.texts["script"][1] + ASIDES + "\n" + show)
-    done = subprocess.run(
-        ["node", str(script)], input=page.texts["script"][0], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    asides, (models, charts) = map(json.loads, done.stdout.splitlines())
+    asides, (models, charts) = map(json.loads, run_page(tmp_path, ASIDES + "\n" + show).splitlines())
     assert asides == [
         "what failed in rule division by zero",
         "feedback of judge Step 2 is wrong.",

@@ -1,7 +1,7 @@
 "use strict";
 // Lays out the page: what was reached, the curves of each stage, what the policy wrote, and the recipe.
 (() => {
-const { data, el, chip, show, plural, duration, grouped, chart, spark, rank, LATE, smooth } = window.report;
+const { data, el, chip, show, plural, duration, grouped, chart, spark, rank, LATE, smooth, tinted } = window.report;
 const SHOWN = 3;
 const fold = (open, title, note, ...children) => el("details", { class: "fold", open: open ? "" : null },
   el("summary", {}, title, note ? el("span", { class: "soft" }, note) : null), ...children);
@@ -143,7 +143,7 @@ function meter(share, kind) {
   return el("span", { class: "meter", "aria-hidden": "true" }, bar);
 }
 
-function rollout(one, { low, high }, trained) {
+function rollout(one, { low, high }, trained, ink) {
   const level = one.failure ? null : heat(one.value, low, high);
   const sign = one.advantage > 0 ? "+" : "";
   const failed = [one.failure, ...one.parts.map((part) => part.asked && part.failure && { ...part.failure, name: part.name })];
@@ -159,7 +159,7 @@ function rollout(one, { low, high }, trained) {
         : trained ? el("span", {}, "no advantage") : null,
       one.tokens ? el("span", {}, plural(one.tokens, "token")) : null,
       one.stop === "length" ? el("span", { class: "chip bad" }, "cut off at the token limit") : null),
-    one.text ? el("pre", { dir: "auto", tabindex: "0" }, one.text) : el("p", { class: "soft small" }, "(empty)"),
+    one.text ? ink.text(one) : el("p", { class: "soft small" }, "(empty)"),
     cutNote(one),
     one.parts.length ? el("div", { class: "parts" }, one.parts.map((part) => (part.failure
       ? el("span", { class: part.asked ? "chip bad" : "chip", title: part.failure.text },
@@ -175,12 +175,14 @@ function rollout(one, { low, high }, trained) {
 function column(title, group, scale, flat) {
   const values = group.rollouts.map((one) => one.value).filter((value) => value !== null);
   const mean = values.length ? `mean score ${show(values.reduce((a, b) => a + b, 0) / values.length)}` : "no scores";
-  const all = group.rollouts.map((one) => rollout(one, scale, flat));
+  const ink = tinted(group);
+  const all = group.rollouts.map((one) => rollout(one, scale, flat, ink));
   const rest = all.slice(SHOWN);
   return el("div", { class: flat ? "column flat" : "column" },
     el("div", { class: "title" }, el("h3", {}, title),
       group.dropped ? el("span", { class: "chip bad" }, `dropped: ${group.dropped}`) : null,
       el("span", { class: "soft small num" }, mean)),
+    ink.key,
     all.slice(0, SHOWN),
     rest.length ? el("details", {}, el("summary", { class: "soft small" }, plural(rest.length, "more rollout")),
       el("div", { class: "more" }, rest)) : null,
@@ -215,6 +217,8 @@ function failures(found) {
       el("td", { class: "right" }, show(count)), el("td", {}, meter(count / most, "bad"))))))));
 }
 
+const tints = (groups) => groups.some((group) => group.scales.length);
+
 function rollouts(found) {
   if (!found || !(found.groups || found.unread)) return null;
   const scale = found;
@@ -222,22 +226,61 @@ function rollouts(found) {
   const counts = [`${plural(found.groups, "group")}, ${plural(found.rollouts, "rollout")} read${where}`,
     found.truncated ? `${show(found.truncated)} cut off at the token limit` : "",
     ...found.drops.map(([reason, count]) => `${plural(count, "group")} dropped: ${reason}`),
+    found.plain ? `${plural(found.plain, "rollout")} without colours: there are too many tokens for one page` : "",
     found.unread ? `${plural(found.unread, "line")} could not be read` : ""].filter(Boolean);
   const sides = [["first", "Training groups of the first step"], ["last", "Training groups of the last step"],
     ["dropped", "Dropped groups"]];
   return [el("div", { class: "parts" }, counts.map((text) => chip(text))),
     found.pairs.length ? fold(true, "What it wrote", "the first prompts of the validation, not chosen by their scores",
       el("div", { class: "cards" }, found.pairs.map((one) => pair(one, scale)))) : null,
-    sides.map(([key, title], i) => (found[key].length ? fold(!found.pairs.length && i < 2, title, "",
+    sides.map(([key, title], i) => (found[key].length ? fold(i < 2 && (!found.pairs.length || tints(found[key])), title, "",
       el("div", { class: "cards" }, training(found[key], scale))) : null)),
     failures(found)];
+}
+
+// ---- what a process reward has learned -----------------------------------------------------------------------------
+
+// Each chart: its name after `learned/PART/`, and its lines with their labels.
+const LEARNED = [["accuracy", { accuracy_fresh: "fresh", accuracy_after: "after" }],
+  ["steps", { "steps/found": "wrong step found", "steps/chance": "by chance" }],
+  ["trust", { trust: "trust" }], ["loss", { loss: "loss" }]];
+const GREY = 5;
+
+// Returns the parts that give rewards to tokens; other rewards learn too, and are shown among the other curves.
+function learners(one) {
+  const named = one.curves.map((curve) => /^learned\/(.+)\/(accuracy_fresh|steps\/found)$/.exec(curve.name)).filter(Boolean);
+  const { pairs, first, last } = one.rollouts || { pairs: [], first: [], last: [] };
+  const groups = [...pairs.flatMap((two) => two.groups), ...first, ...last];
+  const coloured = groups.flatMap((group) => group.scales.map(([name]) => name));
+  return [...new Set([...named.map((match) => match[1]), ...coloured])];
+}
+
+function lessons(one, part) {
+  return LEARNED.map(([name, labels]) => {
+    const lines = Object.entries(labels).flatMap(([measure, label]) => one.curves
+      .filter((curve) => curve.name === `learned/${part}/${measure}`)
+      .map((curve) => ({ ...curve, label, ...(measure === "steps/chance" ? { look: GREY } : {}) })));
+    const fresh = lines.find((line) => line.label === "fresh");
+    // Of two rollouts, one right and one wrong, a coin prefers the right one half the time.
+    const chance = fresh && { x: fresh.x, y: fresh.x.map(() => 0.5), lost: 0, label: "chance", look: GREY };
+    return [`learned/${part}/${name}`, chance ? [...lines, chance] : lines];
+  }).filter(([, lines]) => lines.length);
+}
+
+function panel(learned, peers) {
+  if (!learned.length) return null;
+  return fold(true, "Process rewards", "fresh: on rollouts that the model has not learned from; chance: what a coin gets",
+    el("div", { class: `charts row${Math.min(4, learned.length)}` }, learned.map(([name, lines]) => chart(name, lines, peers))));
 }
 
 // ---- stages, recipe, page ------------------------------------------------------------------------------------------
 
 function stage(one, i) {
   const peers = [], tabled = data.evaluations.some((other) => other.name === one.name);
-  const groups = grouped(one.curves, one.rollouts ? one.rollouts.parts : []).map(([prefix, charts], k) => {
+  const learned = learners(one).flatMap((part) => lessons(one, part));
+  const taken = new Set(learned.flatMap(([, lines]) => lines.map((line) => line.name)));
+  const rest = one.curves.filter((curve) => !taken.has(curve.name));
+  const groups = grouped(rest, one.rollouts ? one.rollouts.parts : []).map(([prefix, charts], k) => {
     const all = el("div", { class: "charts" }, charts.map(([name, lines]) => chart(name, lines, peers)));
     const group = fold(k < 8 && rank(prefix) < LATE && !tabled, prefix, plural(charts.length, "chart"), all);
     group.classList.add(`wide${Math.min(3, charts.length)}`);
@@ -247,7 +290,9 @@ function stage(one, i) {
     el("div", { class: "title" }, el("h2", {}, one.name), one.type && one.type !== one.name ? chip(one.type) : null,
       el("span", { class: "soft small" }, about(one)),
       tabled ? el("a", { class: "small", href: "#evaluations" }, "its tables are above") : null),
-    groups.length ? el("div", { class: "groups" }, groups) : el("p", { class: "empty" }, "No metrics were written for this stage."),
+    panel(learned, peers),
+    one.curves.length ? el("div", { class: "groups" }, groups)
+      : el("p", { class: "empty" }, "No metrics were written for this stage."),
     rollouts(one.rollouts));
 }
 

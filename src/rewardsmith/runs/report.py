@@ -1,8 +1,9 @@
 """The report of a run: one HTML file that needs nothing else, for a person to look at.
 
-Python extracts a bounded digest of the folder and embeds it as JSON; `report.js` lays it out and `report_charts.js`
-draws the curves. Text that a model wrote goes through that JSON and then only into text nodes, so it cannot become
-markup, and the page's own policy allows no script but the one written with it, and no connection to anywhere.
+Python extracts a bounded digest of the folder and embeds it as JSON; `report.js` lays it out, `report_charts.js` draws
+the curves, and `report_tokens.js` colours tokens by their rewards. Text that a model wrote goes through that JSON and
+then only into text nodes, so it cannot become markup, and the page's own policy allows no script but the one written
+with it, and no connection to anywhere.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rewardsmith.runs.forms import RARE, is_share
 from rewardsmith.runs.report_evaluations import read_evaluations
 from rewardsmith.runs.report_metrics import MAX_LINE, Curves, drawn, number, parsed, read_metrics
 from rewardsmith.runs.report_rollouts import read_rollouts
+from rewardsmith.runs.report_tokens import MAX_ALL_VALUES, Room
 
 MAX_POINTS = 2_000
 """Points of a curve."""
@@ -39,6 +41,9 @@ MAX_MODELS = 64
 
 MAX_RECIPE = 200_000
 """Characters of the recipe that are shown."""
+
+SCRIPTS = ("report_charts.js", "report_tokens.js", "report.js")
+"""The page's scripts, in the order in which they run."""
 
 _STATES = ("finished", "stopped", "failed", "running")
 
@@ -64,11 +69,8 @@ def write_report(folder: Path) -> Path:
 def render(content: dict[str, Any]) -> str:
     """Return the page for a digest."""
     room = files("rewardsmith.runs")
-    page, style, charts, layout = (
-        room.joinpath(name).read_text("utf-8")
-        for name in ("report.html", "report.css", "report_charts.js", "report.js")
-    )
-    script = charts + layout
+    page, style, *scripts = (room.joinpath(name).read_text("utf-8") for name in ("report.html", "report.css", *SCRIPTS))
+    script = "".join(scripts)
     # A '<' in the data could end the script element that holds it; as an escape it means the same to JSON.
     data = json.dumps(content, allow_nan=False, separators=(",", ":"))
     data = data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -106,7 +108,9 @@ def digest(folder: Path) -> dict[str, Any]:
     for name in names:
         kept = dict(list(metrics.get(name, {}).items())[:room])
         room -= len(kept)
-        stages.append(_stage(name, told.get(name, {}), kept, points, rollouts.get(name)))
+        share = Room(MAX_ALL_VALUES // max(1, len(rollouts)))
+        examples = read_rollouts(rollouts[name], share) if name in rollouts else None
+        stages.append(_stage(name, told.get(name, {}), kept, points, examples))
     return {
         "title": _text(summary.get("title")) or folder.resolve().name or "run",
         "state": state if state in _STATES else "unknown",
@@ -121,7 +125,9 @@ def digest(folder: Path) -> dict[str, Any]:
     }
 
 
-def _stage(name: str, told: dict[str, Any], curves: Curves, points: int, rollouts: Path | None) -> dict[str, Any]:
+def _stage(
+    name: str, told: dict[str, Any], curves: Curves, points: int, rollouts: dict[str, Any] | None
+) -> dict[str, Any]:
     steps = max((step for curve in curves.values() for step in curve), default=0)
     validation = {metric: sorted(curve.items()) for metric, curve in curves.items() if metric.startswith("validation/")}
     before = {metric: curve[0][1] for metric, curve in validation.items() if len(curve) > 1}
@@ -138,7 +144,7 @@ def _stage(name: str, told: dict[str, Any], curves: Curves, points: int, rollout
         "after": told_after,
         "shares": [metric for metric in told_after if is_share(metric, [told_before, told_after, *seen])],
         "curves": [{"name": metric[:200], **drawn(curve, points)} for metric, curve in curves.items()],
-        "rollouts": read_rollouts(rollouts) if rollouts else None,
+        "rollouts": rollouts,
     }
 
 

@@ -149,6 +149,8 @@ function pathOf(xs, ys, px, py) {
   return path;
 }
 
+// A line has the colour of its place, unless it has a look of its own, as what others are compared with has.
+const look = (line, i) => line.look ?? i;
 const lastOf = (line) => { for (let i = line.y.length - 1; i >= 0; i -= 1) if (line.y[i] !== null) return i; return -1; };
 
 function nearest(xs, step) {
@@ -183,13 +185,14 @@ function drawing(lines, width, height) {
     if (lines.length === 1 && !line.y.includes(null)) {
       shapes.push(svg("path", { class: "area c0", d: `${path}L${px(end)} ${floor}L${px(first)} ${floor}Z` }));
     }
-    if (smooth !== line.y) shapes.push(svg("path", { class: `line raw c${i}`, d: pathOf(line.x, line.y, px, py) }));
-    shapes.push(svg("path", { class: `line c${i}${lines.length > 1 ? ` dash${i}` : ""}`, d: path }));
+    if (smooth !== line.y) shapes.push(svg("path", { class: `line raw c${look(line, i)}`, d: pathOf(line.x, line.y, px, py) }));
+    const dash = lines.length > 1 ? ` dash${look(line, i)}` : "";
+    shapes.push(svg("path", { class: `line c${look(line, i)}${dash}`, d: path }));
     // Few points are marked, and so is one between two gaps, which a line cannot show.
     const alone = (k) => (line.y[k - 1] ?? null) === null && (line.y[k + 1] ?? null) === null;
     line.x.forEach((x, k) => {
-      if (line.y[k] === null || (line.x.length > 14 && !alone(k))) return;
-      shapes.push(svg("circle", { class: `c${i}`, r: 3.5, cx: px(x), cy: py(line.y[k]) }));
+      if (line.y[k] === null || ((line.x.length > 14 || line.look) && !alone(k))) return;
+      shapes.push(svg("circle", { class: `c${look(line, i)}`, r: 3.5, cx: px(x), cy: py(line.y[k]) }));
     });
   });
   return { shapes, scale: { px, py, first, end, left, top, floor, height, width: width - left - right } };
@@ -199,7 +202,7 @@ function drawing(lines, width, height) {
 function cross(lines, at, scale) {
   const x = scale.px(at), y = scale.height - 5;
   const labels = ["at-back", "at"].map((kind) => svg("text", { class: kind, x, y, "text-anchor": "middle" }, String(at)));
-  const dots = lines.map((line, i) => [i, line.x[nearest(line.x, at)], line.y[nearest(line.x, at)]])
+  const dots = lines.map((line, i) => [look(line, i), line.x[nearest(line.x, at)], line.y[nearest(line.x, at)]])
     .filter(([, , value]) => value !== null)
     .map(([i, step, value]) => svg("circle", { class: `c${i}`, r: 4.5, cx: scale.px(step), cy: scale.py(value) }));
   return [svg("line", { class: "cross", x1: x, x2: x, y1: scale.top, y2: scale.floor }), ...labels, ...dots];
@@ -231,7 +234,7 @@ function chart(name, lines, peers) {
   const values = lines.map(() => el("b"));
   const heard = el("span", { class: "heard" });
   const legend = lines.map((line, i) => el("span", {},
-    lines.length > 1 ? [el("i", { class: `c${i} dash${i}` }), `${line.label} `] : null, values[i]));
+    lines.length > 1 ? [el("i", { class: `c${look(line, i)} dash${look(line, i)}` }), `${line.label} `] : null, values[i]));
   const readout = el("span", { class: "values" }, heard, legend);
   const lost = lines.reduce((sum, line) => sum + line.lost, 0);
   const plot = el("div", { class: "plot", tabindex: "0", role: "img", "aria-label": words(name, lines) });

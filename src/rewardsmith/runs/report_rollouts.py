@@ -16,6 +16,7 @@ from typing import Any
 from rewardsmith.errors import UserError
 from rewardsmith.records import from_json
 from rewardsmith.runs.report_metrics import is_step, number, parsed
+from rewardsmith.runs.report_tokens import Room, scales, token_rewards
 from rewardsmith.types import NOT_ASKED, Prompt, Rollout, Score, ScoredGroup
 
 MAX_END = 4_000_000
@@ -104,8 +105,13 @@ class _Tally:
                     self.failures[name, part.failure.kind] += 1
 
 
-def read_rollouts(path: Path) -> dict[str, Any]:
-    """Return the examples and the counts of one stage as plain JSON values."""
+def read_rollouts(path: Path, room: Room) -> dict[str, Any]:
+    """Return the examples and the counts of one stage as plain JSON values.
+
+    Args:
+        path: a rollouts file.
+        room: how much it may tell of the rewards of tokens.
+    """
     tally = _Tally()
     validation, training = _Ends(), _Ends()
     dropped: list[_Line] = []
@@ -124,10 +130,10 @@ def read_rollouts(path: Path) -> dict[str, Any]:
             dropped = [*dropped, read][-MAX_TRAINING:]
     shown = {id(line) for line in (*training.first[:MAX_TRAINING], *training.last[:MAX_TRAINING])}
     return {
-        "pairs": _pairs(validation),
-        "first": [_group(line, prompt=True) for line in training.first[:MAX_TRAINING]],
-        "last": [] if training.one_step else [_group(line, prompt=True) for line in training.last[:MAX_TRAINING]],
-        "dropped": [_group(line, prompt=True) for line in dropped if id(line) not in shown],
+        "pairs": _pairs(validation, room),
+        "first": _groups(training.first[:MAX_TRAINING], room),
+        "last": [] if training.one_step else _groups(training.last[:MAX_TRAINING], room),
+        "dropped": _groups([line for line in dropped if id(line) not in shown], room),
         "failures": [[part, kind, count] for (part, kind), count in tally.failures.most_common(60)],
         "drops": [[_cut(reason, 80)["text"], count] for reason, count in tally.drops.most_common(20)],
         "parts": list(tally.parts),
@@ -138,6 +144,7 @@ def read_rollouts(path: Path) -> dict[str, Any]:
         "low": number(tally.low),
         "high": number(tally.high),
         "whole": whole,
+        "plain": room.refused,
     }
 
 
@@ -176,33 +183,38 @@ def _read(line: bytes) -> _Line | None:
     )
 
 
-def _pairs(ends: _Ends) -> list[dict[str, Any]]:
+def _pairs(ends: _Ends, room: Room) -> list[dict[str, Any]]:
     """Return the first prompts of the validation set, each with its groups before and after training."""
     if ends.one_step:
-        return [_pair(line, None) for line in ends.first[:MAX_PAIRS]]
+        return [_pair(line, None, room) for line in ends.first[:MAX_PAIRS]]
     after = {line.scored.group.prompt.id: line for line in ends.last}
     both = [(line, after[key]) for line in ends.first if (key := line.scored.group.prompt.id) in after]
     if both:
-        return [_pair(first, last) for first, last in both[:MAX_PAIRS]]
+        return [_pair(first, last, room) for first, last in both[:MAX_PAIRS]]
     half = MAX_PAIRS // 2
-    return [_pair(line, None) for line in (*ends.first[:half], *ends.last[:half])]
+    return [_pair(line, None, room) for line in (*ends.first[:half], *ends.last[:half])]
 
 
-def _pair(first: _Line, last: _Line | None) -> dict[str, Any]:
-    groups = [_group(line) for line in (first, last) if line is not None]
+def _pair(first: _Line, last: _Line | None, room: Room) -> dict[str, Any]:
+    groups = [_group(line, room) for line in (first, last) if line is not None]
     return {"prompt": _prompt(first.scored.group.prompt), "groups": groups}
 
 
-def _group(line: _Line, *, prompt: bool = False) -> dict[str, Any]:
+def _groups(lines: list[_Line], room: Room) -> list[dict[str, Any]]:
+    return [_group(line, room) | {"prompt": _prompt(line.scored.group.prompt)} for line in lines]
+
+
+def _group(line: _Line, room: Room) -> dict[str, Any]:
     group = line.scored.group
     advantages = [number(value) for value in line.advantages]
     advantages += [None] * (len(group.rollouts) - len(advantages))
     rows = list(zip(group.rollouts, line.scored.scores, advantages, strict=False))
+    rollouts = [_rollout(*row, room) for row in rows[:MAX_ROLLOUTS]]
     return {
         "step": line.step,
         "dropped": _cut(line.dropped, 80)["text"],
-        "prompt": _prompt(group.prompt) if prompt else None,
-        "rollouts": [_rollout(*row) for row in rows[:MAX_ROLLOUTS]],
+        "rollouts": rollouts,
+        "scales": scales(one["rewards"] for one in rollouts),
         "more": max(0, len(rows) - MAX_ROLLOUTS),
     }
 
@@ -220,7 +232,7 @@ def _prompt(prompt: Prompt) -> dict[str, Any]:
     }
 
 
-def _rollout(rollout: Rollout, score: Score, advantage: float | None) -> dict[str, Any]:
+def _rollout(rollout: Rollout, score: Score, advantage: float | None, room: Room) -> dict[str, Any]:
     return {
         **_cut(rollout.text),
         **_verdict(score),
@@ -228,6 +240,7 @@ def _rollout(rollout: Rollout, score: Score, advantage: float | None) -> dict[st
         "advantage": advantage,
         "stop": rollout.stop_reason,
         "tokens": len(rollout.tokens),
+        "rewards": token_rewards(rollout, score, MAX_TEXT, room),
     }
 
 
