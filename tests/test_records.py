@@ -105,7 +105,7 @@ def test_what_is_written_comes_back_unchanged(kind: type, data: st.DataObject) -
 GOLDEN = (
     '{"group":{"prompt":{"id":"p-1","messages":[{"role":"user","content":"7+5 = ?\\nÄ"}],"source":"sums",'
     '"answer":"12","info":{"level":2,"tags":["a",null,true]}},"rollouts":[{"text":"12","tokens":{"int32":"AQAAAAABAAA="},'
-    '"logprobs":{"float32":"AAAAvwAAAAA="},"stop_reason":"stop"}],"policy_version":3},"scores":[{"value":0.1,'
+    '"logprobs":{"float32":"AAAAvwAAAAA="},"stop_reason":"stop","ends":null}],"policy_version":3},"scores":[{"value":0.1,'
     '"failure":null,"parts":{"judge":{"value":null,"failure":{"kind":"timeout","detail":"5 s","attempts":2},"parts":{},'
     '"token_values":null,"token_support":null,"feedback":"","label":"late"}},"token_values":{"float32":"AACAPwAAAMA="},'
     '"token_support":{"bool":"AAE="},"feedback":"ok","label":""}]}'

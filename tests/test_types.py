@@ -114,6 +114,11 @@ REFUSED = [
     (rollout, {"logprobs": [-np.inf, 0]}, r"Rollout\.logprobs\[0\] is -inf"),
     (rollout, {"logprobs": [-1, 0.5]}, r"Rollout\.logprobs holds 0\.5: a log-probability is at most 0"),
     (rollout, {"logprobs": [-1, -1e300]}, r"Rollout\.logprobs holds a value that does not fit float32"),
+    (rollout, {"ends": [1]}, "Rollout has 2 tokens but 1 ends: one for each, or None"),
+    (rollout, {"ends": [2, 1]}, r"Rollout\.ends must not fall, and must lie between 0 and the length of the text"),
+    (rollout, {"ends": [1, 3]}, r"Rollout\.ends must not fall"),
+    (rollout, {"ends": [-1, 2]}, r"Rollout\.ends must not fall"),
+    (rollout, {"ends": [1.0, 2.0]}, r"Rollout\.ends has dtype float64"),
     (rollout, {"stop_reason": "eos"}, r"Rollout\.stop_reason is 'eos': one of \('stop', 'length'\)"),
     (group, {"prompt": "p"}, r"RolloutGroup\.prompt is of type str"),
     (group, {"rollouts": []}, "RolloutGroup of prompt 'p-1' has no rollouts"),
@@ -206,7 +211,7 @@ def test_equal_content_is_equal_and_every_field_counts(make: Callable[..., Any])
         "role": "system", "content": "?", "id": "p-2", "messages": [message(content="?")], "source": "", "answer": 12,
         "info": {}, "text": "", "tokens": [4, 8], "logprobs": [0, 0], "stop_reason": "stop", "policy_version": 4,
         "prompt": prompt(id="p-2"), "rollouts": [rollout()], "kind": "refused", "detail": "", "attempts": 1,
-        "value": 0.25, "parts": {}, "feedback": "", "label": "", "group": group(policy_version=0),
+        "value": 0.25, "parts": {}, "feedback": "", "label": "", "group": group(policy_version=0), "ends": [1, 2],
         "response": "13", "chosen": "11", "rejected": "11", "margin": 0.0, "tied": True, "candidates": ["a", "b", "d"],
         "analysis": "", "grade": 0.5, "right": None, "sound": False,
         "scores": [score(value=2), score()] if make is scored else [1, 1, 1],
@@ -237,7 +242,9 @@ def test_nouns_are_frozen_and_not_hashable(make: Callable[..., Any]) -> None:
         hash(noun)
 
 
-@pytest.mark.parametrize("array", [rollout().tokens, rollout().logprobs, score().token_values, ranking().scores])
+@pytest.mark.parametrize(
+    "array", [rollout().tokens, rollout().logprobs, rollout(ends=[1, 2]).ends, score().token_values, ranking().scores]
+)
 def test_arrays_are_read_only(array: np.ndarray) -> None:
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 1

@@ -1,8 +1,9 @@
 """What may be asked of a model, and what comes back: the seam between rewards and whatever runs a model.
 
 Rewards know models by the names that a recipe gives them, and get them from the trainer (`Models`). A model answers
-questions (`Asked`), gives a conversation a number (`Rater`), or turns texts into vectors (`Embedder`); a server may do
-all three. What cannot be answered is a `CannotAnswer` with a kind, never a text.
+questions (`Asked`), gives a conversation a number (`Rater`), turns texts into vectors (`Embedder`), or says how likely
+answers are (`Reader`); a server may do the first three. What cannot be answered is a
+`CannotAnswer` with a kind, never a text.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.types import FailureKind, Message
+from rewardsmith.types import FailureKind, Message, RolloutGroup
 
 Conversation = Sequence[Message]
 
@@ -158,6 +159,31 @@ class Embedder(Model, Protocol):
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return a vector of length 1 for each text, [n, D]; raise `CannotAnswer` if it cannot be done."""
+        ...
+
+
+@dataclass(frozen=True)
+class Read:
+    """How likely a model finds an answer, token by token.
+
+    Attributes:
+        logprobs: float32 [T], log-probability of each token at temperature 1, given the prompt and the tokens before.
+        ends: int32 [T], how many characters of the answer's text there are up to the end of each token.
+    """
+
+    logprobs: NDArray[np.float32]
+    ends: NDArray[np.int32]
+
+
+class Reader(Model, Protocol):
+    """A model that says how likely it finds answers."""
+
+    async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[Read]:
+        """Return what it makes of each rollout; raise `CannotAnswer` if it cannot be done.
+
+        A rollout that has tokens is read as these tokens; one that has none as the model would write its text. Without
+        `adapter` the model is read with its adapter switched off.
+        """
         ...
 
 

@@ -75,7 +75,7 @@ class Refers:
 
     Attributes:
         table: of the recipe.
-        offer: what a model must be able to do here: `learn`, `value`, `ask`, `rate` or `embed`; "" for any.
+        offer: what a model must be able to do here: `learn`, `read`, `value`, `ask`, `rate` or `embed`; "" for any.
     """
 
     table: str

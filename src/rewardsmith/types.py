@@ -142,12 +142,15 @@ class Rollout(_Noun):
             known, as for answers that another system wrote.
         logprobs: float32 [T], log-probability of each token under the sampling distribution; empty where unknown.
         stop_reason: `stop` when the policy ended the answer itself, `length` when the token limit cut it off.
+        ends: int32 [T], how many characters of `text` there are up to the end of each token: where a reward for a part
+            of the text belongs. None where nobody asked for it; see `rewardsmith.text.steps`.
     """
 
     text: str
     tokens: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     logprobs: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     stop_reason: StopReason = "stop"
+    ends: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         require_text("Rollout.text", self.text)
@@ -164,6 +167,13 @@ class Rollout(_Noun):
             raise ValueError(f"Rollout.stop_reason is {self.stop_reason!r}: one of {get_args(StopReason)}")
         self._set("tokens", tokens)
         self._set("logprobs", logprobs)
+        if self.ends is not None:
+            ends = vector("Rollout.ends", self.ends, np.int32)
+            if len(ends) != len(tokens):
+                raise ValueError(f"Rollout has {len(tokens)} tokens but {len(ends)} ends: one for each, or None")
+            if ends.size and (int(ends[0]) < 0 or int(ends[-1]) > len(self.text) or bool((np.diff(ends) < 0).any())):
+                raise ValueError("Rollout.ends must not fall, and must lie between 0 and the length of the text")
+            self._set("ends", ends)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,8 @@ from rewardsmith.algorithms.advantages import ADVANTAGES, grpo
 from rewardsmith.algorithms.sequences import last_token
 from tests.algorithms.batches import Batch, assert_close, batches, counted, outcome_batch
 
-WITHOUT_GROUP = {"gae", "reinforce", "reinforce_plus_plus", "remax"}
-WITH_VALUES = ["gae", "reinforce", "remax"]
+WITHOUT_GROUP = {"gae", "reinforce", "reinforce_plus_plus", "remax", "process_value"}
+WITH_VALUES = ["gae", "reinforce", "remax", "process_value"]
 DISCOUNTS = st.sampled_from([0.7, 1.0])
 
 every_estimator = pytest.mark.parametrize("name", ADVANTAGES)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rewardsmith.algorithms import auxiliary_losses, implicit, importance, kl, preferences
+from rewardsmith.algorithms import auxiliary_losses, implicit, implicit_losses, importance, kl, preferences
 from rewardsmith.algorithms.advantages import ADVANTAGES, Stream, credit
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS, reduce
@@ -54,8 +54,16 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "entropy": lambda x: auxiliary_losses.entropy(x["rewards"]),
     "steps": lambda x: implicit.gather_steps(x["rewards"], x["mask"], x["steps"])[0],
     "normalise": lambda x: implicit.normalise_by_return(x["rewards"], x["mask"]),
-    "cross-entropy": lambda x: implicit.outcome_cross_entropy(x["rewards"], x["mask"], x["outcomes"]),
-    "pairwise": lambda x: implicit.pairwise_loss(x["rewards"], x["mask"], x["outcomes"], x["groups"]),
+    "cross-entropy": lambda x: implicit_losses.outcome_cross_entropy(x["rewards"], x["mask"], x["outcomes"]),
+    "pairwise": lambda x: implicit_losses.pairwise_loss(x["rewards"], x["mask"], x["outcomes"], x["groups"]),
+    "best of n": lambda x: implicit_losses.pairwise_loss(
+        x["rewards"], x["mask"], x["outcomes"], x["groups"], weighting="best-of-n-outcome"
+    ),
+    "offsets": lambda x: implicit_losses.group_offsets(x["outcomes"], x["mask"][:, 3], x["groups"]),
+    "accuracy": lambda x: implicit_losses.pairwise_accuracy(
+        x["rewards"][:, 0], x["outcomes"], x["mask"][:, 3], x["groups"]
+    ),
+    "values before": lambda x: implicit.values_before(x["rewards"], x["gaps"]),
     "Bradley-Terry": lambda x: preferences.bradley_terry(
         x["rewards"][:, 0], x["rewards"][:, 1], margin_N=x["outcomes"], tied_N=x["mask"][:, 9], tie_width=0.3
     ),

@@ -1,7 +1,4 @@
-"""Implicit process rewards: from two models' log-probabilities to rewards, and the losses that train one of them."""
-
-import math
-import statistics
+"""Implicit process rewards: from two models' log-probabilities to the rewards that make a stream."""
 
 import pytest
 import torch
@@ -9,31 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rewardsmith.algorithms.implicit import (
-    gather_steps,
-    implicit_rewards,
-    normalise_by_return,
-    outcome_cross_entropy,
-    pairwise_accuracy,
-    pairwise_loss,
-    smooth,
-)
+from rewardsmith.algorithms.implicit import gather_steps, implicit_rewards, normalise_by_return, smooth, values_before
 from tests.algorithms.batches import Batch, LossInput, assert_close, batches, counted, hidden, loss_inputs
-
-OUTCOMES = st.sampled_from([0.0, 0.25, 1.0])
-
-
-def softplus(x: float) -> float:
-    return max(x, 0) + math.log1p(math.exp(-abs(x)))
 
 
 def row_sums(batch: Batch) -> list[float]:
     return [sum(float(batch.rewards_BT[i, t]) for t in counted(batch.mask_BT, i)) for i in range(len(batch.mask_BT))]
-
-
-def draw_outcomes(data: st.DataObject, batch: Batch) -> Tensor:
-    rows = len(batch.mask_BT)
-    return torch.tensor(data.draw(st.lists(OUTCOMES, min_size=rows, max_size=rows)), dtype=torch.float64)
 
 
 @settings(max_examples=25)
@@ -102,114 +80,115 @@ def test_normalising_bounds_every_return_of_the_batch_by_one(batch: Batch) -> No
 
 
 @settings(max_examples=40)
-@given(batch=batches(), data=st.data(), offset=st.sampled_from([None, -1.5]))
-def test_cross_entropy_follows_its_formula(batch: Batch, data: st.DataObject, offset: float | None) -> None:
-    outcomes_B = draw_outcomes(data, batch)
-    offset_B = None if offset is None else torch.full_like(outcomes_B, offset)
-    losses_B = outcome_cross_entropy(batch.rewards_BT, batch.mask_BT, outcomes_B, offset_B=offset_B)
-    for loss, q, o, mask_T in zip(losses_B, row_sums(batch), outcomes_B.tolist(), batch.mask_BT, strict=True):
-        logit = q + (offset or 0)
-        expected = -o * math.log(1 / (1 + math.exp(-logit))) - (1 - o) * math.log(1 / (1 + math.exp(logit)))
-        assert_close(loss, expected if mask_T.any() else 0.0)
+@given(batch=batches(), lam=st.sampled_from([0.0, 0.3, 1.0]))
+def test_smoothing_follows_its_recursion(batch: Batch, lam: float) -> None:
+    expected_BT = torch.zeros_like(batch.rewards_BT)
+    for row in range(len(batch.mask_BT)):
+        after = 0.0
+        for t in reversed(counted(batch.mask_BT, row)):
+            after = float(batch.rewards_BT[row, t]) + lam * after
+            expected_BT[row, t] = after
+    assert_close(smooth(batch.rewards_BT, batch.mask_BT, lam=lam), expected_BT)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_cross_entropy_is_stable_for_extreme_logits(dtype: torch.dtype) -> None:
-    rewards_BT = torch.tensor([[1e4], [-1e4], [1e4], [-1e4]], dtype=dtype, requires_grad=True)
-    outcomes_B = torch.tensor([1.0, 0.0, 0.0, 1.0])
-    losses_B = outcome_cross_entropy(rewards_BT, torch.ones(4, 1, dtype=torch.bool), outcomes_B)
-    losses_B.sum().backward()
-    assert losses_B.tolist() == [0, 0, 1e4, 1e4]
-    assert rewards_BT.grad[:, 0].tolist() == [0, 0, 1, -1]  # σ(q) - o
+@settings(max_examples=40)
+@given(batches())
+def test_a_value_is_the_sum_of_the_rewards_before_its_token(batch: Batch) -> None:
+    expected_BT = torch.zeros_like(batch.rewards_BT)
+    for row in range(len(batch.mask_BT)):
+        before = 0.0
+        for t in counted(batch.mask_BT, row):
+            expected_BT[row, t] = before
+            before += float(batch.rewards_BT[row, t])
+    assert_close(values_before(batch.rewards_BT, batch.mask_BT), expected_BT)
 
 
-def test_the_offset_gets_no_gradient_and_failed_rows_none_either() -> None:
-    mask_BT = torch.tensor([[True, True], [False, False]])
-    rewards_BT = hidden(torch.zeros(2, 2), mask_BT).requires_grad_()
-    offset_B = torch.zeros(2, requires_grad=True)
-    outcome_cross_entropy(rewards_BT, mask_BT, torch.tensor([1.0, 1.0]), offset_B=offset_B).sum().backward()
-    assert offset_B.grad is None
-    assert rewards_BT.grad.tolist() == [[-0.5, -0.5], [0, 0]]
-
-
-@pytest.mark.parametrize("outcome", [-0.1, 1.1, math.nan])
-def test_an_outcome_is_between_zero_and_one(outcome: float) -> None:
-    with pytest.raises(ValueError, match=r"outcomes must lie in \[0, 1\]"):
-        outcome_cross_entropy(torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool), torch.tensor([outcome]))
-
-
-@pytest.mark.parametrize("weighting", ["none", "best-of-n-outcome", "best-of-n-reward"])
 @settings(max_examples=25)
-@given(batch=batches(), data=st.data())
-def test_the_pairwise_loss_compares_with_the_mean_of_the_other_side(
-    weighting: str, batch: Batch, data: st.DataObject
+@given(batch=batches(), data=st.data(), loud=st.sampled_from([-1e20, 3.0]))
+def test_a_value_owes_nothing_to_its_own_token_or_a_later_one(batch: Batch, data: st.DataObject, loud: float) -> None:
+    column = data.draw(st.integers(0, batch.mask_BT.shape[1] - 1))
+    later_BT = torch.arange(batch.mask_BT.shape[1]) >= column
+    changed_BT = torch.where(later_BT, loud, batch.rewards_BT)
+    before_BT, after_BT = (values_before(x, batch.mask_BT) for x in (batch.rewards_BT, changed_BT))
+    assert torch.equal(before_BT[:, : column + 1], after_BT[:, : column + 1])  # to the last bit
+
+
+# ---- what must not change a reward ---------------------------------------------------------------------------------
+
+STEPS_T = torch.tensor([0, 0, 1, 1, 2, 2])
+
+
+def whole(rewards_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    return gather_steps(rewards_BT, mask_BT)[0]
+
+
+def by_step(rewards_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Gather steps of two tokens; wide enough for six columns and what pads them."""
+    width = mask_BT.shape[1]
+    steps_T = torch.cat([STEPS_T, torch.full((max(0, width - 6),), 2)])[:width].clamp(max=width - 1)
+    return gather_steps(rewards_BT, mask_BT, steps_T.expand_as(mask_BT))[0]
+
+
+def smoothed(rewards_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    return smooth(rewards_BT, mask_BT, lam=0.4)
+
+
+every_step = pytest.mark.parametrize("function", [whole, by_step, smoothed, normalise_by_return, values_before])
+
+
+@every_step
+@settings(max_examples=20)
+@given(batch=batches(), columns=st.integers(1, 4), data=st.data())
+def test_neither_the_order_of_the_rows_nor_padding_matters(
+    function, batch: Batch, columns: int, data: st.DataObject
 ) -> None:
-    outcomes_B = draw_outcomes(data, batch)
-    losses_B = pairwise_loss(batch.rewards_BT, batch.mask_BT, outcomes_B, batch.groups_B, weighting=weighting)
-    # The sums as the loss sees them: equal ones stay equal to the last bit.
-    sums, outcomes = torch.where(batch.mask_BT, batch.rewards_BT, 0).sum(-1).tolist(), outcomes_B.tolist()
-    votes = batch.mask_BT.any(-1)
-    for i in range(len(sums)):
-        siblings = [j for j in range(len(sums)) if votes[j] and batch.groups_B[j] == batch.groups_B[i]]
-        if outcomes[i] > 0:
-            others, sign = [sums[j] for j in siblings if outcomes[j] < outcomes[i]], 1
-        else:
-            others, sign = [sums[j] for j in siblings if outcomes[j] > outcomes[i]], -1
-        expected = softplus(-sign * (sums[i] - (statistics.fmean(others) if others else 0.0)))
-        if weighting != "none":
-            rank = outcomes if weighting == "best-of-n-outcome" else sums
-            n = max(1, len(siblings))
-            expected *= n * (sum(rank[j] <= rank[i] for j in siblings) / n) ** (n - 1)
-        assert_close(losses_B[i], expected if votes[i] else 0.0)
+    width = batch.mask_BT.shape[1]
+    if function is by_step and width < 3:  # with fewer columns than steps, padding makes room for other step numbers
+        return
+    expected_BT = function(batch.rewards_BT, batch.mask_BT)
+    order = data.draw(st.permutations(range(len(batch.mask_BT))))
+    turned = batch.take(order).padded(columns)
+    actual_BT = function(turned.rewards_BT, turned.mask_BT)
+    assert_close(actual_BT[:, :width], expected_BT[order], 1e-12)
+    assert not actual_BT[:, width:].any()
 
 
-def test_the_pairwise_loss_pushes_a_response_and_not_what_it_is_compared_with() -> None:
-    rewards_BT = torch.tensor([[0.3], [0.1], [torch.nan]], requires_grad=True)
-    mask_BT = torch.tensor([[True], [True], [False]])
-    outcomes_B, groups_B = torch.tensor([1.0, 0.0, 1.0]), torch.tensor([5, 5, 5])
-    pairwise_loss(rewards_BT, mask_BT, outcomes_B, groups_B)[0].backward()
-    assert_close(rewards_BT.grad, [[-1 / (1 + math.exp(0.3 - 0.1))], [0], [0]], 1e-6)
+@every_step
+@settings(max_examples=20)
+@given(batch=batches(min_rows=2), data=st.data())
+def test_a_failed_row_changes_nothing_for_the_others(function, batch: Batch, data: st.DataObject) -> None:
+    failed = data.draw(st.integers(0, len(batch.mask_BT) - 1))
+    mask_BT = batch.mask_BT.clone()
+    mask_BT[failed] = False
+    others = [row for row in range(len(mask_BT)) if row != failed]
+    actual_BT = function(batch.rewards_BT, mask_BT)
+    assert not actual_BT[failed].any()
+    assert_close(actual_BT[others], function(batch.rewards_BT[others], mask_BT[others]), 1e-12)
 
 
-@settings(max_examples=50)
-@given(batch=batches(), data=st.data())
-def test_pairwise_accuracy_agrees_with_a_double_loop(batch: Batch, data: st.DataObject) -> None:
-    outcomes_B, votes_B = draw_outcomes(data, batch), batch.mask_BT.any(-1)
-    sums_B = torch.where(batch.mask_BT, batch.rewards_BT, 0).sum(-1)
-    shares = []
-    for group in set(batch.groups_B.tolist()):
-        members = [i for i, own in enumerate(batch.groups_B.tolist()) if own == group and votes_B[i]]
-        possible = won = 0.0
-        for i in members:
-            for j in members:
-                weight = max(0.0, float(outcomes_B[i] - outcomes_B[j]))
-                possible += weight
-                won += weight * (1.0 if sums_B[i] > sums_B[j] else 0.5 if sums_B[i] == sums_B[j] else 0.0)
-        if possible:
-            shares.append(won / possible)
-    expected = statistics.fmean(shares) if shares else 0.5
-    assert_close(pairwise_accuracy(sums_B, outcomes_B, votes_B, batch.groups_B), expected)
+@settings(max_examples=25)
+@given(batch=batches(), factor=st.sampled_from([0.05, 20.0]))
+def test_the_scale_of_the_rewards_is_gone_once_they_are_normalised(batch: Batch, factor: float) -> None:
+    # eps scaled along, so that the equality is exact
+    expected_BT = normalise_by_return(batch.rewards_BT, batch.mask_BT, eps=1e-3)
+    actual_BT = normalise_by_return(batch.rewards_BT * factor, batch.mask_BT, eps=1e-3 * factor)
+    assert_close(actual_BT, expected_BT, 1e-12)
 
 
-def test_pairwise_accuracy_does_not_read_the_outcome_of_a_failed_rollout() -> None:
-    sums_B, outcomes_B = torch.tensor([2.0, 1.0, 0.0]), torch.tensor([1.0, 0.0, torch.nan])
-    votes_B = torch.tensor([True, True, False])
-    assert pairwise_accuracy(sums_B, outcomes_B, votes_B, torch.tensor([0, 0, 0])) == 1
+def test_rewards_that_are_all_zero_stay_zero() -> None:
+    mask_BT = torch.ones(2, 3, dtype=torch.bool)
+    assert not normalise_by_return(torch.zeros(2, 3), mask_BT).any()
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
 def test_empty_batches_have_empty_results(shape: tuple[int, int]) -> None:
     empty_BT, mask_BT = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
-    zeros_B, groups_B = torch.zeros(shape[0]), torch.zeros(shape[0], dtype=torch.long)
     for result_BT in (
         implicit_rewards(empty_BT, empty_BT, mask_BT, beta=1.0),
         gather_steps(empty_BT, mask_BT)[0],
         gather_steps(empty_BT, mask_BT, mask_BT.long())[0],
+        smooth(empty_BT, mask_BT, lam=0.5),
         normalise_by_return(empty_BT, mask_BT),
+        values_before(empty_BT, mask_BT),
     ):
         assert result_BT.shape == shape
-    assert outcome_cross_entropy(empty_BT, mask_BT, zeros_B).tolist() == zeros_B.tolist()
-    assert (
-        pairwise_loss(empty_BT, mask_BT, zeros_B, groups_B, weighting="best-of-n-reward").tolist() == zeros_B.tolist()
-    )
-    assert pairwise_accuracy(zeros_B, zeros_B, mask_BT.any(-1), groups_B) == 0.5

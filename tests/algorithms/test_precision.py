@@ -4,14 +4,8 @@ import pytest
 import torch
 
 from rewardsmith.algorithms.advantages import ADVANTAGES
-from rewardsmith.algorithms.implicit import (
-    gather_steps,
-    normalise_by_return,
-    outcome_cross_entropy,
-    pairwise_accuracy,
-    pairwise_loss,
-    smooth,
-)
+from rewardsmith.algorithms.implicit import gather_steps, normalise_by_return, smooth
+from rewardsmith.algorithms.implicit_losses import outcome_cross_entropy, pairwise_accuracy, pairwise_loss
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.ranks import kendall_tau_b, pairwise_agreement
 from rewardsmith.algorithms.reductions import REDUCTIONS

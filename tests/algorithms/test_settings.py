@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from rewardsmith.algorithms import implicit
-from rewardsmith.algorithms.advantages import ADVANTAGES, grpo, rloo
+from rewardsmith.algorithms.advantages import ADVANTAGES, grpo, process_value, rloo
+from rewardsmith.algorithms.implicit_losses import opponents
 from rewardsmith.algorithms.importance import importance_weights
 from rewardsmith.algorithms.kl import kl_estimate, kl_loss, kl_reward
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
@@ -27,6 +27,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "reinforce_plus_plus": {"discount": 1.0},
     "reinforce_plus_plus_baseline": {"discount": 1.0},
     "remax": {"discount": 1.0},
+    "process_value": {"discount": 1.0, "link": "logit"},
     "clip loss": {"low": 0.2, "high": 0.2, "dual": None},
     "gspo loss": {"low": 3e-4, "high": 4e-4},
     "gmpo loss": {"low": 0.4, "high": 0.4},
@@ -75,7 +76,8 @@ ONE_BT, MASK_BT, GROUPS_B = torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool
         (importance_weights, (ONE_BT, ONE_BT, MASK_BT), {"level": "seq"}),
         (importance_weights, (ONE_BT, ONE_BT, MASK_BT), {"outside": "mask"}),
         (kl_estimate, (ONE_BT, ONE_BT, MASK_BT), {"estimator": "k4"}),
-        (implicit.pairwise_loss, (ONE_BT, MASK_BT, ONE_BT[0], GROUPS_B), {"weighting": "bon"}),
+        (process_value, (ONE_BT, MASK_BT, GROUPS_B, ONE_BT), {"link": "logistic"}),
+        (opponents, (ONE_BT[0], ONE_BT[0], MASK_BT[0], GROUPS_B), {"weighting": "dpo"}),
         (grpo, (ONE_BT, MASK_BT, GROUPS_B, None, MASK_BT), {"discount": 1.5}),
         (grpo, (ONE_BT, MASK_BT, GROUPS_B, None, MASK_BT), {"discount": float("nan")}),
     ],

@@ -1,221 +1,178 @@
-"""PRIME has no release to install: its formulas, written here as plain loops over Python floats, are the peer.
-
-P is the authors' code, V verl's recipe. Where we follow the paper instead of the code, both are tested.
-"""
+"""PRIME on random ragged batches: implicit rewards, and what the reward model learns by. The peer is `prime_peer`."""
 
 from __future__ import annotations
 
 import math
-from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from rewardsmith.algorithms.advantages import Stream, credit, rloo
-from rewardsmith.algorithms.implicit import (
-    gather_steps,
-    implicit_rewards,
-    normalise_by_return,
+from rewardsmith.algorithms.implicit import gather_steps, implicit_rewards, normalise_by_return, smooth
+from rewardsmith.algorithms.implicit_losses import (
     outcome_cross_entropy,
     pairwise_accuracy,
     pairwise_loss,
-    smooth,
+    pairwise_wins,
 )
 from rewardsmith.algorithms.sequences import last_token
-from tests.parity.load import assert_near, assert_near_where, leaf
-
-Rows = list[list[float]]
-
-BETA, SIZE = 0.05, 4
-LENGTHS = [5, 2, 7, 1, 3, 6, 4, 7]  # two groups of four consecutive responses
-OUTCOMES = [1.0, 0.0, 0.5, 0.0, 0.25, 1.0, 1.0, 0.0]
-GROUPS_B = torch.tensor([9] * SIZE + [2] * SIZE)
-MASK_BT = torch.arange(7) < torch.tensor(LENGTHS)[:, None]
-_RNG = np.random.default_rng(5)
-LOGPROBS_BT, REFERENCE_BT, REWARDS_BT = (torch.from_numpy(_RNG.normal(0, 3, MASK_BT.shape)) for _ in range(3))
-OUTCOMES_B = torch.tensor(OUTCOMES, dtype=torch.float64)
+from tests.parity import prime_peer as peer
+from tests.parity.load import leaf
+from tests.parity.prime_peer import BETA, SEEDS, Draw, Rows, drawn
 
 
-def _rows(values_BT: Tensor) -> Rows:
-    """Return each response as a list of its own tokens."""
-    return [row[:length] for row, length in zip(values_BT.tolist(), LENGTHS, strict=True)]
+@pytest.fixture(params=SEEDS)
+def draw(request: pytest.FixtureRequest) -> Draw:
+    return drawn(request.param)
 
 
-def _padded(rows: Rows) -> Tensor:
-    return torch.tensor([row + [0.0] * (7 - len(row)) for row in rows], dtype=torch.float64)
+def sums_of(rows: Rows) -> list[float]:
+    return [sum(row) for row in rows]
 
 
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
+# ---- rewards -------------------------------------------------------------------------------------------------------
 
 
-def _discounted(rewards: list[float], gamma: float) -> list[float]:
-    total, result = 0.0, []
-    for reward in reversed(rewards):
-        total = reward + gamma * total
-        result.append(total)
-    return result[::-1]
-
-
-def _siblings(i: int) -> range:
-    return range(i // SIZE * SIZE, i // SIZE * SIZE + SIZE)
-
-
-def _whitened(rows: Rows) -> Rows:
-    tokens = [x for row in rows for x in row]
-    mean = sum(tokens) / len(tokens)
-    variance = sum((x - mean) ** 2 for x in tokens) / (len(tokens) - 1)
-    return [[(x - mean) / math.sqrt(variance + 1e-8) for x in row] for row in rows]
-
-
-def _streams(process_gamma: float, outcome_gamma: float) -> list[Stream]:
-    end_BT = last_token(MASK_BT)
-    return [
-        Stream("process", REWARDS_BT, support_BT=MASK_BT, discount=process_gamma),
-        Stream("outcome", torch.where(end_BT, OUTCOMES_B[:, None], 0), support_BT=end_BT, discount=outcome_gamma),
-    ]
-
-
-def _outcome_rows() -> Rows:
-    return [[0.0] * (length - 1) + [outcome] for length, outcome in zip(LENGTHS, OUTCOMES, strict=True)]
-
-
-@pytest.mark.parametrize("whiten", [True, False])  # whitening hides a common factor such as n/(n-1)
-@pytest.mark.parametrize(("process_gamma", "outcome_gamma"), [(1.0, 1.0), (0.9, 1.0), (0.95, 0.8)])
-def test_advantage_of_the_authors_code(process_gamma: float, outcome_gamma: float, whiten: bool) -> None:
-    """P: r·n/(n-1) - S/(n-1) on the tokens that carry a reward, S the sum of the rows' means; returns; whitening."""
-    total = [[0.0] * length for length in LENGTHS]
-    for rows, carries_all, gamma in (
-        (_rows(REWARDS_BT), True, process_gamma),
-        (_outcome_rows(), False, outcome_gamma),
-    ):
-        means = [sum(row) / len(row) if carries_all else row[-1] for row in rows]
-        for i, row in enumerate(rows):
-            group_sum = sum(means[j] for j in _siblings(i))
-            centred = [(r * SIZE - group_sum) / (SIZE - 1) for r in row]
-            if not carries_all:
-                centred[:-1] = [0.0] * (len(row) - 1)
-            for t, value in enumerate(_discounted(centred, gamma)):
-                total[i][t] += value
-    actual_BT = credit(
-        _streams(process_gamma, outcome_gamma),
-        MASK_BT,
-        GROUPS_B,
-        estimator=partial(rloo, leave_one_out="prime"),
-        combine="after",
-        whiten=whiten,
-    )
-    assert_near_where(MASK_BT, actual_BT, _padded(_whitened(total) if whiten else total))
-
-
-@pytest.mark.parametrize("gamma", [1.0, 0.9])
-def test_advantage_of_the_paper(gamma: float) -> None:
-    """Equation 5: Σ_{s≥t} γ^{s-t} [r_s - mean_{j≠i} r̄_j] + o_i - mean_{j≠i} o_j, not whitened."""
-    rewards = _rows(REWARDS_BT)
-    expected: Rows = []
-    for i, row in enumerate(rewards):
-        others = [j for j in _siblings(i) if j != i]
-        baseline = sum(sum(rewards[j]) / len(rewards[j]) for j in others) / len(others)
-        outcome = OUTCOMES[i] - sum(OUTCOMES[j] for j in others) / len(others)
-        expected.append(
-            [sum(gamma ** (s - t) * (row[s] - baseline) for s in range(t, len(row))) + outcome for t in range(len(row))]
-        )
-    actual_BT = credit(_streams(gamma, 1.0), MASK_BT, GROUPS_B, estimator=rloo, combine="after")
-    assert_near_where(MASK_BT, actual_BT, _padded(expected))
-
-
-def test_implicit_rewards_and_their_gradient() -> None:
-    """V: β (log π_φ - log π_ref) at every response token; the gradient stays out of the reference."""
-    logprobs_BT, reference_BT = leaf(LOGPROBS_BT), leaf(REFERENCE_BT)
-    rewards_BT = implicit_rewards(logprobs_BT, reference_BT, MASK_BT, beta=BETA)
-    pairs = zip(_rows(LOGPROBS_BT), _rows(REFERENCE_BT), strict=True)
-    assert_near(rewards_BT, _padded([[BETA * (a - b) for a, b in zip(*pair, strict=True)] for pair in pairs]))
+@pytest.mark.parametrize("beta", [1.0, BETA])
+def test_implicit_rewards_and_their_gradient(draw: Draw, beta: float) -> None:
+    """P's token scores are the raw q, which is β = 1; V's are β q. The gradient stays out of the reference."""
+    logprobs_BT, reference_BT = leaf(draw.tensor(draw.logprobs)), leaf(draw.tensor(draw.reference))
+    rewards_BT = implicit_rewards(logprobs_BT, reference_BT, draw.mask_BT, beta=beta)
+    draw.assert_rows(rewards_BT, peer.scaled(draw.ratios, beta))
     rewards_BT.sum().backward()
-    assert_near(logprobs_BT.grad, BETA * MASK_BT.double())
+    assert torch.equal(logprobs_BT.grad, beta * draw.mask_BT.double())
     assert reference_BT.grad is None
 
 
-def test_whole_granularity_puts_the_sum_on_the_last_token() -> None:
-    rewards_BT, support_BT = gather_steps(REWARDS_BT, MASK_BT)
-    assert_near(rewards_BT, _padded([[0.0] * (len(row) - 1) + [sum(row)] for row in _rows(REWARDS_BT)]))
-    assert support_BT.sum(-1).tolist() == [1] * len(LENGTHS)
+def test_rewards_are_zero_where_the_model_is_its_reference(draw: Draw) -> None:
+    logprobs_BT = draw.tensor(draw.logprobs)
+    assert not implicit_rewards(logprobs_BT, logprobs_BT, draw.mask_BT, beta=BETA).any()
 
 
-def test_smoothing() -> None:
-    """V's λ: r_t ← Σ_k λ^k r_{t+k}."""
-    assert_near(smooth(REWARDS_BT, MASK_BT, lam=0.3), _padded([_discounted(row, 0.3) for row in _rows(REWARDS_BT)]))
+def test_granularity_whole_puts_the_sum_on_the_last_token(draw: Draw) -> None:
+    """P's; V's assigns a vector to one place and cannot run."""
+    rewards_BT, support_BT = gather_steps(draw.tensor(draw.ratios), draw.mask_BT)
+    draw.assert_rows(rewards_BT, peer.on_last(draw.ratios))
+    assert torch.equal(support_BT, last_token(draw.mask_BT))
 
 
-def test_batch_norm_divides_by_the_largest_return() -> None:
-    rows = _rows(REWARDS_BT)
-    largest = max(abs(value) for row in rows for value in _discounted(row, 1.0))
-    expected_BT = _padded([[r / (largest + 1e-6) for r in row] for row in rows])
-    assert_near(normalise_by_return(REWARDS_BT, MASK_BT), expected_BT)
+@pytest.mark.parametrize("lam", [0.0, 0.3, 1.0])
+def test_smoothing_and_the_recipes_tokens(draw: Draw, lam: float) -> None:
+    """V: Σ_k λ^k (β q)_{t+k} over all tokens, and then 0 on the last one; ours keeps what is there."""
+    smoothed_BT = smooth(draw.tensor(peer.scaled(draw.ratios, BETA)), draw.mask_BT, lam=lam)
+    expected = [peer.returns(row, lam) for row in peer.scaled(draw.ratios, BETA)]
+    draw.assert_rows(smoothed_BT, expected)
+    recipe_BT = torch.where(last_token(draw.mask_BT), 0, smoothed_BT)
+    draw.assert_rows(recipe_BT, peer.without_last(expected))
 
 
-def _sums() -> list[float]:
-    return [sum(row) for row in _rows(REWARDS_BT)]
+@pytest.mark.parametrize("beta", [1.0, BETA])
+@pytest.mark.parametrize("granularity", ["token", "token of the recipe", "whole"])
+def test_batch_norm_divides_by_the_largest_return(draw: Draw, granularity: str, beta: float) -> None:
+    rows = peer.scaled(draw.ratios, beta)
+    rewards_BT = draw.tensor(rows)
+    if granularity == "whole":
+        rows, rewards_BT = peer.on_last(rows), gather_steps(rewards_BT, draw.mask_BT)[0]
+    if granularity == "token of the recipe":
+        rows, rewards_BT = peer.without_last(rows), torch.where(last_token(draw.mask_BT), 0, rewards_BT)
+    draw.assert_rows(normalise_by_return(rewards_BT, draw.mask_BT), peer.batch_norm(rows))
 
 
-def test_cross_entropy() -> None:
-    """Mean of -o log σ(q) - (1-o) log(1-σ(q)) with fractional outcomes; its gradient is (σ(q) - o)/B at every token."""
-    rewards_BT = leaf(REWARDS_BT)
-    loss = outcome_cross_entropy(rewards_BT, MASK_BT, OUTCOMES_B).mean()
-    terms = [
-        -o * math.log(_sigmoid(q)) - (1 - o) * math.log(1 - _sigmoid(q)) for q, o in zip(_sums(), OUTCOMES, strict=True)
-    ]
-    assert loss.item() == pytest.approx(sum(terms) / len(terms), rel=1e-10)
-    loss.backward()
-    slopes = [(_sigmoid(q) - o) / len(OUTCOMES) for q, o in zip(_sums(), OUTCOMES, strict=True)]
-    assert_near(rewards_BT.grad, _padded([[s] * length for s, length in zip(slopes, LENGTHS, strict=True)]))
+def test_batch_norm_is_of_the_whole_batch_and_not_of_a_shard(draw: Draw) -> None:
+    """P and V normalise the rows of each process by themselves; ours has one scale for all."""
+    rows, half = draw.ratios, draw.size // 2
+    shards = peer.batch_norm(rows[:half]) + peer.batch_norm(rows[half:])
+    found_BT = normalise_by_return(draw.tensor(rows), draw.mask_BT)
+    draw.assert_rows(found_BT, peer.batch_norm(rows))
+    factors = {round(b[0] / a[0], 6) for a, b in zip(rows, shards, strict=True)}
+    assert len(factors) == 2  # the peers' two shards are on two scales
 
 
-def _pairwise(i: int, sums: list[float]) -> tuple[float, float]:
-    """Return V's loss of response i and its slope in q_i; the others' sums are constants."""
-    positive = OUTCOMES[i] > 0
-    others = [sums[j] for j in _siblings(i) if (OUTCOMES[j] < OUTCOMES[i] if positive else OUTCOMES[j] > OUTCOMES[i])]
-    sign = 1 if positive else -1
-    z = sign * (sums[i] - (sum(others) / len(others) if others else 0.0))
-    return -math.log(_sigmoid(z)), -sign * (1 - _sigmoid(z))
+# ---- learning ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "weighting"), [("dpo", "none"), ("bon_acc", "best-of-n-outcome"), ("bon_rm", "best-of-n-reward")]
-)
-def test_pairwise_losses(name: str, weighting: str) -> None:
-    """`dpo` is a mean; `bon_*` are sums weighted by n · (share of siblings that are not better)^(n-1)."""
-    sums = _sums()
-    ranks = {"dpo": None, "bon_acc": OUTCOMES, "bon_rm": sums}[name]
-    rewards_BT = leaf(REWARDS_BT)
-    losses_B = pairwise_loss(rewards_BT, MASK_BT, OUTCOMES_B, GROUPS_B, weighting=weighting)
-    loss = losses_B.mean() if name == "dpo" else losses_B.sum()
-    total, slopes = 0.0, []
-    for i in range(len(sums)):
-        weight = 1 / len(sums)
-        if ranks is not None:
-            share = sum(ranks[j] <= ranks[i] for j in _siblings(i)) / SIZE
-            weight = SIZE * share ** (SIZE - 1)
-        value, slope = _pairwise(i, sums)
-        total += weight * value
-        slopes.append(weight * slope)
-    assert loss.item() == pytest.approx(total, rel=1e-10)
-    loss.backward()
-    assert_near(rewards_BT.grad, _padded([[s] * length for s, length in zip(slopes, LENGTHS, strict=True)]))
+def test_cross_entropy_and_its_gradient(draw: Draw) -> None:
+    """Mean over the responses, fractions allowed; dL/dr_t = (σ(q) - o) / B at every token."""
+    rows = peer.scaled(draw.ratios, BETA)
+    rewards_BT = leaf(draw.tensor(rows))
+    losses_B = outcome_cross_entropy(rewards_BT, draw.mask_BT, draw.outcomes_B)
+    pairs = list(zip(sums_of(rows), draw.outcomes, strict=True))
+    draw.assert_column(losses_B, [peer.cross_entropy(q, o) for q, o in pairs])
+    losses_B.mean().backward()
+    slopes = [(peer.sigmoid(q) - o) / len(pairs) for q, o in pairs]
+    draw.assert_rows(rewards_BT.grad, [[slope] * len(row) for slope, row in zip(slopes, rows, strict=True)])
 
 
-def test_pairwise_accuracy() -> None:
-    """`dpo_acc`: pairs of a group ordered as their outcomes, weighted by the outcomes' difference, mean over groups."""
-    sums, shares = _sums(), []
-    for start in (0, SIZE):
-        won = possible = 0.0
-        for i in range(start, start + SIZE):
-            for j in range(i + 1, start + SIZE):
-                difference = OUTCOMES[i] - OUTCOMES[j]
-                possible += abs(difference)
-                won += abs(difference) * ((sums[i] - sums[j]) * difference > 0)
-        shares.append(won / possible)
-    actual = pairwise_accuracy(torch.tensor(sums, dtype=torch.float64), OUTCOMES_B, MASK_BT.any(-1), GROUPS_B)
-    assert 0 < min(shares) < max(shares) < 1
-    assert actual.item() == pytest.approx(sum(shares) / 2, rel=1e-12)
+def test_means_of_equal_micro_batches_are_the_mean_of_the_mini_batch(draw: Draw) -> None:
+    """P and V: a mean in each micro-batch, by their number. Ours are weighted by rows, so every split is exact."""
+    rows = peer.scaled(draw.ratios, BETA)
+    losses = [peer.cross_entropy(q, o) for q, o in zip(sums_of(rows), draw.outcomes, strict=True)]
+    micro = [sum(losses[i] for i in group) / draw.size for group in draw.groups]
+    losses_B = outcome_cross_entropy(draw.tensor(rows), draw.mask_BT, draw.outcomes_B)
+    assert losses_B.mean().item() == pytest.approx(sum(micro) / len(micro), rel=1e-10)
+
+
+@pytest.mark.parametrize("logit", [-1e4, 1e4])
+def test_cross_entropy_does_not_end_where_a_sigmoid_is_full(logit: float) -> None:
+    """P and V: the loss is 100 and the gradient 0, so a response that is wrong beyond doubt teaches nothing."""
+    outcome_B = torch.tensor([0.0 if logit > 0 else 1.0])
+    theirs_B, ours_BT = torch.tensor([logit], requires_grad=True), torch.tensor([[logit]], requires_grad=True)
+    clamped = torch.nn.functional.binary_cross_entropy(theirs_B.sigmoid(), outcome_B)
+    clamped.backward()
+    assert (clamped.item(), theirs_B.grad.item()) == (100, 0)
+    loss_B = outcome_cross_entropy(ours_BT, torch.ones(1, 1, dtype=torch.bool), outcome_B)
+    loss_B.sum().backward()
+    assert (loss_B.item(), ours_BT.grad.item()) == (1e4, math.copysign(1, logit))
+
+
+WEIGHTINGS = [("dpo", "none"), ("bon_acc", "best-of-n-outcome"), ("bon_rm", "best-of-n-reward")]
+
+
+@pytest.mark.parametrize(("name", "weighting"), WEIGHTINGS)
+@pytest.mark.parametrize("failing", [False, True])
+def test_pairwise_losses_of_each_response_and_their_gradient(
+    draw: Draw, name: str, weighting: str, failing: bool
+) -> None:
+    """V's three losses, before it averages `dpo` and adds up the other two. A failed outcome is no label in ours."""
+    rows = peer.scaled(draw.ratios, BETA)
+    voters = [i for i in range(len(rows)) if not (failing and i % 3 == 1)]
+    rewards_BT = leaf(draw.tensor(rows))
+    voting_BT = draw.mask_BT & torch.tensor([i in voters for i in draw.order])[:, None]
+    outcomes = [o if i in voters else math.nan for i, o in enumerate(draw.outcomes)]
+    losses_B = pairwise_loss(rewards_BT, voting_BT, draw.column(outcomes), draw.groups_B, weighting=weighting)
+    sums, losses, slopes = sums_of(rows), [0.0] * len(rows), [0.0] * len(rows)
+    for i in voters:
+        losses[i], slopes[i] = peer.pairwise(draw, sums, voters, i)
+        if name != "dpo":
+            weight = peer.best_of_n(draw, draw.outcomes if name == "bon_acc" else sums, voters, i)
+            losses[i], slopes[i] = weight * losses[i], weight * slopes[i]
+    draw.assert_column(losses_B, losses)
+    losses_B.sum().backward()
+    draw.assert_rows(rewards_BT.grad, [[slope] * len(row) for slope, row in zip(slopes, rows, strict=True)])
+
+
+def test_pairwise_accuracy(draw: Draw) -> None:
+    """`dpo_acc` counts a group without a difference as 0.5; ours leaves it out, and says how many are left."""
+    sums = sums_of(draw.ratios)
+    votes_B = torch.ones(len(sums), dtype=torch.bool)
+    shares = peer.dpo_accuracy(draw, sums)
+    told = [len({draw.outcomes[i] for i in group}) > 1 for group in draw.groups]
+    ordered = [share for share, differs in zip(shares, told, strict=True) if differs]
+    won, number = pairwise_wins(draw.column(sums), draw.outcomes_B, votes_B, draw.groups_B)
+    assert number == len(ordered)
+    assert won.item() == pytest.approx(sum(ordered), rel=1e-12)
+    assert (won.item() + (len(shares) - len(ordered)) / 2) / len(shares) == pytest.approx(sum(shares) / len(shares))
+    expected = sum(ordered) / len(ordered) if ordered else 0.5
+    found = pairwise_accuracy(draw.column(sums), draw.outcomes_B, votes_B, draw.groups_B)
+    assert found.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_draws_are_not_all_of_one_kind() -> None:
+    draws = [drawn(seed) for seed in SEEDS]
+    assert len({draw.size for draw in draws}) > 2
+    assert any(len(row) == 1 for draw in draws for row in draw.logprobs)
+    assert any(0 < outcome < 1 for draw in draws for outcome in draw.outcomes)
+    shares = [share for draw in draws for share in peer.dpo_accuracy(draw, sums_of(draw.ratios))]
+    assert {0.5} < set(shares)
+    same = [len({draw.outcomes[i] for i in group}) == 1 for draw in draws for group in draw.groups]
+    assert any(same)
+    assert not all(same)

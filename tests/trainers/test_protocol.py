@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.engines.settings import OptimizerSettings
+from rewardsmith.learning import OptimizerSettings
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.protocol import Draws, derive, learning_rate
 

@@ -1,13 +1,8 @@
 """What runs a model. `MODELS` are the kinds that a `[models.NAME]` table can be; importing this loads no torch."""
 
 from rewardsmith.components import Settings
-from rewardsmith.engines.settings import (
-    ManagedSettings,
-    ModelSettings,
-    OptimizerSettings,
-    SentenceSettings,
-    ServerSettings,
-)
+from rewardsmith.engines.settings import ManagedSettings, ModelSettings, SentenceSettings, ServerSettings
+from rewardsmith.learning import OptimizerSettings
 
 MODELS: dict[str, type[Settings]] = {
     "embedded": ModelSettings,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.engines.settings import OptimizerSettings
+from rewardsmith.learning import OptimizerSettings
 from rewardsmith.types import Prompt, RolloutGroup
 
 if TYPE_CHECKING:
@@ -110,6 +110,10 @@ class Engine(Protocol):
         """Return an answer as the model would write it, the token that ends it included."""
         ...
 
+    def ends(self, tokens: NDArray[np.int32], text: str) -> NDArray[np.int32]:
+        """Return how many characters of `text`, which the tokens say, there are up to the end of each token, [T]."""
+        ...
+
     def generate(
         self,
         prompts: Sequence[Prompt],
@@ -118,11 +122,13 @@ class Engine(Protocol):
         n: int,
         seeds: Sequence[int],
         version: int = 0,
+        ends: bool = False,
         tick: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[tuple[int, RolloutGroup]]:
         """Yield (number of the prompt, its n rollouts) as groups are complete; the order is not that of the prompts.
 
-        `tick` is called often; what it raises ends the work.
+        With `ends`, the rollouts say where their tokens lie in their texts (`Rollout.ends`). `tick` is called often;
+        what it raises ends the work.
         """
         ...
 

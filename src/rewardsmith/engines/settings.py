@@ -1,4 +1,4 @@
-"""The `[models.NAME]` table of a recipe, and the optimizer that a stage gives to the model it trains."""
+"""The `[models.NAME]` table of a recipe."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ModelSettings(Settings):
     @property
     def offers(self) -> frozenset[str]:
         """What may be asked of it; see `Refers`."""
-        return frozenset({"learn", "ask"} if self.head == "language" else {"value", "rate"})
+        return frozenset({"learn", "ask", "read"} if self.head == "language" else {"value", "rate"})
 
     @model_validator(mode="after")
     def _begins_somewhere(self) -> ModelSettings:
@@ -260,20 +260,3 @@ class SentenceSettings(Settings):
     def sleeps(self) -> bool:
         """It is small: it stays where it is."""
         return False
-
-
-class OptimizerSettings(Settings):
-    """AdamW and its schedule."""
-
-    lr: float = Field(gt=0, description="peak learning rate")
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW: decay of the mean")
-    beta2: float = Field(default=0.98, ge=0, lt=1, description="AdamW: decay of the square")
-    weight_decay: float = Field(
-        default=0.0, ge=0, description="AdamW: decoupled weight decay of matrices; vectors have none"
-    )
-    clip_norm: float = Field(default=1.0, gt=0, description="largest norm of a gradient; longer ones are scaled down")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="course of the learning rate after the warm-up"
-    )
-    warmup: int = Field(default=0, ge=0, description="optimizer steps of linear warm-up")
-    floor: float = Field(default=0.0, ge=0, le=1, description="lowest learning rate, as a share of the peak")

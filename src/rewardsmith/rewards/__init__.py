@@ -12,6 +12,7 @@ from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Cascade, Product, Sum
 from rewardsmith.rewards.failures import in_place
+from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.judges.classifier import Classifier
 from rewardsmith.rewards.judges.judge import Judge
 from rewardsmith.rewards.judges.pairwise import Pairwise
@@ -24,10 +25,13 @@ from rewardsmith.rewards.pair import Fallback, Gate, Mixed
 from rewardsmith.rewards.protocol import CannotScore, Halt, Online, Reward
 from rewardsmith.rewards.route import Route
 from rewardsmith.rewards.rule import Rule
+from rewardsmith.rewards.steps import Steps
 from rewardsmith.rewards.transform import Clip, Scale, Shape, Standardise
 
 REWARDS: dict[str, type[Reward]] = {
     "rule": Rule,
+    # a reward for each step
+    "steps": Steps,
     # asking a model about each answer
     "rubric": Rubric,
     "verifier": Verifier,
@@ -38,6 +42,8 @@ REWARDS: dict[str, type[Reward]] = {
     # asking a model about a whole group
     "ranking": Ranking,
     "pairwise": Pairwise,
+    # a model that learns while the policy does
+    "implicit": Implicit,
     # comparing a judge's verdict with one that is known
     "grade_accuracy": GradeAccuracy,
     "ranking_accuracy": RankingAccuracy,

@@ -50,6 +50,8 @@ class Component:
         say: tells the user something.
         forgiven: True where nothing depends on it: its failures never stop the run.
         unlimited: True where its failures are what is measured: they are counted, and no share of them is too much.
+        late: True where a trainer scores the groups of a step together, once they are selected: until then the reward
+            is skipped.
         declared: the names of the parts that a leaf says it has.
     """
 
@@ -60,6 +62,7 @@ class Component:
         self.say: Callable[[str], None] = lambda text: None
         self.forgiven = False
         self.unlimited = False
+        self.late = False
         self._failure = failure or FailureSettings()
         self._leaf = not isinstance(reward, Composed)
         if not self._leaf and (wrong := self._failure.of_leaf()):
@@ -129,6 +132,10 @@ class Component:
 
         The reward sees a group of the wanted rollouts alone, and is not called when there are none.
         """
+        if self.late:
+            return Column(
+                (self.blank("skipped", "it is asked about the groups that are learned from"),) * len(group.rollouts)
+            )
         chosen = [i for i in range(len(group.rollouts)) if wanted is None or wanted[i]]
         begun = time.perf_counter()
         answers = await self._settled(group, chosen) if chosen else ()

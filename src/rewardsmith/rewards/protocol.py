@@ -37,6 +37,7 @@ class Reward(Protocol):
     - `deadline: float`, seconds: then it keeps its deadlines itself.
     - `whole: bool`, whether the scores of a group belong together, as those of a ranking do. After an outage the whole
       group is asked again, and not only the rollouts that had no answer.
+    - `reads_ends: bool`, whether it must know where tokens end in the text (`Rollout.ends`).
     - `parts: Sequence[str]`, the names of the parts that its scores have, so that a score which failed has them too.
     - `facts() -> dict`, JSON: what its verdicts depend on beside the settings, for the record of a run.
     - the methods of `Online`, if it learns while the policy learns.

@@ -33,6 +33,11 @@ def walk(component: Component, path: str = "") -> Iterator[tuple[str, Component]
         yield from walk(inner, f"{path}.{name}".lstrip("."))
 
 
+def reads_ends(root: Component) -> bool:
+    """Whether a reward of the tree must know where tokens end in the text of a rollout."""
+    return any(getattr(component.reward, "reads_ends", False) for _, component in walk(root))
+
+
 def connect(root: Component, models: Models) -> None:
     """Hand every reward of a tree that asks models the function that finds them by name."""
     for _, component in walk(root):

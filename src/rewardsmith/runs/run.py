@@ -31,6 +31,7 @@ from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.runs.usage import added
 from rewardsmith.trainers.evaluating.tables import Evaluation
+from rewardsmith.trainers.process.parts import take_over
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
 from rewardsmith.types import Prompt
 
@@ -334,13 +335,16 @@ class Run:
                     if place is None or reward is None:
                         continue
                     try:
-                        await self._check_reward(reward, place.data, reads)
+                        online = getattr(settings, "trains_rewards", False) and reward is settings.reward
+                        await self._check_reward(reward, place.data, reads, online=online)
                     except UserError as error:
                         raise UserError(f"stages.{i}{name}.{setting}: {error}") from error
 
-    async def _check_reward(self, chosen: Chosen, data: str, of: Reads) -> None:
+    async def _check_reward(self, chosen: Chosen, data: str, of: Reads, *, online: bool) -> None:
         """Make a reward once, ask whether it can work, and whether it knows where the prompts go."""
         reward = Component.root(chosen, self.say, self._models.before)
+        if online:
+            take_over(reward)
         self._check_prompts(reward, data, of)
         await check(reward)
         self._models.tell_away()

@@ -17,6 +17,7 @@ TOTAL = 10
 """Points of a rubric."""
 
 _STEP = re.compile(r"(-?[0-9]{1,3})([+-])([0-9]{1,3})=(-?[0-9]{1,3})")  # a slip may lead below 0
+_BLANK = "; \t\r\n"  # what may stand behind the last step
 
 
 def parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
@@ -91,19 +92,42 @@ def check_steps(problem: str, text: str) -> list[bool]:
         One bool per operation of the problem. A step that is missing is False, and so is the last one where more steps
         follow it than the problem has operations.
     """
-    start, operations = parse(problem)
-    verdicts: list[bool] = []
-    value: int | None = start
-    for (sign, operand), step in zip(operations, _shown(text, len(operations)), strict=True):
-        match = _STEP.fullmatch(step)
-        follows = match is not None and value is not None and match[1] == str(value)
-        expected = follows and match is not None and (match[2], match[3]) == (sign, str(operand))
-        verdicts.append(bool(expected and match and int(match[4]) == apply(int(match[1]), sign, operand)))
-        value = int(match[4]) if match else None
+    operations = parse(problem)[1]
+    verdicts = _verdicts(problem, _shown(text, len(operations)))
     more = text.partition("#")[0].split(";", len(operations))[len(operations) :]
-    if "".join(more).strip("; \t\r\n"):
+    if "".join(more).strip(_BLANK):
         verdicts[-1] = False
     return verdicts
+
+
+def judged_steps(problem: str, text: str) -> list[tuple[int, int, bool]]:
+    """Return what a solution shows, in order: where it begins and ends, and whether it is right.
+
+    These are the steps with the `;` that ends each, and last the conclusion from the `#` on. Whatever stands behind as
+    many steps as the problem has operations is one wrong step. A solution without a conclusion has instead, at the very
+    end, an empty place that is wrong: it stops too early. Each is judged as `check_steps` and `concludes` do. So all
+    are right, one for each operation and one more, exactly when these find nothing wrong.
+
+    Args:
+        problem: such as `7+5-3`.
+        text: a solution, of any form: it is untrusted.
+    """
+    operations = len(parse(problem)[1])
+    shown = text.partition("#")[0]
+    *steps, more = [*shown.split(";", operations), ""][: operations + 1]
+    found: list[tuple[int, int, bool]] = []
+    written = start = 0
+    for step, right in zip(steps, _verdicts(problem, _shown(text, operations)), strict=False):
+        end = min(start + len(step) + 1, len(shown))
+        found.append((start, end, right))
+        start = end
+        written = len(found) if step.strip() else written
+    if more.strip(_BLANK):
+        found.append((start, len(shown), False))
+    else:
+        del found[written:]  # nothing stands there
+    end = len(text)
+    return [*found, (len(shown), end, concludes(problem, text)) if len(shown) < end else (end, end, False)]
 
 
 def concludes(problem: str, text: str) -> bool:
@@ -161,6 +185,20 @@ def earned(problem: str, text: str) -> tuple[float, ...]:
     return tuple(worth if holds else 0.0 for worth, holds in zip(points(problem), held, strict=True))
 
 
+def _verdicts(problem: str, shown: list[str]) -> list[bool]:
+    """Return for each operation whether the step in its place is there, follows from the one before, and is right."""
+    start, operations = parse(problem)
+    verdicts: list[bool] = []
+    value: int | None = start
+    for (sign, operand), step in zip(operations, shown, strict=True):
+        match = _STEP.fullmatch(step)
+        follows = match is not None and value is not None and match[1] == str(value)
+        expected = follows and match is not None and (match[2], match[3]) == (sign, str(operand))
+        verdicts.append(bool(expected and match and int(match[4]) == apply(int(match[1]), sign, operand)))
+        value = int(match[4]) if match else None
+    return verdicts
+
+
 def _shown(text: str, count: int) -> list[str]:
     """Return what a solution has in the places of its first steps, "" where there is nothing."""
     found = [step.strip() for step in text.partition("#")[0].split(";", count)[:count]]
@@ -176,6 +214,7 @@ __all__ = [
     "conclusion",
     "criteria",
     "earned",
+    "judged_steps",
     "miracle",
     "parse",
     "points",

@@ -16,7 +16,7 @@ from rewardsmith.rewards.protocol import Reward, parts_of
 from rewardsmith.trainers.protocol import Draws, derive
 from rewardsmith.trainers.scoring import Lap, Turn, generate_and_score
 from rewardsmith.trainers.select import rejection
-from rewardsmith.trainers.stages import PolicyStage
+from rewardsmith.trainers.settings import WritingStage
 from rewardsmith.types import Prompt, ScoredGroup
 
 
@@ -38,6 +38,12 @@ class Collected:
     counts: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
 
+    def appraised(self, groups: Sequence[ScoredGroup]) -> None:
+        """Put groups that have been scored further in the place of the kept ones."""
+        new = {id(old): scored for old, scored in zip(self.kept, groups, strict=True)}
+        self.sampled = [new.get(id(scored), scored) for scored in self.sampled]
+        self.kept = list(groups)
+
 
 class Collector:
     """Finds groups to learn from.
@@ -50,11 +56,14 @@ class Collector:
         seed: of the answers.
         pause: called now and then; what it raises ends the work.
         turn: entered while answers are written.
+        ends: whether the rollouts say where their tokens lie in their texts.
+        by_parts: whether each part of the reward is learned from on its own.
+        longest: prompt and answer together, where others read them too; None for what the engine reads.
     """
 
     def __init__(
         self,
-        stage: PolicyStage,
+        stage: WritingStage,
         engine: Engine,
         reward: Reward,
         draws: Draws[Prompt],
@@ -62,6 +71,9 @@ class Collector:
         seed: int,
         pause: Callable[[], None],
         turn: Turn = nullcontext,
+        ends: bool = False,
+        by_parts: bool = False,
+        longest: int | None = None,
     ) -> None:
         self._stage = stage
         self._engine = engine
@@ -70,14 +82,16 @@ class Collector:
         self._seed = seed
         self._pause = pause
         self._turn = turn
+        self._ends = ends
         self._surplus: list[ScoredGroup] = []
         self._streams = parts_of(reward)
-        self._by_parts = getattr(stage.advantage.beside, "combine", "") == "after" and bool(self._streams)
-        self._limit = engine.max_length - stage.sampling.max_tokens
+        self._by_parts = by_parts and bool(self._streams)
+        longest = min(engine.max_length, longest or engine.max_length)
+        self._limit = longest - stage.sampling.max_tokens
         if self._limit < 1:
             raise UserError(
                 f"sampling.max_tokens = {stage.sampling.max_tokens} leaves no room for a prompt:"
-                f" the model reads {engine.max_length} tokens"
+                f" the model reads {longest} tokens"
             )
         if stage.max_prompt_tokens is not None:
             self._limit = min(self._limit, stage.max_prompt_tokens)
@@ -132,6 +146,7 @@ class Collector:
             n=stage.rollouts_per_prompt,
             seeds=[derive(self._seed, step, round_, i) for i in range(len(prompts))],
             version=step - 1,
+            ends=self._ends,
             pause=self._pause,
             turn=self._turn,
             lap=lap,

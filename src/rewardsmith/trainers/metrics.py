@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from rewardsmith.algorithms.advantages import Stream
+from rewardsmith.algorithms.sequences import reward_to_go
 from rewardsmith.rewards.measure import Measured, measure, quantiles
 from rewardsmith.trainers.batch import Batch
 from rewardsmith.trainers.collect import Collected
 from rewardsmith.trainers.select import has_contrast
 from rewardsmith.trainers.validation import mean
 from rewardsmith.types import ScoredGroup
+
+STATM = Path("/proc/self/statm")
+"""Where Linux tells a process how many pages it has, in all and in memory."""
 
 
 def group_metrics(found: Collected, right_from: float | None, streams: Collection[str] = ()) -> dict[str, float]:
@@ -97,6 +105,36 @@ def batch_metrics(
     return metrics
 
 
+def stream_metrics(streams: Sequence[Stream], mask_BT: Tensor) -> dict[str, float]:
+    """Return the lowest and the highest reward and return of each stream, before its weight.
+
+    A dense stream has a reward on each token of its support, an outcome one for the whole answer. Returns are sums from
+    a token on, with the stream's own discount or 1, over all tokens of the answers that it could score. A stream that
+    could score nothing has no numbers.
+
+    Args:
+        streams: the rewards of a batch.
+        mask_BT: bool [B, T], the answer tokens that take part.
+    """
+    metrics: dict[str, float] = {}
+    for stream in streams:
+        scored_BT = mask_BT if stream.mask_BT is None else mask_BT & stream.mask_BT
+        if stream.support_BT is None:
+            rewards_BT = torch.where(scored_BT, stream.rewards_BT, 0)
+            rewards = rewards_BT.sum(-1)[scored_BT.any(-1)]
+        else:
+            rewards_BT = torch.where(scored_BT & stream.support_BT, stream.rewards_BT, 0)
+            rewards = rewards_BT[scored_BT & stream.support_BT]
+        if not len(rewards):
+            continue
+        discount = 1.0 if stream.discount is None else stream.discount
+        returns = reward_to_go(rewards_BT, scored_BT, discount=discount)[scored_BT]
+        found = torch.stack([rewards.min(), rewards.max(), returns.min(), returns.max()]).tolist()
+        names = ("reward_low", "reward_high", "return_low", "return_high")
+        metrics |= {f"streams/{stream.name}/{name}": value for name, value in zip(names, found, strict=True)}
+    return metrics
+
+
 def row_means(values_BT: Tensor, mask_BT: Tensor) -> list[float | None]:
     """Return the mean of each row under the mask; None for a row that has nothing there."""
     counts_B = mask_BT.sum(-1)
@@ -105,19 +143,49 @@ def row_means(values_BT: Tensor, mask_BT: Tensor) -> list[float | None]:
 
 
 class Clock:
-    """Time spent on the parts of a step."""
+    """Time spent on the parts of a step, and the memory that each of them needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
+        """Start the clock.
+
+        Args:
+            device: whose memory to note; None notes none. On a GPU each part begins a new count of the peak, so nobody
+                else should ask torch for the peak of the whole run: it is the largest of the parts.
+        """
         self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
+        self._device, self._memory = device, dict[str, float]()
+        if device is not None and device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
 
     def lap(self, name: str) -> None:
-        """End a part."""
+        """End a part. One that occurs again adds to its time, and keeps the larger memory."""
         now = time.perf_counter()
         self._laps[name] = self._laps.get(name, 0.0) + now - self._last
+        used = _memory_used(self._device)
+        if used is not None:
+            self._memory[name] = max(self._memory.get(name, 0.0), used)
         self._last = now
 
     def metrics(self, sampled: float) -> dict[str, float]:
-        """Return seconds by part, and the rate at which tokens were written."""
-        times = {f"time/{name}": seconds for name, seconds in self._laps.items()}
-        return times | {"tokens/s": sampled / max(1e-9, self._laps.get("write", 0.0))}
+        """Return seconds and GiB by part, and the rate at which tokens were written."""
+        found = {f"time/{name}": seconds for name, seconds in self._laps.items()}
+        found |= {f"memory/{name}": used for name, used in self._memory.items()}
+        return found | {"tokens/s": sampled / max(1e-9, self._laps.get("write", 0.0))}
+
+
+def _memory_used(device: torch.device | None) -> float | None:
+    """Return GiB: on a GPU the peak since this was last asked, on a CPU what is resident now; None where unknown."""
+    if device is None:
+        return None
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return peak / 2**30
+    if device.type != "cpu":
+        return None
+    try:
+        pages = int(STATM.read_bytes().split()[1])
+    except (OSError, ValueError, IndexError):  # not Linux, or not allowed to look
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**30

@@ -20,16 +20,24 @@ from rewardsmith.algorithms.kl import kl_reward
 from rewardsmith.algorithms.sequences import last_token, token_counts
 from rewardsmith.algorithms.shaping import overlong_penalty
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.settings import OptimizerSettings
 from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.protocol import parts_of
-from rewardsmith.rewards.tree import has_part, latencies, learn, walk
+from rewardsmith.rewards.tree import has_part, latencies, learn, reads_ends, walk
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collected, Collector
 from rewardsmith.trainers.evaluating.soundness import require_free
-from rewardsmith.trainers.metrics import Clock, batch_metrics, group_metrics, latency_metrics, row_means
+from rewardsmith.trainers.metrics import (
+    Clock,
+    batch_metrics,
+    group_metrics,
+    latency_metrics,
+    row_means,
+    stream_metrics,
+)
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
+from rewardsmith.trainers.process.rewards import ProcessRewards
 from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, learning_rate
 from rewardsmith.trainers.reference import Reference
 from rewardsmith.trainers.scoring import generate_and_score
@@ -52,8 +60,13 @@ class PolicyTrainer:
         self._seed = derive(context.seed, stage.name)
         self._policy = context.engine(stage.model)
         self._critic = context.engine(stage.critic.model) if stage.critic else None
-        self._reference = Reference(stage, self._policy, context)
+        self._reference: Reference | None = None
+        if stage.kl.coefficient:
+            self._reference = Reference(self._policy, context, name=stage.name, model=stage.kl.reference)
         self.reward = Component.root(stage.reward, context.say, context.model)
+        self._process = ProcessRewards(
+            self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
+        )
         if stage.select.part and not has_part(self.reward, stage.select.part):
             known = [path for path, _ in walk(self.reward) if path]
             raise UserError(
@@ -64,6 +77,7 @@ class PolicyTrainer:
         self._turn = partial(context.turn, stage.model)
         learning = [stage.model, stage.critic and stage.critic.model, stage.kl.reference]
         self._learning = partial(context.turn, *(name for name in learning if name))
+        self._credit: dict[str, Any] = dict(stage.advantage.beside or ())
         self._collector = Collector(
             stage,
             self._policy,
@@ -72,8 +86,10 @@ class PolicyTrainer:
             seed=derive(self._seed, "rollouts"),
             pause=context.pause,
             turn=self._turn,
+            ends=reads_ends(self.reward),
+            by_parts=self._credit["combine"] == "after",
+            longest=self._process.longest,
         )
-        self._credit: dict[str, Any] = dict(stage.advantage.beside or ())
         self._idle = 0
         self._reported: set[tuple[str, str]] = set()
         self.steps = stage.steps
@@ -82,6 +98,7 @@ class PolicyTrainer:
         if stage.critic is not None and self._critic is not None:
             self.learners[stage.critic.model] = self._critic
             self._critic.learn_with(stage.critic.optimizer)
+        self.learners |= self._process.learners
         own = stage.validation and stage.validation.reward
         self._validation_reward = Component.root(own, context.say, context.model) if own else self.reward
         second = stage.validation and stage.validation.sound
@@ -93,19 +110,31 @@ class PolicyTrainer:
 
     async def begin(self) -> Update:
         """Measure the policy before it learns."""
-        self._reference.begin(resumed=False)
+        self._begin(resumed=False)
         return Update(0, await self._validate(0) if self._stage.validation else {})
+
+    def _begin(self, *, resumed: bool) -> None:
+        """Make what stays as it was when the stage began."""
+        if self._reference is not None:
+            self._reference.begin(resumed=resumed)
+        self._process.begin(resumed=resumed)
 
     async def step(self, number: int) -> Update:
         """Take one step: sample, score, select, give credit, update."""
-        clock = Clock()
+        clock = Clock(self._policy.device)
         found = await self._collector.collect(number, clock.lap)
         baselines_G = await self._greedy_rewards(found, number)
         if baselines_G is not None:
             clock.lap("baseline")
         self._report_failures(found)
-        metrics = group_metrics(found, right_of(self.reward, self._stage.right_from), parts_of(self.reward))
-        if self._enough(found):
+        metrics: dict[str, float] = {}
+        enough = self._enough(found)
+        if enough and self._process.parts:
+            groups, metrics = await self._process.appraise(found.kept, number)
+            found.appraised(groups)
+            clock.lap("process")
+        metrics |= group_metrics(found, right_of(self.reward, self._stage.right_from), parts_of(self.reward))
+        if enough:
             parts, combine = parts_of(self.reward), self._credit["combine"]
             batch = collate(found.kept, self._policy.encode, parts, combine, self._policy.device)
             async with self._learning():
@@ -131,11 +160,15 @@ class PolicyTrainer:
         """Turn rewards into advantages [B, T], and those into optimizer steps; return the advantages and metrics."""
         stage, critic, mask_BT = self._stage, self._critic, batch.mask_BT
         old_BT = self._old_logprobs(batch, number)
-        reference_BT = self._reference.logprobs(batch.rows)
+        reference_BT = None
+        if self._reference is not None:
+            reference_BT = self._reference.logprobs(batch.rows, temperature=stage.sampling.temperature)
         values_BT = None if baselines_G is None else baselines_G[batch.groups_B, None].expand(mask_BT.shape)
         if critic is not None:
             values_BT = critic.values(batch.rows)
-        streams = self._streams(batch, old_BT, reference_BT)
+        streams = self._process.trusted(self._streams(batch, old_BT, reference_BT))
+        if values_from(stage.advantage.target) == "process":
+            streams, values_BT = self._process.as_values(streams, mask_BT)
         estimator = partial(stage.advantage.target, **stage.advantage.arguments())
         estimate = partial(credit, streams, mask_BT, batch.groups_B, values_BT, estimator=estimator)
         try:
@@ -144,15 +177,16 @@ class PolicyTrainer:
             raise UserError(
                 f"{stage.name}: the rewards do not go with the advantage {stage.advantage.name}: {error}"
             ) from None
-        metrics = batch_metrics(batch, advantages_BT, old_BT, reference_BT)
+        metrics = batch_metrics(batch, advantages_BT, old_BT, reference_BT) | stream_metrics(batch.streams, mask_BT)
         if critic is not None and stage.critic is not None and values_BT is not None:
             returns_BT = estimate(**self._credit | {"whiten": False}) + values_BT
             value = CriticObjective(stage, mask_BT, values_BT, returns_BT)
             learned = self._optimize(critic, value, batch, stage.critic.optimizer, number)
             learned["explained_variance"] = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
             metrics |= {f"critic/{name}": number_ for name, number_ in learned.items()}
-            if number <= stage.critic.warmup:
-                return advantages_BT, metrics
+        idle = max(self._process.warmup, stage.critic.warmup if stage.critic else 0)
+        if number <= idle:
+            return advantages_BT, metrics
         cut_BT = batch.truncated_B[:, None] & (stage.select.truncated == "mask")
         objective = PolicyObjective(
             stage,
@@ -162,7 +196,6 @@ class PolicyTrainer:
             reference_BT if stage.kl.place == "loss" else None,
             self._importance(batch, old_BT),
         )
-        idle = stage.critic.warmup if stage.critic else 0
         learned = self._optimize(self._policy, objective, batch, stage.optimizer, number, idle)
         return advantages_BT, metrics | {f"policy/{name}": number_ for name, number_ in learned.items()}
 
@@ -343,10 +376,11 @@ class PolicyTrainer:
 
     def state(self) -> dict[str, Any]:
         """Return the position in the data, the surplus groups and the patience that is left."""
-        return self._collector.state() | {"idle": self._idle}
+        return self._collector.state() | {"idle": self._idle, "process": self._process.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         self._collector.restore(state)
         self._idle = int(state["idle"])
-        self._reference.begin(resumed=True)
+        self._process.restore(state["process"])
+        self._begin(resumed=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from rewardsmith.algorithms.schedules import SCHEDULES
 from rewardsmith.data import Source
-from rewardsmith.engines.settings import OptimizerSettings
 from rewardsmith.errors import UserError
+from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.component import Component
 from rewardsmith.types import ScoredGroup
 

@@ -1,6 +1,6 @@
-"""The policy that a KL penalty keeps near: a named model, or the policy as it was when the stage began.
+"""What a model is kept near, or is measured against: a named model, or the model as it was when the stage began.
 
-Where the policy is an adapter that has learned nothing yet, that is the same weights with the adapter switched off.
+Where the model is an adapter that has learned nothing yet, that is the same weights with the adapter switched off.
 """
 
 from __future__ import annotations
@@ -13,50 +13,55 @@ from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Row
 from rewardsmith.files import new_folder, writing
 from rewardsmith.trainers.protocol import Context
-from rewardsmith.trainers.stages import PolicyStage
 
 
 class Reference:
-    """Gives the log-probabilities of the reference policy, where the stage has a KL penalty.
+    """Gives the log-probabilities of a reference.
 
     Args:
-        stage: the penalty and which model it is about.
-        policy: the model that learns.
-        context: of the run. The policy as it was is kept in a folder of its own, so that a resumed run has it too.
+        engine: the model that learns.
+        context: of the run. The model as it was is kept in a folder of its own, so that a resumed run has it too.
+        name: of that folder.
+        model: the recipe's name of the reference; None for the model as it is when the stage begins.
+        adapter_off: whether it is the model without its adapter, also when that has learned something already.
     """
 
-    def __init__(self, stage: PolicyStage, policy: EmbeddedEngine, context: Context) -> None:
-        self._stage = stage
-        self._policy = policy
-        self._folder = context.folder / "references" / stage.name
+    def __init__(
+        self,
+        engine: EmbeddedEngine,
+        context: Context,
+        *,
+        name: str,
+        model: str | None = None,
+        adapter_off: bool = False,
+    ) -> None:
+        self._engine = engine
         self._context = context
-        self._engine: EmbeddedEngine | None = None
+        self._name = name
+        self._folder = context.folder / "references" / name
+        self._model = model
+        self._adapter_off = adapter_off
+        self._other: EmbeddedEngine | None = None
 
     def begin(self, *, resumed: bool) -> None:
-        """Make the reference from the policy as it is now; in a resumed stage, as it was when the stage began."""
-        kl = self._stage.kl
-        if not kl.coefficient:
+        """Make the reference from the model as it is now; in a resumed stage, as it was when the stage began."""
+        if self._model is not None:
+            self._other = self._context.engine(self._model)
             return
-        if kl.reference is not None:
-            self._engine = self._context.engine(kl.reference)
-            return
-        without_adapter = self._policy.settings.lora is not None and (
-            not self._folder.exists() if resumed else self._policy.adapter_is_fresh
+        without_adapter = self._engine.settings.lora is not None and (
+            not self._folder.exists() if resumed else self._engine.adapter_is_fresh
         )
-        if without_adapter:
+        if self._adapter_off or without_adapter:
             return
-        self._engine = self._policy.copy(name=f"{self._stage.name}.reference")
+        self._other = self._engine.copy(name=f"{self._name}.reference")
         if resumed:
-            self._engine.load(self._folder)
+            self._other.load(self._folder)
         else:
             with writing(self._context.folder), new_folder(self._folder) as folder:
-                self._engine.save(folder)
+                self._other.save(folder)
 
-    def logprobs(self, rows: Sequence[Row]) -> Tensor | None:
-        """Return log-probabilities [B, T], or None without a penalty."""
-        if not self._stage.kl.coefficient:
-            return None
-        temperature = self._stage.sampling.temperature
-        if self._engine is None:
-            return self._policy.reference_logprobs(rows, temperature=temperature)
-        return self._engine.logprobs(rows, temperature=temperature)
+    def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, most: int | None = None) -> Tensor:
+        """Return log-probabilities, float32 [B, T]; `most` limits the rows of a pass."""
+        if self._other is None:
+            return self._engine.reference_logprobs(rows, temperature=temperature, most=most)
+        return self._other.logprobs(rows, temperature=temperature, most=most)

@@ -29,6 +29,7 @@ async def generate_and_score(
     n: int,
     seeds: Sequence[int],
     version: int = 0,
+    ends: bool = False,
     pause: Callable[[], None] = lambda: None,
     turn: Turn = nullcontext,
     lap: Lap = lambda _: None,
@@ -43,6 +44,7 @@ async def generate_and_score(
         n: answers to each prompt.
         seeds: one for each prompt.
         version: of the policy.
+        ends: whether the rollouts say where their tokens lie in their texts.
         pause: called often; what it raises ends the work.
         turn: entered while answers are written: where a judge shares the device, it waits for the end of that.
         lap: told of `write`, which ends with the last token, and of `wait`: for a turn before it, for rewards after it.
@@ -52,7 +54,7 @@ async def generate_and_score(
         async with asyncio.TaskGroup() as scoring:
             async with turn():
                 lap("wait")
-                written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, tick=pause)
+                written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, ends=ends, tick=pause)
                 async for number, group in written:
                     tasks[number] = scoring.create_task(score(reward, group))
                 lap("write")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from rewardsmith.components import Chosen, Refers, Settings
 from rewardsmith.data.protocol import Reads
 from rewardsmith.engines.protocol import Sampling
-from rewardsmith.engines.settings import OptimizerSettings
+from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.failures import in_place
+from rewardsmith.trainers.select import SelectSettings
 
 ModelName = Annotated[str, Refers("models", offer="learn")]
 OptionalModelName = Annotated[str | None, Refers("models", offer="learn")]
@@ -80,6 +81,37 @@ class SamplingSettings(Settings):
         )
 
 
+class WritingStage(Stage):
+    """What stages have in which a model writes groups of answers that are scored and learned from."""
+
+    trains_rewards: ClassVar[bool] = True
+    """Whether implicit rewards are scored by the trainer; elsewhere they are asked as all others are."""
+
+    name: str = Field(min_length=1, description="what to call this stage in the run's files")
+    steps: int = Field(ge=1, description="how many times to sample, score and update")
+    prompts_per_step: int = Field(default=32, ge=1, description="groups per step")
+    rollouts_per_prompt: int = Field(default=8, ge=1, description="answers to each prompt: the size of a group")
+    max_prompt_tokens: int | None = Field(
+        default=None, ge=1, description="longest prompt; not set: what the model reads"
+    )
+    overlong_prompts: Literal["drop", "error"] = Field(
+        default="drop", description="a prompt that is longer: leave it out and count it, or stop"
+    )
+    sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")
+    reward: RewardChoice = Field(description="what an answer is worth")
+    select: SelectSettings = Field(default=SelectSettings(), description="which groups to learn from")
+
+    @model_validator(mode="after")
+    def _can_update(self) -> WritingStage:
+        if self.select.least > self.prompts_per_step:
+            raise ValueError(f"select.least = {self.select.least} is more than prompts_per_step: no step would update")
+        if self.sampling.temperature == 0:
+            raise ValueError(
+                "sampling.temperature is 0: greedy answers are all alike, and there is nothing to learn from"
+            )
+        return self
+
+
 __all__ = [
     "CriticName",
     "DataName",
@@ -90,4 +122,5 @@ __all__ = [
     "SamplingSettings",
     "Saving",
     "Stage",
+    "WritingStage",
 ]

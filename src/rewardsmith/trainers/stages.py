@@ -13,8 +13,9 @@ from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
 from rewardsmith.data.protocol import Reads
 from rewardsmith.rewards.failures import policies
 from rewardsmith.trainers.evaluating.stage import EvaluateRewardStage
+from rewardsmith.trainers.process.parts import wrong_credit
+from rewardsmith.trainers.process.stage import ProcessModelStage
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
-from rewardsmith.trainers.select import SelectSettings
 from rewardsmith.trainers.settings import (
     CriticName,
     DataName,
@@ -24,6 +25,7 @@ from rewardsmith.trainers.settings import (
     SamplingSettings,
     Saving,
     Stage,
+    WritingStage,
 )
 from rewardsmith.trainers.validation import ValidationSettings
 
@@ -160,32 +162,20 @@ class OverlongSettings(Settings):
     factor: float = Field(default=1.0, ge=0, description="the punishment at max_tokens")
 
 
-class PolicyStage(Stage):
+class PolicyStage(WritingStage):
     """Sample groups of answers, score them, and move the policy towards the better ones."""
 
     runs_by: ClassVar[str] = "rewardsmith.trainers.policy:PolicyTrainer"
 
     name: str = Field(default="policy", min_length=1, description="what to call this stage in the run's files")
-    steps: int = Field(ge=1, description="how many times to sample, score and update")
-    prompts_per_step: int = Field(default=32, ge=1, description="groups per step")
-    rollouts_per_prompt: int = Field(default=8, ge=1, description="answers to each prompt: the size of a group")
     mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass over the sampled groups")
     epochs: int = Field(default=1, ge=1, description="passes over the sampled groups")
-    max_prompt_tokens: int | None = Field(
-        default=None, ge=1, description="longest prompt; not set: what the model reads"
-    )
-    overlong_prompts: Literal["drop", "error"] = Field(
-        default="drop", description="a prompt that is longer: leave it out and count it, or stop"
-    )
     right_from: float = Field(default=1.0, description="a reward of at least this counts as right: accuracy, pass@k")
     old_logprobs: Literal["auto", "sampler", "learner"] = Field(
         default="auto",
         description="the π_old of the ratio: as sampled, or computed again; auto does what is exact and cheap",
     )
-    sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")
-    reward: RewardChoice = Field(description="what an answer is worth")
     overlong: OverlongSettings | None = Field(default=None, description="punish answers near the token limit")
-    select: SelectSettings = Field(default=SelectSettings(), description="which groups to learn from")
     advantage: AdvantageChoice = Field(default=DEFAULT, description="who gets the credit")
     critic: CriticSettings | None = Field(default=None, description="the model behind the advantage gae")
     loss: LossChoice = Field(default=DEFAULT, description="how far an advantage may move the policy")
@@ -214,8 +204,6 @@ class PolicyStage(Stage):
             )
         if self.kl.reference == self.model:
             raise ValueError("kl.reference is the policy itself, from which it never differs: leave it out")
-        if self.select.least > self.prompts_per_step:
-            raise ValueError(f"select.least = {self.select.least} is more than prompts_per_step: no step would update")
         if self.importance is not None and self.old_logprobs == "sampler":
             raise ValueError('importance weights need the learner\'s log-probabilities: set old_logprobs = "auto"')
         needs = values_from(self.advantage.target)
@@ -223,7 +211,12 @@ class PolicyStage(Stage):
             raise ValueError(f'the advantage "{self.advantage.name}" needs a critic: critic = {{ model = "…" }}')
         if needs != "critic" and self.critic is not None:
             raise ValueError(f'the advantage "{self.advantage.name}" has no use for a critic: remove it, or use "gae"')
-        after = getattr(self.advantage.beside, "combine", "") == "after"
+        combine = getattr(self.advantage.beside, "combine", "")
+        after = combine == "after"
+        for problem in wrong_credit(
+            self.reward, self.advantage.name, compares=compares(self.advantage.target), combine=combine, values=needs
+        ):
+            raise ValueError(problem)
         if after and (self.overlong is not None or (self.kl.coefficient and self.kl.place == "reward")):
             raise ValueError(
                 'combine = "after" would scale the penalty for length or KL on its own: use combine = "before", or'
@@ -231,10 +224,6 @@ class PolicyStage(Stage):
             )
         if needs and after:
             raise ValueError(f'the advantage "{self.advantage.name}" has one baseline: use combine = "before"')
-        if self.sampling.temperature == 0:
-            raise ValueError(
-                "sampling.temperature is 0: greedy answers are all alike, and there is nothing to learn from"
-            )
         if self.mini_batches > self.prompts_per_step:
             raise ValueError(f"{self.mini_batches} mini_batches of {self.prompts_per_step} groups: some would be empty")
         if self.overlong is not None and self.overlong.buffer > self.sampling.max_tokens:
@@ -262,6 +251,7 @@ class EvaluateStage(Stage):
 STAGES: dict[str, type[Settings]] = {
     "sft": SftStage,
     "reward_model": RewardModelStage,
+    "process_model": ProcessModelStage,
     "policy": PolicyStage,
     "evaluate": EvaluateStage,
     "evaluate_reward": EvaluateRewardStage,

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from rewardsmith.algorithms.advantages.gae import gae
 from rewardsmith.algorithms.advantages.group import dr_grpo, grpo, opo, reinforce_plus_plus_baseline, rloo
-from rewardsmith.algorithms.advantages.reinforce import reinforce, reinforce_plus_plus, remax
+from rewardsmith.algorithms.advantages.reinforce import process_value, reinforce, reinforce_plus_plus, remax
 from rewardsmith.algorithms.advantages.streams import Stream, compares, credit
 
 Estimator = Callable[..., Tensor]
@@ -44,15 +44,17 @@ ADVANTAGES: dict[str, Estimator] = {
     "reinforce_plus_plus": reinforce_plus_plus,
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
     "remax": remax,
+    "process_value": process_value,
 }
 
 
 def values_from(estimator: Callable[..., object]) -> str:
-    """Return where an estimator's `values_BT` come from: "critic", "greedy" (the reward of the greedy answer), or "".
+    """Return where an estimator's `values_BT` come from: "critic", "greedy", "process", or "" for nowhere.
 
-    An estimator of your own says so by an attribute: `my_estimator.values_from = "critic"`.
+    "greedy" is the reward of the greedy answer, "process" the sum of the process rewards before the token. An estimator
+    of your own says so by an attribute: `my_estimator.values_from = "critic"`.
     """
-    known: dict[Callable[..., object], str] = {gae: "critic", remax: "greedy"}
+    known: dict[Callable[..., object], str] = {gae: "critic", remax: "greedy", process_value: "process"}
     return known.get(estimator, getattr(estimator, "values_from", ""))
 
 
@@ -66,6 +68,7 @@ __all__ = [
     "gae",
     "grpo",
     "opo",
+    "process_value",
     "reinforce",
     "reinforce_plus_plus",
     "reinforce_plus_plus_baseline",

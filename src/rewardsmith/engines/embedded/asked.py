@@ -1,21 +1,26 @@
-"""A model of this process that answers questions, many of them together."""
+"""A model of this process that answers questions, or reads answers, many of them together."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from rewardsmith.asking import Answer, CannotAnswer, Question, Usage
+import numpy as np
+from numpy.typing import NDArray
+
+from rewardsmith.asking import Answer, CannotAnswer, Question, Read, Usage
 from rewardsmith.engines.embedded.batches import Batches, Piece, Turn
+from rewardsmith.engines.embedded.conversations import tokens_of
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.generate import Request
 from rewardsmith.engines.embedded.loading import require_chat_template
 from rewardsmith.engines.embedded.plain import Plain
-from rewardsmith.engines.protocol import Sampling
+from rewardsmith.engines.protocol import Row, Sampling
 from rewardsmith.errors import UserError
-from rewardsmith.types import Prompt
+from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,18 @@ class _Asked:
     sampling: Sampling
 
 
+@dataclass(frozen=True)
+class _Page:
+    row: Row
+    adapter: bool
+
+
 class AskedModel:
-    """Answers questions with an embedded engine; see `rewardsmith.asking.Asked`.
+    """Answers questions with an embedded engine, and reads answers; see `rewardsmith.asking.Asked` and `Reader`.
 
     Questions that come while others are being answered wait, and are then answered together: the engine writes many
-    answers at a time. A question's deadline is not looked at: a model in this process takes the time that it takes.
+    answers at a time. The same holds for what is read. A question's deadline is not looked at: a model in this process
+    takes the time that it takes.
 
     Args:
         engine: a language model.
@@ -41,6 +53,7 @@ class AskedModel:
         self._engine = engine
         self._plain = Plain(engine.tokenizer)
         self._batches: Batches[_Asked, Answer] = Batches(self._answer, turn, alike=lambda asked: asked.sampling)
+        self._pages: Batches[_Page, NDArray[np.float32]] = Batches(self._read, turn, alike=lambda page: page.adapter)
 
     async def identity(self) -> str:
         """Return what a cache knows the model by: a hash of its weights and of its chat template."""
@@ -51,8 +64,9 @@ class AskedModel:
         require_chat_template(self._engine.tokenizer, self._engine.settings.init or self.name)
 
     async def close(self) -> None:
-        """Stop answering."""
+        """Stop answering and reading."""
         await self._batches.close()
+        await self._pages.close()
 
     async def ask(self, question: Question) -> Answer:
         """Return the model's answer.
@@ -69,6 +83,78 @@ class AskedModel:
         self.usage.prompt_tokens += answer.prompt_tokens
         self.usage.tokens += answer.tokens
         return answer
+
+    async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[Read]:
+        """Return how likely the model finds each rollout; one without tokens and text has nothing to read.
+
+        Args:
+            group: the rollouts. One with tokens is read as these; one without as the model would write its text, with
+                the token that ends it, unless it was cut off.
+            adapter: False reads with the adapter switched off.
+
+        Raises:
+            CannotAnswer: the tokens are not of this model's tokenizer, or the prompt cannot be rendered, or a rollout
+                is longer than what the model reads, or a log-probability is not finite, or the engine failed.
+        """
+        try:
+            if not adapter and self._engine.settings.lora is None:
+                raise CannotAnswer("refused", f"{self.name} has no adapter that could be switched off")
+            rows = self._rows(group)
+            ends = [self._ends(row.response, r.text) for row, r in zip(rows, group.rollouts, strict=True)]
+            waiting = [self._pages.add(_Page(row, adapter)) for row in rows]
+            # All are waited for, also when one has failed: an exception that nobody takes is reported by asyncio.
+            found = await asyncio.gather(*waiting, return_exceptions=True)
+            read = [Read(_finite(logprobs), end) for logprobs, end in zip(found, ends, strict=True)]
+        except CannotAnswer:
+            self.usage.failed += len(group.rollouts)
+            raise
+        self.usage.calls += len(group.rollouts)
+        return read
+
+    def _rows(self, group: RolloutGroup) -> list[Row]:
+        """Return the rollouts as the model reads them, if it can."""
+        try:
+            prompt = self._engine.encode(group.prompt)
+        except UserError as error:
+            raise CannotAnswer("refused", str(error)) from None
+        rows = [Row(prompt, self._response(rollout)) for rollout in group.rollouts]
+        longest = max(len(row.prompt) + len(row.response) for row in rows)
+        if longest > self._engine.max_length or not len(prompt):
+            length = f"{longest} tokens, and {self.name} reads {self._engine.max_length}"
+            raise CannotAnswer("refused", f"prompt and answer have {length}, the prompt at least one")
+        return rows
+
+    def _response(self, rollout: Rollout) -> NDArray[np.int32]:
+        if not len(rollout.tokens) and rollout.text:
+            cut_off = rollout.stop_reason == "length"
+            encode = self._engine.encode_text if cut_off else self._engine.encode_response
+            return encode(rollout.text)
+        known = int(self._engine.model.config.get_text_config().vocab_size)
+        highest = int(rollout.tokens.max(initial=-1))
+        if highest >= known:
+            told = f"token {highest} is beyond the {known} of {self.name}"
+            raise CannotAnswer("refused", f"{told}: its tokenizer is not the one of who wrote the answer")
+        return rollout.tokens
+
+    def _ends(self, tokens: NDArray[np.int32], text: str) -> NDArray[np.int32]:
+        try:
+            return self._engine.ends(tokens, text)
+        except ValueError as error:
+            raise CannotAnswer("refused", f"{self.name} cannot read an answer: {error}") from None
+
+    async def _read(self, pieces: Sequence[Piece[_Page, NDArray[np.float32]]]) -> None:
+        """Read pass by pass; others run in between."""
+        measure = self._engine.logprobs if pieces[0].job.adapter else self._engine.reference_logprobs
+        for chosen in self._engine.parts([piece.job.row for piece in pieces]):
+            batch = [pieces[i] for i in chosen if not pieces[i].result.done()]  # who asked may have gone
+            rows = [piece.job.row for piece in batch if len(piece.job.row.response)]
+            logprobs_bT = measure(rows).cpu().numpy()
+            self.usage.prompt_tokens += tokens_of(rows)
+            found = iter(logprobs_bT)
+            for piece in batch:
+                count = len(piece.job.row.response)
+                piece.finish(next(found)[:count] if count else np.empty(0, np.float32))
+            await asyncio.sleep(0)
 
     def _ready(self, question: Question) -> _Asked:
         """Return a question as tokens, with a seed that depends on it alone; an answer without room will be cut off."""
@@ -105,3 +191,11 @@ class AskedModel:
                     logprobs=tuple(answer.logprobs.tolist()),
                 )
             )
+
+
+def _finite(found: NDArray[np.float32] | BaseException) -> NDArray[np.float32]:
+    if isinstance(found, BaseException):
+        raise found
+    if not np.isfinite(found).all():
+        raise CannotAnswer("invalid", "the model's log-probability of a token of the answer is not finite")
+    return found

@@ -22,11 +22,13 @@ from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.learner import Learner
 from rewardsmith.engines.embedded.loading import Loaded, load, place, quiet, require_chat_template, save_folder
 from rewardsmith.engines.embedded.packing import Pack, micro_batches, pack
+from rewardsmith.engines.embedded.pieces import Pieces
 from rewardsmith.engines.embedded.resting import Rest
 from rewardsmith.engines.embedded.weights import read_tensors, restore_weights, write_tensors
 from rewardsmith.engines.protocol import Loss, Outputs, Row, Sampling, Step
-from rewardsmith.engines.settings import ModelSettings, OptimizerSettings
+from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError
+from rewardsmith.learning import OptimizerSettings
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
 ROWS = {"cpu": 256, "cuda": 512}
@@ -50,6 +52,7 @@ class EmbeddedEngine:
         if settings.chat is not None:
             self.tokenizer = with_template(self.tokenizer, settings.chat, name)
         self._end = end_of_turn(self.tokenizer, settings.template)
+        self._pieces = Pieces(self.tokenizer)
         self.device = loaded.device
         self.dtype = loaded.dtype
         self.stop_ids = tuple(sorted({*loaded.stop_ids, self._end}))
@@ -126,6 +129,10 @@ class EmbeddedEngine:
         # Not verbose: who asks about a prompt that is too long tells it in other words.
         return np.array(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int32)
 
+    def ends(self, tokens: NDArray[np.int32], text: str) -> NDArray[np.int32]:
+        """Return how many characters of `text`, which the tokens say, there are up to the end of each token, [T]."""
+        return self._pieces.ends(tokens, text)
+
     # ---- generating ------------------------------------------------------------------------------------------------
 
     async def generate(
@@ -136,18 +143,28 @@ class EmbeddedEngine:
         n: int,
         seeds: Sequence[int],
         version: int = 0,
+        ends: bool = False,
         tick: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[tuple[int, RolloutGroup]]:
         """Yield (number of the prompt, its n rollouts) as groups are complete; other coroutines run in between.
 
         Rollout i of a prompt depends on the prompt, its seed and i alone, but for rounding, whatever else is asked
-        at the same time.
+        at the same time. With `ends`, it is also said where its tokens lie in its text (`Rollout.ends`).
         """
         requests = [Request(self.encode(p), n, seed) for p, seed in zip(prompts, seeds, strict=True)]
         for prompt, request in zip(prompts, requests, strict=True):
             self._require_room(prompt, len(request.prompt), sampling.max_tokens)
         async for number, answers in self.answer(requests, sampling, tick):
-            rollouts = [Rollout(a.text, a.tokens, a.logprobs, "stop" if a.stopped else "length") for a in answers]
+            rollouts = [
+                Rollout(
+                    answer.text,
+                    answer.tokens,
+                    answer.logprobs,
+                    "stop" if answer.stopped else "length",
+                    self.ends(answer.tokens, answer.text) if ends else None,
+                )
+                for answer in answers
+            ]
             yield number, RolloutGroup(prompts[number], rollouts, version)
 
     async def answer(
@@ -203,20 +220,23 @@ class EmbeddedEngine:
 
     # ---- learning --------------------------------------------------------------------------------------------------
 
-    def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0) -> Tensor:
-        """Return log-probabilities of the answer tokens, float32 [B, T], zero where a row has none."""
+    def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, most: int | None = None) -> Tensor:
+        """Return log-probabilities of the answer tokens, float32 [B, T], zero where a row has none.
+
+        `most` limits the rows that go through the model at a time, below what the token budget allows.
+        """
         self._require_head("language")
-        return self._measure(rows, temperature, "logprobs_bT")
+        return self._measure(rows, temperature, "logprobs_bT", most)
 
     def values(self, rows: Sequence[Row]) -> Tensor:
         """Return a value before each answer token, float32 [B, T]."""
         self._require_head("scalar")
         return self._measure(rows, 1.0, "values_bT")
 
-    def reference_logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0) -> Tensor:
+    def reference_logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, most: int | None = None) -> Tensor:
         """Return the log-probabilities under the model with its adapter switched off."""
         with self.model.disable_adapter() if self.settings.lora else nullcontext():
-            return self.logprobs(rows, temperature=temperature)
+            return self.logprobs(rows, temperature=temperature, most=most)
 
     def learn_with(self, optimizer: OptimizerSettings) -> None:
         """Begin to learn: make a fresh optimizer."""
@@ -230,19 +250,22 @@ class EmbeddedEngine:
             self._learner.close()
         self._learner = None
 
-    def parts(self, rows: Sequence[Row]) -> list[list[int]]:
+    def parts(self, rows: Sequence[Row], *, most: int | None = None) -> list[list[int]]:
         """Return which rows go through the model together: those of each pass, by their numbers."""
-        return micro_batches(rows, self._budget)
+        return micro_batches(rows, self._budget, most)
 
-    def update(self, rows: Sequence[Row], loss: Loss, *, lr: float, temperature: float = 1.0) -> Step:
+    def update(
+        self, rows: Sequence[Row], loss: Loss, *, lr: float, temperature: float = 1.0, most: int | None = None
+    ) -> Step:
         """Take one optimizer step down the gradient of the loss over all rows.
 
-        The rows are split under the token budget; `loss` is called for each part, and the gradients add up.
+        The rows are split under the token budget, and so that at most `most` go through the model at a time; `loss` is
+        called for each part, and the gradients add up.
         """
         if self._learner is None:
             raise RuntimeError("update was called before learn_with")
         try:
-            for batch, outputs in self._passes(rows, temperature):
+            for batch, outputs in self._passes(rows, temperature, most):
                 with attention.planned(batch.plan):  # for the attention that gradient checkpointing repeats
                     loss(outputs).backward()  # type: ignore[no-untyped-call]
         except BaseException:
@@ -252,18 +275,20 @@ class EmbeddedEngine:
         return self._learner.step(lr)
 
     @torch.no_grad()
-    def _measure(self, rows: Sequence[Row], temperature: float, which: str) -> Tensor:
+    def _measure(self, rows: Sequence[Row], temperature: float, which: str, most: int | None = None) -> Tensor:
         width = max((len(row.response) for row in rows), default=0)
         result_BT = torch.zeros(len(rows), width, device=self.device)
-        for _, outputs in self._passes(rows, temperature):
+        for _, outputs in self._passes(rows, temperature, most):
             result_BT[outputs.rows] = getattr(outputs, which).float()
         return result_BT
 
-    def _passes(self, rows: Sequence[Row], temperature: float) -> Iterator[tuple[Pack, Outputs]]:
+    def _passes(
+        self, rows: Sequence[Row], temperature: float, most: int | None = None
+    ) -> Iterator[tuple[Pack, Outputs]]:
         """Yield the outputs for parts of the rows."""
         self._require_awake()
         width = max((len(row.response) for row in rows), default=0)
-        for chosen in self.parts(rows):
+        for chosen in self.parts(rows, most=most):
             batch = pack(rows, chosen, width, self.device)
             with attention.planned(batch.plan):
                 hidden_MD = self._backbone(batch.tokens_1N, batch.positions_1N)[0, batch.at_M]

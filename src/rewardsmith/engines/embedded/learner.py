@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rewardsmith.engines.protocol import Step
-from rewardsmith.engines.settings import OptimizerSettings
 from rewardsmith.errors import UserError
+from rewardsmith.learning import OptimizerSettings
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 

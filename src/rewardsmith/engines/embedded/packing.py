@@ -18,12 +18,12 @@ PADDED = 4
 """Attention may see this many times the budget, padding and shared prompts counted in."""
 
 
-def micro_batches(rows: Sequence[Row], budget: int) -> list[list[int]]:
+def micro_batches(rows: Sequence[Row], budget: int, most: int | None = None) -> list[list[int]]:
     """Split rows into batches that put at most `budget` tokens through the model; a longer row has one of its own.
 
     Rows with the same prompt come together, since they share it. Groups of like length come together, longest first, so
     that attention, which alone is padded, wastes little, and never more than `PADDED` allows; and a batch that does not
-    fit the memory fails at once and not after an hour.
+    fit the memory fails at once and not after an hour. `most` limits the rows of a batch too.
     """
     longest: dict[bytes, int] = {}
     keys = [row.prompt.tobytes() for row in rows]
@@ -36,7 +36,8 @@ def micro_batches(rows: Sequence[Row], budget: int) -> list[list[int]]:
         shared = bool(batches) and keys[batches[-1][-1]] == keys[i]
         length = len(rows[i].prompt) + len(rows[i].response)
         padded = (len(batches[-1]) + 1) * max(widest, length) if batches else 0
-        if not batches or _cost(rows[i], shared=shared) > room or padded > PADDED * budget:
+        full = most is not None and bool(batches) and len(batches[-1]) >= most
+        if not batches or full or _cost(rows[i], shared=shared) > room or padded > PADDED * budget:
             batches.append([])
             room, shared, widest = budget, False, 0
         widest = max(widest, length)

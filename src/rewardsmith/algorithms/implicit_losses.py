@@ -1,0 +1,163 @@
+"""What an implicit process reward model learns by, and how well it does: outcomes of whole responses, nothing else.
+
+Cui et al. 2025 (PRIME), arXiv 2502.01456. Every loss is one number per response, computed from that response and from
+constants of the whole batch, so that a sum over any split of the batch has the same gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
+
+from rewardsmith.algorithms.groups import Groups
+from rewardsmith.algorithms.shapes import FloatB, FloatBT, IdsB, MaskB, MaskBT, Scalar, check_option, masked
+
+Weighting = Literal["none", "best-of-n-outcome", "best-of-n-reward"]
+
+
+def outcome_cross_entropy(
+    rewards_BT: FloatBT, mask_BT: MaskBT, outcomes_B: FloatB, *, offset_B: FloatB | None = None
+) -> FloatB:
+    r"""Cross-entropy of the summed implicit reward, as a logit, with the outcome.
+
+    $$\ell_i = -o_i \log\sigma(q_i) - (1 - o_i)\log(1 - \sigma(q_i)), \qquad q_i = \sum_t r_{i,t} + \text{offset}_i$$
+
+    Args:
+        rewards_BT: [B, T] from `implicit_rewards`, with gradient.
+        mask_BT: [B, T].
+        outcomes_B: [B] in [0, 1]; may be fractional (share of tests passed).
+        offset_B: [B], a constant logit, for instance that of the group's mean outcome: then the model learns what sets
+            a response apart from its group and not how hard the prompt is.
+
+    Returns:
+        [B]; 0 for rows without a token.
+    """
+    outcomes_B = _labels(outcomes_B, mask_BT.any(-1))
+    logits_B = masked("rewards", rewards_BT, mask_BT).sum(-1)
+    if offset_B is not None:
+        logits_B = logits_B + offset_B.detach()
+    losses_B = binary_cross_entropy_with_logits(logits_B, outcomes_B.to(logits_B.dtype), reduction="none")
+    return torch.where(mask_BT.any(-1), losses_B, 0)
+
+
+@dataclass(frozen=True)
+class Opponents:
+    """What each response is compared with; constants of the batch.
+
+    Attributes:
+        mean_B: [B], the mean of the summed rewards on the other side of it.
+        sign_B: [B], +1 where it should be above them, -1 where below.
+        weight_B: [B], how much the comparison counts; 0 for a response without a label.
+    """
+
+    mean_B: Tensor
+    sign_B: Tensor
+    weight_B: Tensor
+
+
+def opponents(
+    sums_B: FloatB, outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB, *, weighting: Weighting = "none"
+) -> Opponents:
+    """Return what `pairwise_losses` compares each response with.
+
+    The mean is that of the responses of the group with a worse outcome if its own is above 0, and with a better one if
+    its own is 0; it is 0 if there is none. Both as in verl's PRIME recipe, where any partial credit counts as right.
+
+    Args:
+        sums_B: [B], the summed rewards; no gradient flows through them here.
+        outcomes_B: [B] in [0, 1].
+        votes_B: [B], the responses that have a label.
+        groups_B: [B].
+        weighting: "none" is the recipe's `dpo`; "best-of-n-outcome" and "best-of-n-reward" are its `bon_acc` and
+            `bon_rm`, which weigh a response by its chance to win, w_i = n · P_j(x_j ≤ x_i)^{n-1}, x the outcome or q.
+    """
+    check_option("weighting", weighting, ("none", "best-of-n-outcome", "best-of-n-reward"))
+    outcomes_B = _labels(outcomes_B, votes_B)
+    fixed_B = torch.where(votes_B, sums_B.detach(), 0)
+    positive_B = outcomes_B > 0
+    sibling_BB = (groups_B[:, None] == groups_B[None, :]) & votes_B[None, :]  # [i, j]: j votes in i's group
+    worse_BB = outcomes_B[None, :] < outcomes_B[:, None]
+    better_BB = outcomes_B[None, :] > outcomes_B[:, None]
+    other_BB = sibling_BB & torch.where(positive_B[:, None], worse_BB, better_BB)
+    mean_B = (other_BB * fixed_B[None, :]).sum(-1) / other_BB.sum(-1).clamp(min=1)
+    weight_B = votes_B.to(fixed_B.dtype)
+    if weighting != "none":
+        rank_B = outcomes_B if weighting == "best-of-n-outcome" else fixed_B
+        count_B = sibling_BB.sum(-1).clamp(min=1)
+        share_B = (sibling_BB & (rank_B[None, :] <= rank_B[:, None])).sum(-1).to(weight_B.dtype) / count_B
+        weight_B = weight_B * count_B * share_B.pow(count_B - 1)
+    return Opponents(mean_B, torch.where(positive_B, 1.0, -1.0).to(fixed_B.dtype), weight_B)
+
+
+def pairwise_losses(sums_b: FloatB, mean_b: FloatB, sign_b: FloatB, weight_b: FloatB) -> FloatB:
+    r"""Compare each response with its `opponents`: $\ell_i = -w_i \log\sigma\bigl(s_i (q_i - \bar q_i)\bigr)$.
+
+    Args:
+        sums_b: [b], the summed rewards q_i, with gradient.
+        mean_b: [b].
+        sign_b: [b].
+        weight_b: [b]; where it is 0 nothing is read, and no gradient flows.
+    """
+    return -logsigmoid(torch.where(weight_b > 0, (sums_b - mean_b) * sign_b, 0)) * weight_b
+
+
+def pairwise_loss(
+    rewards_BT: FloatBT, mask_BT: MaskBT, outcomes_B: FloatB, groups_B: IdsB, *, weighting: Weighting = "none"
+) -> FloatB:
+    """Return the pairwise losses of a whole batch, [B]; 0 for rows without a token. See `opponents`."""
+    votes_B = mask_BT.any(-1)
+    sums_B = masked("rewards", rewards_BT, mask_BT).sum(-1)
+    found = opponents(sums_B, outcomes_B, votes_B, groups_B, weighting=weighting)
+    return pairwise_losses(sums_B, found.mean_B, found.sign_B, found.weight_B)
+
+
+def group_offsets(outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB) -> FloatB:
+    r"""Return the logit of the group's mean outcome, $\log\frac{k + 1/2}{n - k + 1/2}$ with k the sum of n outcomes.
+
+    As the offset of `outcome_cross_entropy` it takes the base rate out of what the model has to learn: without it, a
+    batch with few right responses first teaches that every response is bad. The halves keep it finite (Haldane 1956).
+
+    Returns:
+        [B], 0 for rows without a vote.
+    """
+    groups = Groups.of(groups_B, votes_B)
+    right_B = groups.total(_labels(outcomes_B, votes_B))
+    offsets_B = torch.log((right_B + 0.5) / (groups.voters_B - right_B + 0.5))
+    return torch.where(votes_B, offsets_B, 0).to(outcomes_B.dtype)
+
+
+def pairwise_accuracy(sums_B: FloatB, outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB) -> Scalar:
+    """Return how often the reward model orders two rollouts of a group as their outcomes do.
+
+    Pairs are weighted by the difference of their outcomes, and a tie of the model counts one half. Groups are averaged;
+    those without any difference in outcome are left out, and 0.5 (chance) stands for a batch that has no others.
+    """
+    won, number = pairwise_wins(sums_B, outcomes_B, votes_B, groups_B)
+    return torch.where(number > 0, won / number.clamp(min=1), 0.5).to(sums_B.dtype)
+
+
+def pairwise_wins(sums_B: FloatB, outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB) -> tuple[Scalar, Scalar]:
+    """Return the sum of the accuracies of the groups that can be ordered, and how many these are, both float64."""
+    outcomes_B, sums_B = _labels(outcomes_B, votes_B).double(), torch.where(votes_B, sums_B, 0)
+    pair_BB = (groups_B[:, None] == groups_B[None, :]) & votes_B[:, None] & votes_B[None, :]
+    weight_BB = (outcomes_B[:, None] - outcomes_B[None, :]).clamp(min=0) * pair_BB  # i is better than j
+    difference_BB = sums_B[:, None] - sums_B[None, :]
+    right_BB = (difference_BB > 0).double() + (difference_BB == 0).double() / 2
+    groups = Groups.of(groups_B, votes_B)
+    possible_B, won_B = groups.total(weight_BB.sum(-1)), groups.total((weight_BB * right_BB).sum(-1))
+    # Each group is read at its first voter, so that a perfect order is 1 to the last bit.
+    first_B = votes_B & ~pair_BB.tril(-1).any(-1) & (possible_B > 0)
+    won = torch.where(first_B, won_B / possible_B.clamp(min=1e-300), 0).sum()
+    return won, first_B.sum().double()
+
+
+def _labels(outcomes_B: FloatB, votes_B: MaskB) -> FloatB:
+    """Return the outcomes of the rows that vote, 0 for the others, which may hold anything."""
+    kept_B = torch.where(votes_B, outcomes_B, 0)
+    if not bool(((kept_B >= 0) & (kept_B <= 1)).all()):
+        raise ValueError("outcomes must lie in [0, 1]; a failed outcome is no label: set its mask row to False")
+    return kept_B

@@ -1,0 +1,123 @@
+"""A reward for each step, from a world that knows which steps are right: what a process reward can hope for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rewardsmith.components import Choice, Chosen
+from rewardsmith.rewards.protocol import CannotScore, failure_of
+from rewardsmith.text.step_truths import Judged, tokens_of_judged
+from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
+
+StepTruthChoice = Annotated[Chosen, Choice("step truth", "rewardsmith.text.step_truths:STEP_TRUTHS", inputs=2)]
+"""What knows which steps of an answer are right."""
+
+MOST_TOLD = 8
+"""Wrong steps that the feedback quotes."""
+
+LONGEST_TOLD = 60
+"""Characters of a step that it quotes."""
+
+
+class Steps:
+    """Reward each step of an answer on its last token: one number for right steps, another for wrong ones.
+
+    The truth is a program that looks at untrusted text in this process: it must be quick for any text.
+
+    Attributes:
+        reads_ends: it needs to know where tokens end in the text.
+    """
+
+    reads_ends: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        truth: StepTruthChoice,
+        right: Annotated[float, Field(description="reward of a right step")] = 1.0,
+        wrong: Annotated[float, Field(description="reward of a wrong step, and of an answer without any")] = 0.0,
+    ) -> None:
+        self._truth = truth
+        self._right = right
+        self._wrong = wrong
+
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if nothing is known about the steps of answers to this prompt."""
+        self._judged(prompt, "")
+
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return the mean over the steps of each rollout, with the reward of each step on its last token.
+
+        What goes wrong with one answer is a failure of that rollout alone.
+        """
+        scores = []
+        for rollout in group.rollouts:
+            try:
+                scores.append(self._scored(rollout, self._judged(group.prompt, rollout.text)))
+            except Exception as error:  # noqa: BLE001 the truth may be a user's own code
+                scores.append(Score(failure=failure_of(error)))
+            await asyncio.sleep(0)
+        return tuple(scores)
+
+    def _judged(self, prompt: Prompt, text: str) -> list[Judged]:
+        try:
+            judged = list(self._truth.target(prompt, text, **self._truth.arguments()))
+        except ValueError as error:
+            raise CannotScore("invalid", f"the step truth {self._truth.name} knows nothing of it: {error}") from error
+        places = [0, *(place for step in judged for place in (step.start, step.end)), len(text)]
+        if any(before > after for before, after in pairwise(places)):
+            raise CannotScore("invalid", f"the steps of the step truth {self._truth.name} do not lie in order")
+        return judged
+
+    def _scored(self, rollout: Rollout, judged: Sequence[Judged]) -> Score:
+        rewards = np.array([self._right if step.right else self._wrong for step in judged] or [self._wrong])
+        value, feedback, count = float(rewards.mean()), _told(judged, rollout.text), len(rollout.tokens)
+        if not count:
+            return Score(value, feedback=feedback)
+        if rollout.ends is None:
+            raise CannotScore(
+                "invalid",
+                "the rollout does not say where its tokens end in the text, so that the steps cannot be found among"
+                " them: ask the engine for `ends`, or leave out the tokens",
+            )
+        at = _last_tokens(rollout.ends, judged)
+        values = np.bincount(at, weights=rewards, minlength=count).astype(np.float32)
+        return Score(value, token_values=values, token_support=np.bincount(at, minlength=count) > 0, feedback=feedback)
+
+
+def _last_tokens(ends: NDArray[np.int32], judged: Sequence[Judged]) -> NDArray[np.int64]:
+    """Return the token on which each step's reward lies, [number of steps]; the last one where there are no steps.
+
+    A step that ends inside a token may have no token of its own; then that token has the rewards of both steps.
+    """
+    numbers, every = tokens_of_judged(ends, judged), np.arange(max(1, len(judged)))
+    last = np.searchsorted(numbers, every, side="right") - 1
+    around = np.searchsorted(ends, [step.end for step in judged] or [ends[-1]], side="left")
+    return np.where((last >= 0) & (numbers[last] == every), last, np.minimum(around, len(ends) - 1))
+
+
+def _told(judged: Sequence[Judged], text: str) -> str:
+    """Return which steps are wrong, for a person to read."""
+    wrong = [(number, step) for number, step in enumerate(judged, start=1) if not step.right]
+    if not wrong:
+        return "" if judged else "there are no steps"
+    told = [f"step {number} ({_quoted(text, step)})" for number, step in wrong[:MOST_TOLD]]
+    more = f" and {len(wrong) - MOST_TOLD} more" if len(wrong) > MOST_TOLD else ""
+    return f"wrong of {len(judged)}: {', '.join(told)}{more}"
+
+
+def _quoted(text: str, step: Judged) -> str:
+    if step.start == step.end:
+        return "missing"
+    shown = text[step.start : min(step.end, step.start + LONGEST_TOLD)]
+    return f"{shown}…" if step.end - step.start > LONGEST_TOLD else shown
+
+
+__all__ = ["StepTruthChoice", "Steps"]

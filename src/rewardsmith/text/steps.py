@@ -1,0 +1,91 @@
+"""Steps of an answer: where they lie in its text, and which of its tokens belong to each.
+
+    7+5=12;12-3=9;#9      separator ";"   ->   `7+5=12;`  `12-3=9;`  `#9`
+
+Places in a text are counted in characters. A token belongs to the step in which its last character lies, so that every
+token belongs to one step and the numbers of the steps never fall along an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of an answer.
+
+    Attributes:
+        start: its first character.
+        end: the character behind its last one.
+    """
+
+    start: int
+    end: int
+
+
+def split_steps(text: str, separator: str) -> list[Step]:
+    """Return the steps of a text; they lie side by side from its first character to its last.
+
+    A step includes the separator that ends it. Several separators in a row end one step: empty lines are no steps. A
+    text that begins with separators has them in its first step. An empty text has no steps.
+
+    Args:
+        text: any; it is untrusted.
+        separator: what ends a step, at least one character.
+    """
+    if not separator:
+        raise ValueError("the separator of steps is empty: it must be at least one character")
+    ends: list[int] = []
+    at = 0
+    while (found := text.find(separator, at)) >= 0:
+        written = found > at  # else it follows another separator, or begins the text
+        at = found + len(separator)
+        if written:
+            ends.append(at)
+        elif ends:
+            ends[-1] = at
+    if at < len(text) or (text and not ends):
+        ends.append(len(text))
+    return [Step(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def steps_of_tokens(ends: ArrayLike, steps: Sequence[Step]) -> NDArray[np.int64]:
+    """Return the number of the step that each token belongs to, [T], counted from 0; all 0 where there are no steps.
+
+    Tokens behind the last step, such as the one that ends the sequence, belong to the last step.
+
+    Args:
+        ends: [T], characters up to the end of each token (`Rollout.ends`).
+        steps: in the order of the text.
+    """
+    last = np.array([step.end for step in steps], dtype=np.int64)
+    numbers = np.searchsorted(last, np.asarray(ends, dtype=np.int64), side="left")
+    return np.minimum(numbers, max(0, len(steps) - 1)).astype(np.int64)
+
+
+def sums_by_step(values: ArrayLike, numbers: ArrayLike, count: int) -> NDArray[np.float64]:
+    """Return the sum of the values of each step's tokens, [count]; 0 for a step without tokens.
+
+    Without any step the tokens belong to none, whatever their numbers.
+
+    Args:
+        values: [T], one for each token.
+        numbers: [T], of the step that each token belongs to, below `count`.
+        count: how many steps there are.
+    """
+    each, step = np.asarray(values, dtype=np.float64), np.asarray(numbers, dtype=np.int64)
+    if each.shape != step.shape or each.ndim != 1:
+        raise ValueError(f"there are {each.shape} values for {step.shape} tokens: one for each")
+    if not count:
+        return np.empty(0)
+    if step.size and not 0 <= int(step.min()) <= int(step.max()) < count:
+        raise ValueError(f"a token belongs to step {int(step.max())}, and there are {count}, counted from 0")
+    return np.bincount(step, weights=each, minlength=count).astype(np.float64)
+
+
+__all__ = ["Step", "split_steps", "steps_of_tokens", "sums_by_step"]

@@ -1,0 +1,1 @@
+"""Implicit process reward models in training: they score the rollouts of a step, and learn from their outcomes."""

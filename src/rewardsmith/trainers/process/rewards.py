@@ -1,0 +1,186 @@
+"""The implicit rewards of a stage, all together: what a trainer calls once the groups of a step are selected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rewardsmith.algorithms.advantages import Stream
+from rewardsmith.algorithms.implicit import values_before
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.component import Component
+from rewardsmith.trainers.process.labelled import Labelled, labelled
+from rewardsmith.trainers.process.part import ProcessPart, with_part
+from rewardsmith.trainers.process.parts import take_over
+from rewardsmith.trainers.process.vocabulary import require_same_tokens
+from rewardsmith.trainers.protocol import Context, derive
+from rewardsmith.trainers.reference import Reference
+from rewardsmith.trainers.settings import SamplingSettings
+from rewardsmith.types import ScoredGroup
+
+
+class ProcessRewards:
+    """Scores groups with the implicit rewards of a tree, and lets their models learn.
+
+    Args:
+        root: the whole reward; its implicit parts are taken over.
+        policy: the model that writes the answers.
+        sampling: how it does.
+        context: of the run.
+        name: of the stage.
+        steps: of the stage.
+
+    Attributes:
+        parts: the implicit rewards, by name.
+        learners: the models that learn, by name.
+        warmup: steps in which they learn alone.
+    """
+
+    def __init__(
+        self,
+        root: Component,
+        policy: EmbeddedEngine,
+        sampling: SamplingSettings,
+        context: Context,
+        *,
+        name: str,
+        steps: int,
+    ) -> None:
+        self._policy = policy
+        self._context = context
+        self._seed = derive(context.seed, name, "process")
+        # The sampler's log-probabilities are those of the policy as it is, at temperature 1, only then.
+        self._exact = policy.dtype == torch.float32 and sampling.temperature == 1 and not sampling.sampling().cuts
+        self.parts: dict[str, ProcessPart] = {}
+        self.learners: dict[str, EmbeddedEngine] = {}
+        self._readers: list[EmbeddedEngine] = []
+        self._awake: set[str] = set()
+        for path, settings in take_over(root).items():
+            engine = self._engine(settings.model, path)
+            reference = None
+            if settings.reference != "policy":
+                model, off = settings.reference_model, settings.reference == "adapter-off"
+                if off and engine.settings.lora is None:
+                    raise UserError(
+                        f'{path}.reference is "adapter-off", but models.{settings.model} has no adapter: set its lora,'
+                        ' or reference = "start"'
+                    )
+                if model is not None:
+                    self._engine(model, path)
+                reference = Reference(engine, context, name=f"{name}.{path}", model=model, adapter_off=off)
+            part = ProcessPart(settings, engine, reference, steps=steps)
+            self.parts[path] = part
+            self._awake |= {settings.model, settings.reference_model or settings.model}
+            if reference is None and not self._exact:
+                self._awake.add(policy.name)
+            if part.learns:
+                self._learn(settings.model, engine, part, path)
+        self.warmup = max((p.settings.learning.warmup for p in self.parts.values() if p.learns), default=0)
+
+    def _engine(self, name: str, path: str) -> EmbeddedEngine:
+        """Return a model that reads what the policy writes."""
+        engine = self._context.engine(name)
+        if engine is self._policy:
+            raise UserError(f"{path} names models.{name}, which is the policy itself: give it a model of its own")
+        require_same_tokens(self._policy, engine, f"the implicit reward {path!r}")
+        self._readers.append(engine)
+        return engine
+
+    def _learn(self, name: str, engine: EmbeddedEngine, part: ProcessPart, path: str) -> None:
+        if name in self.learners:
+            raise UserError(f"{path}: models.{name} learns for another part already: give each a model of its own")
+        engine.learn_with(part.settings.learning.optimizer)
+        self.learners[name] = engine
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence that all models read, the policy included."""
+        return min(engine.max_length for engine in (self._policy, *self._readers))
+
+    def begin(self, *, resumed: bool) -> None:
+        """Make the references."""
+        for part in self.parts.values():
+            if part.reference is not None:
+                part.reference.begin(resumed=resumed)
+
+    def _turn(self) -> AbstractAsyncContextManager[None]:
+        return self._context.turn(*sorted(self._awake))
+
+    async def appraise(self, groups: Sequence[ScoredGroup], number: int) -> tuple[list[ScoredGroup], dict[str, float]]:
+        """Return the groups of step `number` with the scores of the implicit parts, and metrics.
+
+        The models learn here. Nothing between this and the end of the step may end the run before it is saved.
+        """
+        groups = list(groups)
+        metrics: dict[str, float] = {}
+        async with self._turn():
+            for path, part in self.parts.items():
+                batch = self._batch(part, path, groups, number)
+                policy_BT = None if part.reference is not None else self._policy_logprobs(batch)
+                try:
+                    found = part.appraise(groups, batch, policy_BT, number)
+                except ValueError as error:
+                    raise UserError(
+                        f"the model of the implicit reward {path!r} gives numbers that are not usable ({error}): lower"
+                        f" parts.{path}.learn.optimizer.lr"
+                    ) from None
+                part.replay.remember(groups)
+                groups = [with_part(g, path, scores) for g, scores in zip(groups, found.scores, strict=True)]
+                metrics |= {f"learned/{path}/{name}": value for name, value in found.metrics.items()}
+        return groups, metrics
+
+    async def look(self, groups: Sequence[ScoredGroup]) -> tuple[list[ScoredGroup], dict[str, float]]:
+        """Return groups that are not learned from with the scores of the implicit parts, and metrics by `PART/name`."""
+        groups = list(groups)
+        metrics: dict[str, float] = {}
+        async with self._turn():
+            for path, part in self.parts.items():
+                outcome, device = part.settings.outcome, self._policy.device
+                batch = labelled(groups, [], self._policy.encode, outcome, device)
+                found = part.look(groups, batch, None if part.reference is not None else self._policy_logprobs(batch))
+                groups = [with_part(g, path, scores) for g, scores in zip(groups, found.scores, strict=True)]
+                metrics |= {f"{path}/{name}": value for name, value in found.metrics.items()}
+        return groups, metrics
+
+    def _batch(self, part: ProcessPart, path: str, groups: Sequence[ScoredGroup], number: int) -> Labelled:
+        replayed = part.replay.draw(derive(self._seed, path, number)) if part.learns else []
+        return labelled(groups, replayed, self._policy.encode, part.settings.outcome, self._policy.device)
+
+    def _policy_logprobs(self, batch: Labelled) -> Tensor:
+        """Return what the policy thinks of the answers at temperature 1, [B, T]; as it wrote them where exact."""
+        return batch.sampler_BT if self._exact else self._policy.logprobs(batch.rows)
+
+    # ---- how the rewards enter the advantage -----------------------------------------------------------------------
+
+    def trusted(self, streams: Sequence[Stream]) -> list[Stream]:
+        """Return the streams, those of implicit rewards with the weight that they have earned; none of weight 0."""
+        weighed = [replace(s, weight=s.weight * self._trust(s.name)) for s in streams]
+        return [stream for stream in weighed if stream.weight or stream.name not in self.parts]
+
+    def _trust(self, name: str) -> float:
+        return self.parts[name].trust if name in self.parts else 1.0
+
+    def as_values(self, streams: Sequence[Stream], mask_BT: Tensor) -> tuple[list[Stream], Tensor]:
+        """Return the other streams, and the sum of the implicit rewards before each token as their baseline [B, T]."""
+        values_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
+        for stream in streams:
+            if stream.name in self.parts:
+                values_BT += stream.weight * values_before(stream.rewards_BT, mask_BT)
+        return [stream for stream in streams if stream.name not in self.parts], values_BT
+
+    # ---- keeping ---------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return what going on needs beside the weights, as JSON values."""
+        return {path: part.state() for path, part in self.parts.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        for path, part in self.parts.items():
+            part.restore(state[path])

@@ -1,0 +1,40 @@
+"""The `process_model` stage: what may stand in its table. Reading it loads no torch."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from rewardsmith.components import Settings
+from rewardsmith.trainers.process.parts import chosen_parts
+from rewardsmith.trainers.settings import DataName, Saving, WritingStage
+
+
+class ProcessValidation(Settings):
+    """How well the models order and judge answers that they do not learn from."""
+
+    data: DataName = Field(description="where the prompts come from; the first ones, the same each time")
+    every: int = Field(default=10, ge=1, description="steps between two validations")
+    prompts: int = Field(default=64, ge=1, description="how many prompts")
+    rollouts_per_prompt: int = Field(default=8, ge=2, description="answers to each prompt")
+
+
+class ProcessModelStage(WritingStage):
+    """Train implicit process reward models on the outcomes of a policy that stays as it is."""
+
+    runs_by: ClassVar[str] = "rewardsmith.trainers.process.trainer:ProcessModelTrainer"
+
+    name: str = Field(default="process_model", min_length=1, description="what to call this stage in the run's files")
+    validation: ProcessValidation | None = Field(default=None, description="measure on other prompts, now and then")
+    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
+
+    @model_validator(mode="after")
+    def _learns_something(self) -> ProcessModelStage:
+        parts = chosen_parts(self.reward)
+        if not any(part.settings.update != "none" for part in parts.values()):  # type: ignore[attr-defined]
+            raise ValueError(
+                'nothing learns in this stage: its reward is a sum, one part of which has type = "implicit" and an'
+                ' update that is not "none"'
+            )
+        return self

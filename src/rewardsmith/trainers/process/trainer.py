@@ -1,0 +1,131 @@
+"""Train implicit process reward models on the outcomes of a policy that stays as it is."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.tree import reads_ends
+from rewardsmith.trainers.collect import Collected, Collector
+from rewardsmith.trainers.metrics import Clock, group_metrics
+from rewardsmith.trainers.process.rewards import ProcessRewards
+from rewardsmith.trainers.process.stage import ProcessModelStage
+from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive
+from rewardsmith.trainers.scoring import generate_and_score
+
+
+class ProcessModelTrainer:
+    """Lets a policy write, and its answers' outcomes teach the implicit rewards of a stage.
+
+    Args:
+        stage: the settings.
+        context: models, data and files of the run.
+    """
+
+    def __init__(self, stage: ProcessModelStage, context: Context) -> None:
+        self._stage = stage
+        self._context = context
+        self._seed = derive(context.seed, stage.name)
+        self._policy = context.engine(stage.model)
+        self._turn = partial(context.turn, stage.model)
+        self.reward = Component.root(stage.reward, context.say, context.model)
+        self._process = ProcessRewards(
+            self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
+        )
+        self._collector = Collector(
+            stage,
+            self._policy,
+            self.reward,
+            Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data),
+            seed=derive(self._seed, "rollouts"),
+            pause=context.pause,
+            turn=self._turn,
+            ends=reads_ends(self.reward),
+            longest=self._process.longest,
+        )
+        self._idle = 0
+        self.steps = stage.steps
+        self.learners = self._process.learners
+        first = next(iter(self._process.parts))
+        self.best_by = f"validation/{first}/accuracy_fresh" if stage.validation else ""
+
+    async def begin(self) -> Update:
+        """Measure the models before they learn."""
+        self._process.begin(resumed=False)
+        return Update(0, await self._validate(0) if self._stage.validation else {})
+
+    async def step(self, number: int) -> Update:
+        """Take one step: sample, score, select, learn."""
+        clock = Clock(self._policy.device)
+        found = await self._collector.collect(number, clock.lap)
+        metrics: dict[str, float] = {}
+        if self._enough(found):
+            groups, metrics = await self._process.appraise(found.kept, number)
+            found.appraised(groups)
+            clock.lap("process")
+        metrics |= group_metrics(found, None)
+        self._keep(found, number)
+        halt = None
+        try:  # the weights have changed: what stops the run from here on stops it after this step
+            validation = self._stage.validation
+            if validation and (number % validation.every == 0 or number == self.steps):
+                metrics |= await self._validate(number)
+                clock.lap("validate")
+        except Exception as error:  # noqa: BLE001 whatever it is, it is raised once the step is saved
+            halt = error
+        return Update(number, metrics | clock.metrics(sampled=metrics["tokens/sampled"]), halt)
+
+    def _enough(self, found: Collected) -> bool:
+        """Whether there are groups enough to learn from; too long without any ends the run."""
+        select = self._stage.select
+        self._idle = 0 if len(found.kept) >= select.least else self._idle + 1
+        if self._idle >= select.patience:
+            fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
+            raise UserError(
+                f"{self._idle} steps in a row found fewer than {select.least} groups to learn from (last: {fates})."
+                " Widen select.lowest and select.highest, raise select.rounds, or look at the reward"
+            )
+        return self._idle == 0
+
+    async def _validate(self, number: int) -> dict[str, float]:
+        validation = self._stage.validation
+        assert validation is not None
+        prompts = self._context.source(validation.data).prompts(derive(self._seed, "validation"))
+        chosen = list(islice(prompts, validation.prompts))
+        scored = await generate_and_score(
+            self._policy,
+            self.reward,
+            chosen,
+            self._stage.sampling.sampling(),
+            n=validation.rollouts_per_prompt,
+            seeds=[derive(self._seed, "validation", i) for i in range(len(chosen))],
+            version=number,
+            pause=self._context.pause if number == 0 else lambda: None,
+            turn=self._turn,
+            ends=reads_ends(self.reward),
+        )
+        groups, metrics = await self._process.look(scored)
+        none = [None] * validation.rollouts_per_prompt
+        self._context.keep([GroupRecord(number, "validation", "", group, none) for group in groups])
+        return {f"validation/{name}": value for name, value in metrics.items()}
+
+    def _keep(self, found: Collected, number: int) -> None:
+        """Write every group of the step, learned from or not."""
+        dropped = [(scored, "") for scored in found.kept] + found.rejected
+        self._context.keep(
+            [GroupRecord(number, "train", why, scored, [None] * len(scored.scores)) for scored, why in dropped]
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return the position in the data, the surplus groups, and what the implicit rewards remember."""
+        return self._collector.state() | {"idle": self._idle, "process": self._process.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._collector.restore(state)
+        self._idle = int(state["idle"])
+        self._process.restore(state["process"])
+        self._process.begin(resumed=True)
