@@ -69,8 +69,10 @@ def side(folder: Path, sleeps: bool, steps: int) -> None:
     run = start(parse_recipe(recipe(folder, sleeps, steps)), "run", folder=folder / f"run-{sleeps}")
     lines = (run / "metrics.jsonl").read_text().splitlines()
     kept = ("reward/mean", "policy/grad_norm", "time/write", "time/wait", "time/learn")
-    metrics = [{name: json.loads(line)["metrics"][name] for name in kept} for line in lines]
-    print(json.dumps({"peak": torch.cuda.max_memory_allocated() / 2**30, "steps": metrics}))
+    every = [json.loads(line)["metrics"] for line in lines]
+    peak = max(value for one in every for name, value in one.items() if name.startswith("memory/"))
+    metrics = [{name: one[name] for name in kept} for one in every]
+    print(json.dumps({"peak": peak, "steps": metrics}))
 
 
 def main() -> None:

@@ -302,6 +302,10 @@ def test_the_explanation_of_every_named_algorithm_is_a_recipe(room: str) -> None
         chosen = {"type": name} | ({"length": 7} if name == "constant-length" else {})
         wanted = table(**{room: chosen}, **({"critic": {"model": "critic"}} if name == "gae" else {}))
         wanted["models"]["critic"] = {"copy_of": "policy", "head": "scalar"}
+        if name == "process_value":
+            wanted["models"]["prm"] = {"copy_of": "policy"}
+            process = {"type": "implicit", "model": "prm"}
+            wanted["stages"][0]["reward"] = {"type": "sum", "parts": {"answer": REWARD, "process": process}}
         recipe = parse_recipe(wanted)
         assert parse_recipe(tomllib.loads(explain(recipe))) == recipe
 

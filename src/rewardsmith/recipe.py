@@ -277,12 +277,15 @@ def _marked(whole: Settings | Chosen) -> Iterator[tuple[str, Refers, str]]:
 
 
 def _repeated(recipe: Recipe) -> Iterator[Problem]:
-    """Yield a problem for every stage whose name another one has: their files would overwrite each other."""
+    """Yield a problem for every stage whose name another one has, and for every twin of a stage that is not there."""
     names: set[str] = set()
     for i, stage in enumerate(recipe.stages):
         name = getattr(stage.settings, "name", f"stage-{i}")
         if name in names:
             yield Problem(f"stages.{i}.name", "another stage has this name: give each its own", shown(name))
+        twin = getattr(stage.settings, "twin_of", "")
+        if twin and twin not in names:
+            yield Problem(f"stages.{i}.twin_of", f"is no stage before this one.{nearest(twin, names)}", shown(twin))
         names.add(name)
 
 

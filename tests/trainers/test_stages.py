@@ -94,6 +94,7 @@ def test_a_stage_has_a_name_of_its_own_and_knows_its_trainer() -> None:
     assert {stage: STAGES[stage].runs_by.rpartition(":")[2] for stage in STAGES} == {  # type: ignore[attr-defined]
         "sft": "SftTrainer",
         "reward_model": "RewardModelTrainer",
+        "process_model": "ProcessModelTrainer",
         "policy": "PolicyTrainer",
         "evaluate": "Evaluation",
         "evaluate_reward": "RewardEvaluation",

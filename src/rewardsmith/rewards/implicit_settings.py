@@ -76,10 +76,10 @@ class TrustSettings(Settings):
 
     by: Literal["nothing", "scale", "gate"] = Field(
         default="scale",
-        description="the weight as it is; times how far the accuracy is above the floor; or 0 below the floor",
+        description="the weight as it is; times how far the accuracy is above the floor; or 0 up to the floor",
     )
     floor: float = Field(
-        default=0.5, ge=0.5, lt=1, description="pairwise accuracy below which the reward does not count; 0.5 is chance"
+        default=0.5, ge=0.5, lt=1, description="pairwise accuracy up to which the reward does not count; 0.5 is chance"
     )
     memory: float = Field(
         default=0.8, ge=0, lt=1, description="how much of the running accuracy is kept from step to step"

@@ -70,7 +70,8 @@ function chartOf(name, parts) {
   if (words[0] === "validation" && words[1] === "accuracy" && words.length > 2) {
     return { chart: "validation/accuracy", label: words.slice(2).join("/") };
   }
-  if (words[0] === "time" && words.length === 2) return { chart: "time/step", label: part };
+  const shared = { time: "time/step", memory: "memory/step" }[words[0]];
+  if (shared && words.length === 2) return { chart: shared, label: part };
   if (words.length > 2) {
     return { chart: `${words[0]}/${words[words.length - 1]}`, label: words.slice(1, -1).join("/") };
   }

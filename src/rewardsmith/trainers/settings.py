@@ -88,6 +88,9 @@ class WritingStage(Stage):
     """Whether implicit rewards are scored by the trainer; elsewhere they are asked as all others are."""
 
     name: str = Field(min_length=1, description="what to call this stage in the run's files")
+    twin_of: str = Field(
+        default="", description="draw the same prompts with the same seeds as the stage of this name, to compare the two"
+    )
     steps: int = Field(ge=1, description="how many times to sample, score and update")
     prompts_per_step: int = Field(default=32, ge=1, description="groups per step")
     rollouts_per_prompt: int = Field(default=8, ge=1, description="answers to each prompt: the size of a group")

@@ -1,0 +1,210 @@
+"""The numbers of a step: what each part of it took, and the range of each reward."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewardsmith.algorithms.advantages import Stream
+from rewardsmith.trainers import metrics as module
+from rewardsmith.trainers.metrics import Clock, stream_metrics
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+# ---- time ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, for the test to set."""
+    time = [100.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: time[0])
+    return time
+
+
+def test_a_part_that_occurs_again_adds_to_its_time(now: list[float]) -> None:
+    clock = Clock()
+    for name, seconds in (("write", 2.0), ("wait", 0.5), ("write", 3.0), ("learn", 1.0)):
+        now[0] += seconds
+        clock.lap(name)
+    assert clock.metrics(sampled=50.0) == {"time/write": 5, "time/wait": 0.5, "time/learn": 1, "tokens/s": 10}
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+def of_memory(clock: Clock) -> dict[str, float]:
+    return {name: value for name, value in clock.metrics(0).items() if name.startswith("memory/")}
+
+
+def test_without_a_device_no_memory_is_noted() -> None:
+    clock = Clock()
+    clock.lap("learn")
+    assert of_memory(clock) == {}
+
+
+def test_on_a_cpu_a_part_has_what_is_resident_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statm = tmp_path / "statm"
+    monkeypatch.setattr(module, "STATM", statm)
+    clock = Clock(CPU)
+    for name, gib in (("write", 1.0), ("learn", 4.0), ("write", 3.0), ("learn", 2.0)):
+        pages = int(gib * 2**30) // os.sysconf("SC_PAGE_SIZE")
+        statm.write_text(f"{9 * pages} {pages} 77 1 0 5 0\n")
+        clock.lap(name)
+    assert of_memory(clock) == {"memory/write": 3, "memory/learn": 4}  # the larger of the two
+
+
+@pytest.mark.parametrize("content", [None, "", "12", "12 many"])
+def test_where_nobody_tells_there_is_no_number(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STATM", tmp_path / "statm")
+    if content is not None:
+        (tmp_path / "statm").write_text(content)
+    clock = Clock(CPU)
+    clock.lap("learn")
+    assert of_memory(clock) == {}
+    assert "time/learn" in clock.metrics(0)
+
+
+@pytest.mark.skipif(not module.STATM.exists(), reason="needs Linux")
+def test_what_a_process_holds_is_seen() -> None:
+    clock = Clock(CPU)
+    clock.lap("before")
+    held = np.ones(2**25)  # a quarter of a GiB, written to
+    clock.lap("after")
+    found = of_memory(clock)
+    assert held[-1] == 1
+    assert 0.2 < found["memory/after"] - found["memory/before"] < 0.3
+
+
+def test_a_device_of_another_kind_tells_nothing() -> None:
+    clock = Clock(torch.device("meta"))
+    clock.lap("learn")
+    assert of_memory(clock) == {}
+
+
+class FakeGpu:
+    """Counts as CUDA's allocator does: `peak` is the most since the last reset, and starts from what is held."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.held = self.peak = 0.0
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", self._read)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self._reset)
+
+    def use(self, gib: float, keep: float) -> None:
+        self.peak, self.held = max(self.peak, self.held + gib), self.held + keep
+
+    def _read(self, device: torch.device) -> int:
+        assert device == GPU
+        return int(self.peak * 2**30)
+
+    def _reset(self, device: torch.device) -> None:
+        assert device == GPU
+        self.peak = self.held
+
+
+def test_on_a_gpu_each_part_has_its_own_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(monkeypatch)
+    gpu.use(30, keep=1)  # before the step: not its business
+    clock = Clock(GPU)
+    for name, gib in (("write", 4), ("learn", 9), ("write", 6), ("validate", 2), ("learn", 5)):
+        gpu.use(gib, keep=0)
+        clock.lap(name)
+    assert of_memory(clock) == {"memory/write": 7, "memory/learn": 10, "memory/validate": 3}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_real_gpu_the_peak_is_that_of_the_part() -> None:
+    clock = Clock(GPU)
+    torch.empty(2**28, dtype=torch.uint8, device=GPU)  # a quarter of a GiB, given back at once
+    clock.lap("large")
+    torch.empty(2**20, dtype=torch.uint8, device=GPU)
+    clock.lap("small")
+    found = of_memory(clock)
+    assert found["memory/large"] - found["memory/small"] == pytest.approx(0.25 - 2**-10, abs=0.01)
+
+
+# ---- streams -------------------------------------------------------------------------------------------------------
+
+MASK_BT = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
+X = torch.nan
+
+
+def ranges(stream: Stream, mask_BT: torch.Tensor = MASK_BT) -> list[float]:
+    """Return reward and return, low and high."""
+    found = stream_metrics([stream], mask_BT)
+    names = ("reward_low", "reward_high", "return_low", "return_high")
+    assert list(found) == [f"streams/{stream.name}/{name}" for name in names]
+    return list(found.values())
+
+
+def test_an_outcome_is_one_reward_for_the_answer() -> None:
+    # The zeros before the last token are no rewards: the lowest is 0.25.
+    rewards_BT = torch.tensor([[0.0, 0.0, 0.5], [0.0, 0.25, X], [1.0, X, X]])
+    assert ranges(Stream("answer", rewards_BT)) == [0.25, 1, 0.25, 1]
+    assert ranges(Stream("answer", rewards_BT, discount=0.5)) == [0.25, 1, 0.125, 1]
+
+
+def test_a_dense_stream_has_a_reward_on_each_token_of_its_support() -> None:
+    rewards_BT = torch.tensor([[-1.0, 0.5, 2.0], [-4.0, 3.0, X], [0.25, X, X]])
+    assert ranges(Stream("process", rewards_BT, MASK_BT)) == [-4, 3, -1, 3]
+    assert ranges(Stream("process", rewards_BT, MASK_BT, discount=0.0)) == [-4, 3, -4, 3]
+    # One reward for each step: the tokens between carry none, but what follows them counts for them.
+    support_BT = torch.tensor([[False, True, True], [False, True, False], [True, False, False]])
+    steps_BT = torch.where(support_BT, rewards_BT, 0)
+    assert ranges(Stream("process", steps_BT, support_BT, discount=0.5)) == [0.25, 3, 0.25, 3]
+
+
+def test_answers_that_a_stream_could_not_score_are_not_counted() -> None:
+    rewards_BT = torch.tensor([[0.0, 0.0, 0.5], [0.0, 9.0, X], [X, X, X]])
+    scored_BT = MASK_BT & torch.tensor([[True], [True], [False]])
+    outcome = Stream("answer", rewards_BT, mask_BT=scored_BT)
+    assert ranges(outcome) == [0.5, 9, 0.5, 9]
+    assert ranges(outcome, MASK_BT & torch.tensor([[True], [False], [True]])) == [0.5, 0.5, 0.5, 0.5]
+
+
+def test_each_stream_has_its_own_numbers_before_its_weight() -> None:
+    one = Stream("answer", torch.tensor([[0.5]]), weight=7.0)
+    two = Stream("process", torch.tensor([[-2.0]]), torch.tensor([[True]]))
+    found = stream_metrics([one, two], torch.tensor([[True]]))
+    assert found["streams/answer/reward_high"] == 0.5
+    assert found["streams/process/return_low"] == -2
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (2, 3)])
+def test_a_stream_without_a_token_has_no_numbers(shape: tuple[int, int]) -> None:
+    nothing_BT = torch.zeros(shape, dtype=torch.bool)
+    rewards_BT = torch.full(shape, X)
+    assert stream_metrics([Stream("a", rewards_BT), Stream("b", rewards_BT, nothing_BT)], nothing_BT) == {}
+    full = Stream("c", rewards_BT, mask_BT=nothing_BT)
+    assert stream_metrics([full], torch.ones(shape, dtype=torch.bool)) == {}
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 999), discount=st.sampled_from([None, 0.6, 0.0]), dense=st.booleans())
+def test_ranges_agree_with_a_loop(seed: int, discount: float | None, dense: bool) -> None:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, 6, 4)
+    mask_BT = torch.arange(6) < torch.from_numpy(lengths)[:, None]
+    scored_BT = mask_BT & torch.from_numpy(rng.integers(0, 2, (4, 1)) > 0)
+    support_BT = torch.from_numpy(rng.integers(0, 2, (4, 6)) > 0) if dense else None
+    drawn_BT = torch.from_numpy(rng.normal(size=(4, 6)))
+    carried_BT = drawn_BT if support_BT is None else torch.where(support_BT, drawn_BT, 0)
+    rewards, sums = [], []
+    for i, length in enumerate(lengths.tolist()):
+        row = carried_BT[i, :length].tolist() if scored_BT[i].any() else []
+        rewards += [row[t] for t in range(len(row)) if support_BT is None or support_BT[i, t]] if dense else []
+        rewards += [sum(row)] if row and not dense else []
+        gamma = 1.0 if discount is None else discount
+        sums += [sum(gamma**k * r for k, r in enumerate(row[t:])) for t in range(len(row))]
+    stream = Stream("s", torch.where(scored_BT, carried_BT, X), support_BT, scored_BT, discount=discount)
+    if rewards:
+        assert ranges(stream, mask_BT) == pytest.approx([min(rewards), max(rewards), min(sums), max(sums)])
+    else:
+        assert stream_metrics([stream], mask_BT) == {}
