@@ -234,3 +234,37 @@ def test_an_incomplete_adapter_is_refused(saved: Path) -> None:
 def test_targets_that_are_not_there_are_refused(targets: str | list[str]) -> None:
     with pytest.raises(UserError, match=r"models\.model\.lora\.targets"):
         open_both("tiny-llama", targets=targets)
+
+
+def test_a_published_adapter_is_where_another_model_may_start(tmp_path: Path) -> None:
+    engine, base = open_both("tiny-llama")
+    train(engine)
+    engine.publish(tmp_path)
+    again, _ = open_both("tiny-llama", init=str(tmp_path / "adapter"))
+    assert torch.equal(again.logprobs(ROWS), engine.logprobs(ROWS))
+    # Unlike a merged one it can be switched off.
+    assert torch.equal(again.reference_logprobs(ROWS), base.logprobs(ROWS))
+    assert not again.adapter_is_fresh
+    train(again)
+    assert not torch.equal(again.logprobs(ROWS), engine.logprobs(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("name", "lora", "said"),
+    [
+        ("tiny-llama", {"rank": 3}, r"was trained with rank = 4: set models.model.lora.rank to it"),
+        ("tiny-llama", {"alpha": 8}, r"was trained with alpha = 32.0: set models.model.lora.alpha to it"),
+        ("tiny-llama", {"targets": ["q_proj"]}, "does not fit the model"),
+        ("tiny-qwen3", {}, "does not fit the model"),
+    ],
+)
+def test_a_start_that_is_the_adapter_of_another_model_or_setting_is_refused(
+    saved: Path, name: str, lora: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        open_both(name, init=str(saved), **lora)
+
+
+def test_a_start_without_an_adapter_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"models.model.lora.init = .*there is no adapter of peft's that can be read"):
+        open_both("tiny-llama", init=str(tmp_path))

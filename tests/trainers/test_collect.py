@@ -41,12 +41,14 @@ def collector(
     text: Callable[[int], str] = lambda i: "1+1?",
     pause: Callable[[], None] = lambda: None,
     select: dict[str, Any] | None = None,
+    ends: bool = False,  # whether the reward must know where tokens end
     **stage: Any,
 ) -> tuple[Collector, ByPrompt]:
     def prompts(seed: int) -> Iterator[Prompt]:
         return (prompt(i, text(i)) for i in range(PROMPTS))
 
     reward = ByPrompt(plan)
+    reward.reads_ends = ends
     settings = policy_stage(
         prompts_per_step=3,
         rollouts_per_prompt=2,
@@ -102,6 +104,20 @@ def test_more_prompts_than_are_missing_are_drawn_at_once(oversample: float, draw
     assert fates(found) == {"kept": 3} | ({"surplus": drawn - 3} if drawn > 3 else {})
     # without staleness the surplus is gone, and its prompts with it
     assert ids(wait(collect.collect(2)).kept) == [drawn, drawn + 1, drawn + 2]
+
+
+def test_rollouts_say_where_their_tokens_end_and_still_do_after_a_stop() -> None:
+    select = {"oversample": 2.0, "staleness": 1}
+    collect, _ = collector("g", select=select, ends=True)
+    first = wait(collect.collect(1))
+    for scored in first.sampled:
+        for rollout in scored.group.rollouts:
+            assert rollout.ends.tolist() == ENGINE.ends(rollout.tokens, rollout.text).tolist()
+    again, _ = collector("g", select=select, ends=True)
+    again.restore(json.loads(json.dumps(collect.state())))
+    assert wait(again.collect(2)).kept == wait(collect.collect(2)).kept
+    plain, _ = collector("g")
+    assert all(r.ends is None for s in wait(plain.collect(1)).kept for r in s.group.rollouts)
 
 
 def test_surplus_is_used_in_the_next_step_as_it_was_written() -> None:

@@ -85,7 +85,9 @@ def test_the_same_seed_gives_the_same_run_and_another_one_does_not(tmp_path: Pat
     def run(seed: int) -> list[dict[str, float]]:
         world = World(tmp_path, seed=seed)
         found = steps(PolicyTrainer(policy_stage(mini_batches=2, epochs=2), world), 2)
-        return [{k: v for k, v in m.items() if not k.startswith(("time/", "memory/")) and k != "tokens/s"} for m in found]
+        return [
+            {k: v for k, v in m.items() if not k.startswith(("time/", "memory/")) and k != "tokens/s"} for m in found
+        ]
 
     assert run(1) == run(1)
     assert run(1) != run(2)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.learning import OptimizerSettings
 from rewardsmith.errors import UserError
+from rewardsmith.learning import OptimizerSettings
 from rewardsmith.trainers.protocol import Draws, derive, learning_rate
 
 

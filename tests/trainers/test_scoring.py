@@ -40,6 +40,20 @@ def test_writing_ends_with_the_last_token_and_not_with_the_last_reward() -> None
     assert laps == [("wait", 0), ("write", 0), ("wait", 3)]
 
 
+@pytest.mark.parametrize(("needed", "ends"), [(False, False), (False, True), (True, False)])
+def test_rollouts_say_where_their_tokens_end_if_somebody_must_know(needed: bool, ends: bool) -> None:
+    class Looking:
+        reads_ends = needed
+
+        async def score(self, group: RolloutGroup) -> list[Score]:
+            return [Score(float(rollout.ends is not None)) for rollout in group.rollouts]
+
+    found = wait(
+        generate_and_score(new_engine(), Looking(), [prompt(0)], Sampling(max_tokens=2), n=2, seeds=[0], ends=ends)
+    )
+    assert [score.value for score in found[0].scores] == [float(needed or ends)] * 2
+
+
 @pytest.mark.parametrize("advantage", ["grpo", "remax"])
 def test_the_rate_of_a_step_is_that_of_writing(advantage: str, tmp_path: Path) -> None:
     validation = {"data": "held_out", "every": 1, "prompts": 1, "rollouts_per_prompt": 1}

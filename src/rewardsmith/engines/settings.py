@@ -21,6 +21,11 @@ class LoraSettings(Settings):
     targets: str | list[str] = Field(
         default="all-linear", description="which layers get one: all-linear, or a list of module names"
     )
+    init: str | None = Field(
+        default=None,
+        min_length=1,
+        description="start from this trained adapter, such as RUN/models/NAME/adapter; not set: a fresh one",
+    )
 
 
 class ModelSettings(Settings):

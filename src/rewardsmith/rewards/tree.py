@@ -33,9 +33,10 @@ def walk(component: Component, path: str = "") -> Iterator[tuple[str, Component]
         yield from walk(inner, f"{path}.{name}".lstrip("."))
 
 
-def reads_ends(root: Component) -> bool:
-    """Whether a reward of the tree must know where tokens end in the text of a rollout."""
-    return any(getattr(component.reward, "reads_ends", False) for _, component in walk(root))
+def reads_ends(reward: Reward) -> bool:
+    """Whether a reward, or one that it is made of, must know where tokens end in the text of a rollout."""
+    inner: Reward = getattr(reward, "reward", reward)  # that of a component
+    return bool(getattr(inner, "reads_ends", False)) or any(map(reads_ends, components_of(inner).values()))
 
 
 def connect(root: Component, models: Models) -> None:

@@ -8,6 +8,7 @@ token belongs to one step and the numbers of the steps never fall along an answe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,16 +41,9 @@ def split_steps(text: str, separator: str) -> list[Step]:
     """
     if not separator:
         raise ValueError("the separator of steps is empty: it must be at least one character")
-    ends: list[int] = []
-    at = 0
-    while (found := text.find(separator, at)) >= 0:
-        written = found > at  # else it follows another separator, or begins the text
-        at = found + len(separator)
-        if written:
-            ends.append(at)
-        elif ends:
-            ends[-1] = at
-    if at < len(text) or (text and not ends):
+    found = re.finditer(f"(?:{re.escape(separator)})+", text)
+    ends = [run.end() for run in found if run.start()]
+    if text and (not ends or ends[-1] < len(text)):
         ends.append(len(text))
     return [Step(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 

@@ -56,7 +56,6 @@ class Collector:
         seed: of the answers.
         pause: called now and then; what it raises ends the work.
         turn: entered while answers are written.
-        ends: whether the rollouts say where their tokens lie in their texts.
         by_parts: whether each part of the reward is learned from on its own.
         longest: prompt and answer together, where others read them too; None for what the engine reads.
     """
@@ -71,7 +70,6 @@ class Collector:
         seed: int,
         pause: Callable[[], None],
         turn: Turn = nullcontext,
-        ends: bool = False,
         by_parts: bool = False,
         longest: int | None = None,
     ) -> None:
@@ -82,7 +80,6 @@ class Collector:
         self._seed = seed
         self._pause = pause
         self._turn = turn
-        self._ends = ends
         self._surplus: list[ScoredGroup] = []
         self._streams = parts_of(reward)
         self._by_parts = by_parts and bool(self._streams)
@@ -146,7 +143,6 @@ class Collector:
             n=stage.rollouts_per_prompt,
             seeds=[derive(self._seed, step, round_, i) for i in range(len(prompts))],
             version=step - 1,
-            ends=self._ends,
             pause=self._pause,
             turn=self._turn,
             lap=lap,

@@ -24,7 +24,7 @@ from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.protocol import parts_of
-from rewardsmith.rewards.tree import has_part, latencies, learn, reads_ends, walk
+from rewardsmith.rewards.tree import has_part, latencies, learn, walk
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collected, Collector
 from rewardsmith.trainers.evaluating.soundness import require_free
@@ -86,7 +86,6 @@ class PolicyTrainer:
             seed=derive(self._seed, "rollouts"),
             pause=context.pause,
             turn=self._turn,
-            ends=reads_ends(self.reward),
             by_parts=self._credit["combine"] == "after",
             longest=self._process.longest,
         )

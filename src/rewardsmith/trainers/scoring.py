@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 from rewardsmith.engines.protocol import Engine, Sampling
 from rewardsmith.rewards.protocol import Reward, score
+from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.types import Prompt, ScoredGroup
 
 Turn = Callable[[], AbstractAsyncContextManager[None]]
@@ -44,7 +45,7 @@ async def generate_and_score(
         n: answers to each prompt.
         seeds: one for each prompt.
         version: of the policy.
-        ends: whether the rollouts say where their tokens lie in their texts.
+        ends: whether rollouts must say where their tokens end in the text, also if the reward need not know.
         pause: called often; what it raises ends the work.
         turn: entered while answers are written: where a judge shares the device, it waits for the end of that.
         lap: told of `write`, which ends with the last token, and of `wait`: for a turn before it, for rewards after it.
@@ -54,6 +55,7 @@ async def generate_and_score(
         async with asyncio.TaskGroup() as scoring:
             async with turn():
                 lap("wait")
+                ends = ends or reads_ends(reward)
                 written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, ends=ends, tick=pause)
                 async for number, group in written:
                     tasks[number] = scoring.create_task(score(reward, group))

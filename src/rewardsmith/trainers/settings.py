@@ -89,7 +89,8 @@ class WritingStage(Stage):
 
     name: str = Field(min_length=1, description="what to call this stage in the run's files")
     twin_of: str = Field(
-        default="", description="draw the same prompts with the same seeds as the stage of this name, to compare the two"
+        default="",
+        description="draw the same prompts with the same seeds as the stage of this name, to compare them",
     )
     steps: int = Field(ge=1, description="how many times to sample, score and update")
     prompts_per_step: int = Field(default=32, ge=1, description="groups per step")

@@ -15,6 +15,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.measure import measure
 from rewardsmith.rewards.protocol import Reward
+from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.trainers.evaluating.policies import soundness
 from rewardsmith.trainers.evaluating.soundness import judged, with_soundness
 from rewardsmith.trainers.protocol import derive
@@ -68,7 +69,16 @@ async def validate(
         )
     seeds = [derive(seed, "validation", i) for i in range(len(prompts))]
     scored = await generate_and_score(
-        engine, reward, prompts, sampling.sampling(), n=n, seeds=seeds, version=version, pause=pause, turn=turn
+        engine,
+        reward,
+        prompts,
+        sampling.sampling(),
+        n=n,
+        seeds=seeds,
+        version=version,
+        ends=sound is not None and reads_ends(sound),
+        pause=pause,
+        turn=turn,
     )
     metrics = measures(scored, n=n, right_from=right_from if sound else right_of(reward, right_from))
     if sound is not None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 import warnings
 import zlib
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from rewardsmith.engines.embedded.weights import restore_weights
 from rewardsmith.engines.settings import LoraSettings
 from rewardsmith.errors import UserError, listing, nearest
 
 
 def attach(model: Any, settings: LoraSettings, name: str) -> Any:
-    """Return the model with a fresh adapter, which starts as no change at all; only it is trainable."""
+    """Return the model with an adapter; only it is trainable, and a fresh one starts as no change at all."""
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415
 
     config = LoraConfig(
@@ -42,7 +45,27 @@ def attach(model: Any, settings: LoraSettings, name: str) -> Any:
             raise UserError(f"models.{name}.lora.targets: the model has no module {target!r}.{known}")
     if model.get_output_embeddings() is not None and hasattr(model.get_output_embeddings(), "lora_A"):
         raise UserError(f"models.{name}.lora.targets: the output layer cannot have an adapter; leave it out")
+    if settings.init is not None:
+        _restore(adapted, settings, f"models.{name}.lora")
     return adapted
+
+
+def _restore(model: Any, settings: LoraSettings, place: str) -> None:
+    """Take over a trained adapter; one that would count more or less here than where it was trained is refused."""
+    folder = Path(str(settings.init))
+    try:
+        trained = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        had = {"rank": trained["r"], "alpha": trained["lora_alpha"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{place}.init = {settings.init!r}: there is no adapter of peft's that can be read ({error!r})"
+        ) from None
+    for setting, was in had.items():
+        if was != getattr(settings, setting):
+            raise UserError(
+                f"{place}.init = {settings.init!r} was trained with {setting} = {was}: set {place}.{setting} to it"
+            )
+    restore_weights(model, folder, adapter=True)
 
 
 def inner(model: Any) -> Any:

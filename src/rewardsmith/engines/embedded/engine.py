@@ -255,17 +255,24 @@ class EmbeddedEngine:
         return micro_batches(rows, self._budget, most)
 
     def update(
-        self, rows: Sequence[Row], loss: Loss, *, lr: float, temperature: float = 1.0, most: int | None = None
+        self,
+        rows: Sequence[Row],
+        loss: Loss,
+        *,
+        lr: float,
+        temperature: float = 1.0,
+        most: int | None = None,
+        entropy: bool = True,
     ) -> Step:
         """Take one optimizer step down the gradient of the loss over all rows.
 
         The rows are split under the token budget, and so that at most `most` go through the model at a time; `loss` is
-        called for each part, and the gradients add up.
+        called for each part, and the gradients add up. A loss that reads no entropy need not have it computed.
         """
         if self._learner is None:
             raise RuntimeError("update was called before learn_with")
         try:
-            for batch, outputs in self._passes(rows, temperature, most):
+            for batch, outputs in self._passes(rows, temperature, most, entropy=entropy):
                 with attention.planned(batch.plan):  # for the attention that gradient checkpointing repeats
                     loss(outputs).backward()  # type: ignore[no-untyped-call]
         except BaseException:
@@ -278,12 +285,12 @@ class EmbeddedEngine:
     def _measure(self, rows: Sequence[Row], temperature: float, which: str, most: int | None = None) -> Tensor:
         width = max((len(row.response) for row in rows), default=0)
         result_BT = torch.zeros(len(rows), width, device=self.device)
-        for _, outputs in self._passes(rows, temperature, most):
+        for _, outputs in self._passes(rows, temperature, most, entropy=False):
             result_BT[outputs.rows] = getattr(outputs, which).float()
         return result_BT
 
     def _passes(
-        self, rows: Sequence[Row], temperature: float, most: int | None = None
+        self, rows: Sequence[Row], temperature: float, most: int | None, *, entropy: bool
     ) -> Iterator[tuple[Pack, Outputs]]:
         """Yield the outputs for parts of the rows."""
         self._require_awake()
@@ -292,16 +299,18 @@ class EmbeddedEngine:
             batch = pack(rows, chosen, width, self.device)
             with attention.planned(batch.plan):
                 hidden_MD = self._backbone(batch.tokens_1N, batch.positions_1N)[0, batch.at_M]
-            yield batch, self._outputs(batch, hidden_MD, temperature)
+            yield batch, self._outputs(batch, hidden_MD, temperature, entropy=entropy)
 
-    def _outputs(self, batch: Pack, hidden_MD: Tensor, temperature: float) -> Outputs:
+    def _outputs(self, batch: Pack, hidden_MD: Tensor, temperature: float, *, entropy: bool) -> Outputs:
         nothing = hidden_MD.new_zeros(len(hidden_MD), dtype=torch.float32)
         logprobs_M = entropy_M = values_M = nothing
         if self.settings.head == "scalar":
             # In float32, as servers do: of two bfloat16 numbers near 5, a difference below 0.03 would be lost.
             values_M = linear(hidden_MD.float(), self.model.score.weight.float())[:, 0]
         else:
-            logprobs_M, entropy_M = self._head().token_logprobs(hidden_MD, batch.targets_M, temperature=temperature)
+            logprobs_M, entropy_M = self._head().token_logprobs(
+                hidden_MD, batch.targets_M, temperature=temperature, entropy=entropy
+            )
         return Outputs(batch.rows, batch.mask_bT, *(batch.padded(x) for x in (logprobs_M, entropy_M, values_M)))
 
     def _backbone(self, tokens_bt: Tensor, positions_bt: Tensor) -> Tensor:

@@ -58,11 +58,16 @@ class Head:
             logits_NV = logits_NV.to(self.accurate).div_(temperature)
         return logits_NV.log_softmax(-1, dtype=self.accurate)
 
-    def token_logprobs(self, hidden_ND: Tensor, targets_N: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:
-        """Return log p of each target [N] and the entropy at it [N], both with gradients, in float32."""
+    def token_logprobs(
+        self, hidden_ND: Tensor, targets_N: Tensor, *, temperature: float, entropy: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Return log p of each target [N] and the entropy at it [N], both with gradients, in float32.
+
+        Without `entropy` that is zero and has no gradient, and the log-probabilities are the same to the last bit.
+        """
         chunk = max(1, CHUNK_ELEMENTS[hidden_ND.device.type] // len(self.weight))
         outputs: tuple[Tensor, Tensor] = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
-            hidden_ND, self.weight, self.bias, targets_N, self, temperature, chunk
+            hidden_ND, self.weight, self.bias, targets_N, self, temperature, chunk, entropy
         )
         return outputs
 
@@ -80,28 +85,32 @@ class _TokenLogprobs(torch.autograd.Function):
         head: Head,
         temperature: float,
         chunk: int,
+        entropy: bool,
     ) -> tuple[Tensor, Tensor]:
         logprobs_N = torch.empty(len(targets_N), dtype=head.accurate, device=hidden_ND.device)
-        entropy_N = torch.empty_like(logprobs_N)
+        entropy_N = torch.zeros_like(logprobs_N)
         for start in range(0, len(hidden_ND), chunk):
             rows = slice(start, start + chunk)
             logp_NV = head.logp(hidden_ND[rows], temperature)
             logprobs_N[rows] = logp_NV.gather(-1, targets_N[rows, None]).squeeze(-1)
-            entropy_N[rows] = -torch.mul(logp_NV.exp(), logp_NV, out=logp_NV).sum(-1)
+            if entropy:
+                entropy_N[rows] = -torch.mul(logp_NV.exp(), logp_NV, out=logp_NV).sum(-1)
+        if not entropy:
+            ctx.mark_non_differentiable(entropy_N)
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, entropy_N)
-        ctx.settings = (head, temperature, chunk)
+        ctx.settings = (head, temperature, chunk, entropy)
         return logprobs_N, entropy_N
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_logprob_N: Tensor, by_entropy_N: Tensor) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_VD, bias_V, targets_N, entropy_N = ctx.saved_tensors
-        head, temperature, chunk = ctx.settings
+        head, temperature, chunk, entropy = ctx.settings
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         to_hidden = torch.empty_like(hidden_ND) if needs_hidden else None
         to_weight = torch.zeros_like(weight_VD, dtype=head.accurate) if needs_weight else None
         to_bias = torch.zeros_like(bias_V, dtype=head.accurate) if needs_bias else None
-        uses_entropy = bool(by_entropy_N.any())
+        uses_entropy = entropy and bool(by_entropy_N.any())
         for start in range(0, len(hidden_ND), chunk):
             rows = slice(start, start + chunk)
             by_logprob = by_logprob_N[rows, None] * (head.scale / temperature)
@@ -127,4 +136,4 @@ class _TokenLogprobs(torch.autograd.Function):
                 to_weight += grad.T @ hidden_ND[rows]
         to_weight = None if to_weight is None else to_weight.to(weight_VD.dtype)
         to_bias = None if to_bias is None else to_bias.to(bias_V.dtype)
-        return to_hidden, to_weight, to_bias, None, None, None, None
+        return to_hidden, to_weight, to_bias, *[None] * 5

@@ -2,8 +2,8 @@
 
 A reward for a part of a text belongs on the tokens of that part, and a tokenizer tells only what all tokens say
 together: a character may take several tokens, a special token takes no character, and the first space may be dropped.
-So every token of the vocabulary is known here by its bytes. What the bytes of an answer say is compared with what the
-tokenizer says; where the two differ, the tokenizer is asked for the text of growing parts of the answer instead.
+So every token of the vocabulary is known here by its bytes. What the bytes of an answer say is compared with its text;
+where the two differ, the tokenizer is asked for the text of small parts of the answer instead.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class _Vocabulary:
     """The tokens by their ids.
 
     Attributes:
-        pieces: what each token adds to a text, in UTF-8; a character may be spread over several.
-        begun: int64 [V + 1], how many characters begin in it. The last one is 0, for ids beyond the vocabulary.
+        pieces: what each token adds to a text, in UTF-8; a character may be spread over several. The last one is empty,
+            for ids beyond the vocabulary.
+        begun: int64 [V + 1], how many characters begin in each.
     """
 
     pieces: Sequence[bytes]
@@ -60,47 +61,45 @@ class Pieces:
         Raises:
             ValueError: it is none of these.
         """
+        said, ends = self._spelled(tokens)
+        dropped = _indent(said) - _indent(text)
+        # Of a text that is all spaces nobody can tell which of them were dropped.
+        if dropped >= 0 and said.startswith(text, dropped) and not (dropped and text and text.isspace()):
+            return np.clip(ends - dropped, 0, len(text)).astype(np.int32)
         for used in (tokens, tokens[:-1]):
             full = self._decode(used)
             if full.startswith(text):
-                found = np.minimum(self._located(used, full), len(text))
+                slow = self._by_windows(used, full)
+                found = np.minimum(self._by_prefixes(used, full) if slow is None else slow, len(text))
                 return np.append(found, [len(text)] * (len(tokens) - len(used))).astype(np.int32)
         found_by_text = self._encoded(tokens, text)
         if found_by_text is None:
             raise ValueError("the text is not what these tokens say: another tokenizer made them")
         return found_by_text
 
+    def _spelled(self, tokens: NDArray[np.int32]) -> tuple[str, NDArray[np.int64]]:
+        """Return what the bytes of the tokens say, and where each token ends in it."""
+        vocabulary = self._vocabulary
+        ids = np.minimum(tokens, len(vocabulary.begun) - 1)
+        pieces = [vocabulary.pieces[i] for i in ids.tolist()]
+        try:
+            return b"".join(pieces).decode(), np.cumsum(vocabulary.begun[ids])
+        except UnicodeDecodeError:
+            return _mended(pieces)
+
     def _decode(self, tokens: NDArray[np.int32]) -> str:
         return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
-
-    def _located(self, tokens: NDArray[np.int32], full: str) -> NDArray[np.int64]:
-        """Return where tokens end in exactly what they say; it never falls."""
-        vocabulary = self._vocabulary
-        known = np.minimum(tokens, len(vocabulary.pieces))
-        pieces = [vocabulary.pieces[i] if i < len(vocabulary.pieces) else b"" for i in tokens.tolist()]
-        try:
-            said, ends = b"".join(pieces).decode(), np.cumsum(vocabulary.begun[known])
-        except UnicodeDecodeError:
-            said, ends = _mended(pieces)
-        if said == full:
-            return ends
-        dropped = len(said) - len(full)
-        if dropped > 0 and said.endswith(full) and not said[:dropped].strip(" "):
-            return np.maximum(ends - dropped, 0)
-        slow = self._by_windows(tokens, full)
-        return self._by_prefixes(tokens, full) if slow is None else slow
 
     @cached_property
     def _vocabulary(self) -> _Vocabulary:
         tokenizer = self._tokenizer
         size = 1 + max(tokenizer.get_vocab().values(), default=-1)
         silent = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-        silent |= set(tokenizer.all_special_ids)
         to_bytes = _reading(tokenizer)
         names = tokenizer.convert_ids_to_tokens(list(range(size)))
         pieces = [b"" if name is None or i in silent else to_bytes(name) for i, name in enumerate(names)]
         begun = [sum(byte & 0xC0 != 0x80 for byte in piece) for piece in pieces]
-        return _Vocabulary(pieces, np.array([*begun, 0], dtype=np.int64))
+        return _Vocabulary([*pieces, b""], np.array([*begun, 0], dtype=np.int64))
 
     def _by_windows(self, tokens: NDArray[np.int32], full: str) -> NDArray[np.int64] | None:
         """Ask what each token adds to the few before it; None where that does not lead to the whole text."""
@@ -138,6 +137,11 @@ class Pieces:
         if tokens[: len(ids)].tolist() != ids or self._decode(rest):
             return None
         return np.maximum.accumulate(np.array([*behind, *[len(text)] * len(rest)], dtype=np.int32))
+
+
+def _indent(text: str) -> int:
+    """Return how many spaces a text begins with."""
+    return len(text) - len(text.lstrip(" "))
 
 
 def _mended(pieces: Sequence[bytes]) -> tuple[str, NDArray[np.int64]]:
