@@ -15,8 +15,10 @@ import rewardsmith.types
 from rewardsmith.algorithms.advantages import ADVANTAGES
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS
-from rewardsmith.recipe import parse_recipe
+from rewardsmith.recipe import check_rewards, parse_recipe
 from rewardsmith.rewards import make_reward
+from rewardsmith.runs.lineage import forgotten
+from rewardsmith.runs.rescoring.choice import find_reward
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -48,6 +50,17 @@ def test_recipes_in_the_documents_are_valid() -> None:
     for block in blocks("README.md", "toml"):
         table = tomllib.loads(block)
         _ = make_reward(table["reward"]) if "reward" in table else parse_recipe(table)
+
+
+def test_recipes_on_the_page_of_process_rewards_are_valid(tmp_path: Path) -> None:
+    tables = [tomllib.loads(block) for block in blocks("docs/process_rewards.md", "toml")]
+    recipes = [parse_recipe(table) for table in tables if "stages" in table]
+    assert len(recipes) == 2
+    for recipe in recipes:
+        check_rewards(recipe)
+        assert not [text for i in range(len(recipe.stages)) for text in forgotten(recipe, i)]
+    (tmp_path / "prm.toml").write_text(blocks("docs/process_rewards.md", "toml")[-1], encoding="utf-8")
+    assert find_reward(str(tmp_path / "prm.toml")).reward.name == "implicit"
 
 
 def test_examples_in_docstrings() -> None:

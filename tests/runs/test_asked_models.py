@@ -37,7 +37,10 @@ def run(folder: Path, changes: list[str]) -> list[dict[str, float]]:
 
 def learned(metrics: list[dict[str, float]]) -> list[dict[str, float]]:
     """Return the numbers that do not depend on how the models were run."""
-    return [{k: v for k, v in one.items() if not k.startswith(("time/", "memory/", "models/", "tokens/s"))} for one in metrics]
+    return [
+        {k: v for k, v in one.items() if not k.startswith(("time/", "memory/", "models/", "tokens/s"))}
+        for one in metrics
+    ]
 
 
 def weights(folder: Path) -> bytes:

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rewardsmith.recipe import parse_recipe
-from rewardsmith.runs.lineage import LINEAGE
+from rewardsmith.runs.lineage import LINEAGE, forgotten
 from rewardsmith.runs.start import start
 
 WORLD = {"type": "arithmetic", "operations": 1}
@@ -82,3 +84,107 @@ def test_a_damaged_record_does_not_end_a_run(tmp_path: Path) -> None:
     (tmp_path / "summary.json").unlink()
     start(parse_recipe(RECIPE), "x", folder=tmp_path, accept_changes=True)
     assert lineage(tmp_path)[-1]["stage"] == "policy"
+
+
+# ---- process reward models -------------------------------------------------------------------------------------------
+
+
+def taught(*parts: dict[str, Any], **models: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe with a stage for each part, in which a process reward model learns."""
+    stages = [
+        {
+            "type": "process_model",
+            "name": f"learn-{i}",
+            "model": "policy",
+            "data": "train",
+            "steps": 1,
+            "prompts_per_step": 1,
+            "rollouts_per_prompt": 2,
+            "sampling": {"max_tokens": 4},
+            "reward": {
+                "type": "sum",
+                "parts": {
+                    "answer": {"type": "tests.trainers.world:Digits"},
+                    "process": {"type": "implicit", "model": "prm", "learn": {"optimizer": {"lr": 1e-3}}} | part,
+                },
+            },
+        }
+        for i, part in enumerate(parts)
+    ]
+    named = {"policy": {"init": "tiny-llama"}, "prm": {"copy_of": "policy"}, "base": {"copy_of": "policy"}} | models
+    return {"models": named, "data": {"train": WORLD}, "stages": stages}
+
+
+def test_a_process_reward_model_and_its_reference_are_recorded(tmp_path: Path) -> None:
+    parts = [{"beta": 0.5}, {"reference_model": "base", "learn": {"offset": "group-mean"}}, {"reference": "policy"}]
+    stages = lineage(start(parse_recipe(taught(*parts)), "x", folder=tmp_path / "run"))
+    first, second, third = (stage["rewards"]["reward.process"] for stage in stages)
+    policy = stages[0]["models"]["policy"]["before"]
+    prm = [stage["models"]["prm"] for stage in stages]
+    assert prm[0]["before"] == policy
+    assert prm[0]["before"] != prm[0]["after"] == prm[1]["before"]  # all of its weights have been learned
+    assert first == {
+        "type": "implicit",
+        "model": "prm",
+        "beta": 0.5,
+        "reference": "start",
+        "update": "after",
+        "loss": "cross-entropy",
+        "offset": "none",
+        "reference_weights": policy,
+    }
+    assert (second["reference"], second["reference_weights"], second["offset"]) == ("base", policy, "group-mean")
+    assert third["reference"] == "policy"
+    assert "reference_weights" not in third  # it is another at each step
+
+
+def test_a_reference_without_its_adapter_is_recorded_as_such(tmp_path: Path) -> None:
+    table = taught({"reference": "adapter-off"}, prm={"init": "tiny-llama", "lora": {"rank": 2}})
+    (stage,) = lineage(start(parse_recipe(table), "x", folder=tmp_path / "run"))
+    assert (
+        stage["rewards"]["reward.process"]["reference_weights"]
+        == f"{stage['models']['prm']['before']}, its adapter off"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "models", "warned"),
+    [
+        ([{}], {}, []),
+        ([{}, {}], {}, [1]),
+        ([{}, {}, {}], {}, [1, 2]),
+        ([{}, {"reference_model": "base"}], {}, []),
+        ([{}, {"reference": "policy"}], {}, []),
+        ([{"reference": "adapter-off"}] * 2, {"prm": {"init": "tiny-llama", "lora": {"rank": 2}}}, []),
+        ([{}, {"model": "other"}], {"other": {"init": "tiny-llama"}}, []),
+        ([{}, {"model": "other"}], {"other": {"copy_of": "prm"}}, [1]),  # a copy knows what the model knew
+    ],
+)  # fmt: skip
+def test_a_reference_that_would_make_a_model_forget_is_told(
+    parts: list[dict[str, Any]], models: dict[str, Any], warned: list[int]
+) -> None:
+    recipe = parse_recipe(taught(*parts, **models))
+    told = {i: list(forgotten(recipe, i)) for i in range(len(parts))}
+    assert [i for i, said in told.items() if said] == warned
+    for i in warned:
+        (said,) = told[i]
+        assert "(the stage learn-0)" in said
+        assert "parts.process.reference_model" in said
+
+
+def test_a_model_of_another_run_is_known_by_the_record_of_that_run(tmp_path: Path) -> None:
+    table = taught({}, prm={"init": "tiny-llama", "lora": {"rank": 2}})
+    run = start(parse_recipe(table), "x", folder=tmp_path / "run")
+    published = run / "models" / "prm"
+    adapter = {"init": "tiny-llama", "lora": {"rank": 2, "init": str(published / "adapter")}}
+    for prm, warns in (
+        ({"init": str(published)}, True),
+        (adapter, True),
+        ({"init": str(run / "models" / "policy")}, False),
+        ({"init": "models/prm"}, False),
+    ):
+        told = list(forgotten(parse_recipe(taught({}, prm=prm)), 0))
+        assert bool(told) == warns, prm
+        assert not told or f"(the run {run})" in told[0]
+    (run / LINEAGE).write_text('{"stages": [{"rewards": 7}]}')
+    assert not list(forgotten(parse_recipe(taught({}, prm=adapter)), 0))

@@ -63,6 +63,14 @@ OutOption = Annotated[
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Start anew although --out has scores already.")]
 CompareOption = Annotated[bool, typer.Option("--compare", help="Compare with the rewards that are stored.")]
 ShowOption = Annotated[int, typer.Option(min=0, help="With --compare: how many changes of sign to list.")]
+OutcomeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PART",
+        help="Judge the reward by this part of itself or of the stored scores (reward: the whole of these): pairs in"
+        " order, best of n.",
+    ),
+]
 StageOption = Annotated[str | None, typer.Option(help="Only this stage of a run.")]
 KindOption = Annotated[str | None, typer.Option(help="Only train or validation groups of a run.")]
 StepOption = Annotated[str | None, typer.Option(metavar="N[-M]", help="Only this step of a run, or these.")]
@@ -175,6 +183,7 @@ def score(
     fresh: FreshOption = False,
     compare: CompareOption = False,
     show: ShowOption = 10,
+    outcome: OutcomeOption = None,
     stage: StageOption = None,
     kind: KindOption = None,
     step: StepOption = None,
@@ -208,6 +217,10 @@ def score(
     What does the judge read and say?
 
     `rewardsmith score answers.parquet --reward reward.toml --limit 1 --show-prompts 2`
+
+    Does a process reward model know which answers are right, and what would choosing by it bring?
+
+    `rewardsmith score runs/prime --reward runs/prime:policy.reward.parts.process --outcome answer`
     """
     # Here, so that other commands need not wait for it.
     from rewardsmith.runs.rescoring.command import Interrupted, score_stored, wanted  # noqa: PLC0415
@@ -223,6 +236,7 @@ def score(
             out=out,
             fresh=fresh,
             show=show_most,
+            outcome=outcome,
             at_once=at_once,
             json=json,
             show_prompts=show_prompts,

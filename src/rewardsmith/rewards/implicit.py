@@ -8,20 +8,21 @@ lets the model learn (`rewardsmith.trainers.process`). Everywhere else the model
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rewardsmith.asking import Models, Read, Reader, Unconnected
+from rewardsmith.asking import CannotAnswer, Models, Read, Reader, Unconnected
 from rewardsmith.components import Refers
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.implicit_settings import LearnSettings, TrustSettings
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.protocol import failure_of
 from rewardsmith.rewards.steps import StepTruthChoice
 from rewardsmith.text.steps import split_steps, steps_of_tokens, sums_by_step
-from rewardsmith.types import RolloutGroup, Score
+from rewardsmith.types import Failure, Rollout, RolloutGroup, Score
 
 MAX_TOLD = 64
 """Steps whose rewards the feedback lists."""
@@ -82,6 +83,13 @@ class Implicit:
         truth: Annotated[
             StepTruthChoice | None, Field(description="what knows which steps are right, to measure it by: arithmetic")
         ] = None,
+        value: Annotated[
+            Literal["sum", "mean", "lowest-step"],
+            Field(
+                description="what an answer is worth outside of training: the sum of its rewards, their mean, or the"
+                " sum of its lowest step"
+            ),
+        ] = "sum",
     ) -> None:
         if reference_model is not None and reference != "start":
             raise UserError(f'reference = "{reference}" and reference_model both say what π_ref is: leave one out')
@@ -96,6 +104,7 @@ class Implicit:
         self.normalise, self.smooth = normalise, smooth
         self.reference, self.reference_model = reference, reference_model
         self.update, self.learning, self.trust, self.truth = update, learn, trust, truth
+        self.value = value
         self.online = False
         self._models: Models = Unconnected
 
@@ -114,44 +123,90 @@ class Implicit:
         """Raise a `UserError` if rewards cannot be told outside of training: without a reference there are none."""
         if not self.online:
             self._require_reference()
+            for name in (self.model, self.reference_model):
+                if name is not None:
+                    await self._models(name).check()  # it is loaded now, and not when the first group waits for it
+
+    def facts(self) -> dict[str, Any]:
+        """Return what its rewards depend on, for the record of a run."""
+        learned = {"loss": self.learning.loss, "offset": self.learning.offset} if self.update != "none" else {}
+        reference = self.reference_model or self.reference
+        return {"model": self.model, "beta": self.beta, "reference": reference, "update": self.update} | learned
 
     def _require_reference(self) -> None:
-        if self.reference_model is None and self.reference != "adapter-off":
+        if self.reference_model is not None or self.reference == "adapter-off":
+            return
+        if self.reference == "policy":
             raise UserError(
-                f'the reference of an implicit reward is "{self.reference}", which there is only while it is trained:'
-                " set reference_model to the model that it began as"
+                'the reference of an implicit reward is "policy", the model that writes while it is trained: to score'
+                ' other answers, set reference = "start", and reference_model to a model that stands for it'
             )
-
-    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return Σ r_t of each rollout, with a reward for each token; the scale is that of β, not normalised."""
-        self._require_reference()
-        model: Any = self._models(self.model)
-        read = await _reader(model).read(group)
-        if self.reference_model is None:
-            reference = await model.read(group, adapter=False)
-        else:
-            reference = await _reader(self._models(self.reference_model)).read(group)
-        return tuple(
-            self._scored(rollout.text, len(rollout.tokens) > 0, ours, theirs)
-            for rollout, ours, theirs in zip(group.rollouts, read, reference, strict=True)
+        raise UserError(
+            'the reference of an implicit reward is "start", the model as it was when the stage began: set'
+            " reference_model to that model, or score with a run that has kept it (its references/STAGE.PART)"
         )
 
-    def _scored(self, text: str, has_tokens: bool, ours: Read, theirs: Read) -> Score:
-        if len(ours.logprobs) != len(theirs.logprobs):
-            raise CannotScore("invalid", "the model and its reference do not read the answer as the same tokens")
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return what each rollout is worth (`value`), with a reward for each token.
+
+        The scale is that of β: there is no step whose largest return could be 1.
+        """
+        self._require_reference()
+        model = self._models(self.model)
+        read = await _read(model, group)
+        if self.reference_model is None:
+            reference = await _read(model, group, adapter=False)
+        else:
+            reference = await _read(self._models(self.reference_model), group)
+        return tuple(map(self._scored, group.rollouts, read, reference))
+
+    def _scored(self, rollout: Rollout, ours: Read | CannotAnswer, theirs: Read | CannotAnswer) -> Score:
+        if isinstance(ours, CannotAnswer):
+            return Score(failure=failure_of(ours))
+        if isinstance(theirs, CannotAnswer):
+            return Score(failure=failure_of(theirs))
+        if not np.array_equal(ours.ends, theirs.ends):
+            return _invalid("the model and its reference do not read the answer as the same tokens")
         rewards = self.beta * (ours.logprobs.astype(np.float64) - theirs.logprobs.astype(np.float64))
         if not np.isfinite(rewards).all():
-            raise CannotScore("invalid", "a log-probability is not finite")
+            return _invalid("a log-probability is not finite")
+        text, has_tokens = rollout.text, len(rollout.tokens) > 0
         steps = split_steps(text, self.separator)
         numbers = steps_of_tokens(ours.ends, steps)
         by_step = sums_by_step(rewards, numbers, len(steps))
-        values, support = placed(rewards, numbers, self.granularity)
+        values, support = placed(smoothed(rewards, self.smooth), numbers, self.granularity)
         return Score(
-            float(rewards.sum()),
+            worth(rewards, numbers, self.value),
             token_values=values if has_tokens else None,
-            token_support=support if has_tokens else None,
+            token_support=support if has_tokens and self.granularity != "token" else None,
             feedback=_told(by_step),
         )
+
+
+def worth(rewards: NDArray[np.float64], numbers: NDArray[np.int64], how: str) -> float:
+    """Return one number for an answer; 0 for one without tokens.
+
+    Args:
+        rewards: [T], of its tokens.
+        numbers: [T], the step that each belongs to.
+        how: "sum", "mean" over tokens, or "lowest-step": the smallest sum of a step that has tokens.
+    """
+    if not len(rewards):
+        return 0.0
+    if how == "lowest-step":
+        return float(sums_by_step(rewards, numbers, int(numbers.max()) + 1)[np.unique(numbers)].min())
+    return float(rewards.mean() if how == "mean" else rewards.sum())
+
+
+def smoothed(rewards: NDArray[np.float64], lam: float) -> NDArray[np.float64]:
+    """Return r_t = Σ_k λ^k r_{t+k}, [T]; see `rewardsmith.algorithms.implicit.smooth`."""
+    if not lam:
+        return rewards
+    result, carried = np.empty_like(rewards), 0.0
+    for t in range(len(rewards) - 1, -1, -1):
+        carried = rewards[t] + lam * carried
+        result[t] = carried
+    return result
 
 
 def placed(
@@ -170,12 +225,24 @@ def placed(
     return values, support
 
 
-def _reader(model: Any) -> Reader:
+async def _read(model: Any, group: RolloutGroup, *, adapter: bool = True) -> list[Read | CannotAnswer]:
+    """Return what a model makes of each rollout; one that it cannot read costs the others nothing."""
     if not hasattr(model, "read"):
         raise UserError(
             f"models.{model.name} cannot say how likely an answer is: an implicit reward needs models of this process"
         )
-    return model  # type: ignore[no-any-return]
+    reader: Reader = model
+    try:
+        return list(await reader.read(group, adapter=adapter))
+    except CannotAnswer as error:
+        if len(group.rollouts) == 1:
+            return [error]
+    alone = [replace(group, rollouts=[rollout]) for rollout in group.rollouts]
+    return [one for each in alone for one in await _read(model, each, adapter=adapter)]
+
+
+def _invalid(detail: str) -> Score:
+    return Score(failure=Failure("invalid", detail))
 
 
 def _told(by_step: NDArray[np.float64]) -> str:
@@ -187,4 +254,4 @@ def _told(by_step: NDArray[np.float64]) -> str:
     return f"steps: {shown}{more}; lowest: step {int(by_step.argmin()) + 1}"
 
 
-__all__ = ["Implicit", "placed"]
+__all__ = ["Implicit", "placed", "smoothed", "worth"]

@@ -5,6 +5,11 @@
      "data": {"train": {"type": "arithmetic-grading", "template": "rubric_short", "template_sha256": "9c…"}},
      "rewards": {"reward": {"type": "grade_accuracy", "parser": "grade-2"}}}
 
+An implicit process reward is the distance between two models, so its record names both, and the weights of the second:
+
+    {"type": "implicit", "model": "prm", "beta": 0.05, "reference": "start", "reference_weights": "embedded:5f…",
+     "update": "after", "loss": "cross-entropy", "offset": "none"}
+
 A judge is only what it was trained to be under the prompt that it was trained with and the parser that reads it. The
 record has a hash of the weights before and after each stage, and of every template, so that the two can be compared
 years later. What a reward or a data source tells of itself comes from its method `facts()`, where it has one.
@@ -14,7 +19,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from rewardsmith import __version__
@@ -26,6 +32,7 @@ from rewardsmith.rewards import REWARDS
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import walk
 from rewardsmith.runs.folder import RunFolder
+from rewardsmith.trainers.process.parts import process_parts
 from rewardsmith.trainers.protocol import Trainer
 
 LINEAGE = "lineage.json"
@@ -79,7 +86,8 @@ class Lineage:
             for source in dict.fromkeys(value for _, table, value in named if table == "data")
         }
         record = {"stage": name, "type": chosen.name, "version": __version__, "models": models, "data": data}
-        self._records = [*self._records[:number], record | {"rewards": _rewards(chosen)}]
+        rewards = {place: about | _reference(about, models) for place, about in _rewards(chosen).items()}
+        self._records = [*self._records[:number], record | {"rewards": rewards}]
         self._write()
 
     async def end(self, number: int, trainer: Trainer) -> None:
@@ -115,6 +123,66 @@ def _rewards(stage: Chosen) -> dict[str, Any]:
                 about = {"type": _NAMES.get(type(component.reward), type(component.reward).__name__)}
                 found[f"{place}.{path}".rstrip(".")] = about | _facts(component.reward)
     return found
+
+
+def _reference(about: Mapping[str, Any], models: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the weights that an implicit reward measures against, as far as these are known when its stage begins."""
+    if about.get("type") != "implicit":
+        return {}
+    model, reference = str(about.get("model")), str(about.get("reference"))
+    if reference == "policy":
+        return {}  # it changes from step to step
+    before = models.get(reference if reference in models else model, {}).get("before", "unknown")
+    return {"reference_weights": f"{before}, its adapter off" if reference == "adapter-off" else before}
+
+
+def forgotten(recipe: Recipe, number: int) -> Iterator[str]:
+    """Yield a word on each implicit reward of a stage that measures a model against what it has learned already.
+
+    With the reference "start" a model's rewards are 0 when a stage begins. That is right for one that has learned
+    nothing; one that was a process reward model before would begin anew.
+
+    Args:
+        recipe: of the run.
+        number: of the stage.
+    """
+    stage = recipe.stages[number]
+    for name, part in process_parts(stage).items():
+        of: Any = part.settings
+        if of.reference != "start" or of.reference_model is not None:
+            continue
+        if taught := _taught(recipe, number, of.model):
+            yield (
+                f"models.{of.model} has been a process reward model before ({taught}). With parts.{name}.reference ="
+                ' "start" all its rewards are 0 when this stage begins: what it knows does not count. Name what it'
+                f" began as in parts.{name}.reference_model: a model that does not learn"
+            )
+
+
+def _taught(recipe: Recipe, number: int, model: str) -> str:
+    """Return where a model, or one that it is a copy of, learned to be a process reward model; "" if nowhere."""
+    names = [model]
+    while (copied := getattr(recipe.models[names[-1]].settings, "copy_of", None)) is not None:
+        names.append(copied)
+    for earlier in recipe.stages[:number]:
+        parts: list[Any] = [part.settings for part in process_parts(earlier).values()]
+        if any(of.model in names and of.update != "none" for of in parts):
+            return f"the stage {getattr(earlier.settings, 'name', earlier.name)}"
+    settings: Any = recipe.models[names[-1]].settings
+    adapter = getattr(getattr(settings, "lora", None), "init", None)
+    published = Path(adapter).parent if adapter else Path(getattr(settings, "init", None) or "")
+    run = published.parent.parent
+    return f"the run {run}" if _was_taught(run, published.name) else ""
+
+
+def _was_taught(run: Path, model: str) -> bool:
+    """Whether the record of a run says that a model of it learned to be a process reward model."""
+    try:
+        stages = json.loads((run / LINEAGE).read_text(encoding="utf-8"))["stages"]
+        rewards = [about for stage in stages for about in stage["rewards"].values()]
+        return any(about["type"] == "implicit" and about["model"] == model and "loss" in about for about in rewards)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no run, or an older one
+        return False
 
 
 _NAMES = {kind: name for name, kind in REWARDS.items()}

@@ -24,7 +24,7 @@ from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.protocol import Halt
 from rewardsmith.rewards.tree import check, check_source, load, routes, unfit, walk
 from rewardsmith.runs.folder import RECIPE, RunFolder
-from rewardsmith.runs.lineage import Lineage
+from rewardsmith.runs.lineage import Lineage, forgotten
 from rewardsmith.runs.models import AskedModels, open_engine
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary
@@ -327,6 +327,8 @@ class Run:
                 self._progress.say(f"checking data.{name}")
                 check_data(of=of)
         for i, stage in enumerate(self.recipe.stages):
+            for text in forgotten(self.recipe, i):
+                self.say(f"warning: stages.{i}: {text}")
             settings: Any = stage.settings
             reads: Reads = getattr(settings, "reads", "prompts")
             for name, place in (("", settings), (".validation", getattr(settings, "validation", None))):

@@ -14,11 +14,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from rewardsmith.components import Chosen, Refers, Settings, problems_in
-from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import Around, Recipe, explain, load_table, parse_models, parse_recipe, places
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.component import Component
+from rewardsmith.runs.rescoring.trained import as_trained, learned_on, trained_in
 
 RECIPE = "recipe.toml"
 """The file of a run folder that holds its recipe."""
@@ -85,8 +85,11 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> Found:
     table = load_table(file, overrides)
     if not is_reward(table):
         recipe = parse_recipe(table, source=file)
-        found = Found(_in_recipe(recipe, name, path), recipe.models, recipe.cache, recipe.seed)
-        return _as_trained(found, recipe, Path(file).parent, overrides) if run else _doubted(found, recipe, where)
+        if run is None:
+            return _found(recipe, name, path, _untrained(recipe, where))
+        recipe, doubts = as_trained(recipe, run, overrides)
+        found = _found(recipe, name, path, doubts)
+        return replace(found, doubts=learned_on(recipe, found.reward) | doubts)
     found = _in_table(table, file)
     known = {name: reward for name, reward in _rewards(found.reward) if name}
     if path and path not in known:
@@ -94,53 +97,24 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> Found:
     return replace(found, reward=known[path]) if path else found
 
 
+def _found(recipe: Recipe, file: str, path: str, doubts: Mapping[str, str]) -> Found:
+    return Found(_in_recipe(recipe, file, path), recipe.models, recipe.cache, recipe.seed, doubts)
+
+
 def is_run(where: str) -> bool:
     """Whether `RUN[:path]` names the folder of a run."""
     return any((Path(name) / RECIPE).is_file() for name in (where, where.rpartition(":")[0]) if name)
 
 
-def _as_trained(found: Found, recipe: Recipe, run: Path, overrides: Sequence[str]) -> Found:
-    """Return what was found with the models that a run has published in the place of those it began with."""
-    models, doubts, trained = dict(found.models), {}, _trained(recipe)
-    for name, model in found.models.items():
-        begins = tuple(f"models.{name}.{setting}" for setting in ("init", "copy_of"))
-        published = run / "models" / name
-        if not isinstance(model.settings, ModelSettings) or any(one.strip().startswith(begins) for one in overrides):
-            continue  # a model that is served, or one that the user has chosen now
-        if published.is_dir():
-            # An adapter has been merged into what is published.
-            changed = {"init": str(published), "copy_of": None, "lora": None}
-            models[name] = replace(model, settings=model.settings.model_copy(update=changed))
-        elif name in trained:
-            doubts[name] = f"{run} has not published models.{name}: it is as before the stage {trained[name]}"
-        elif model.settings.copy_of in trained:
-            doubts[name] = (
-                f"models.{name} is a copy of {model.settings.copy_of} as {run} left it: perhaps not what it was then"
-            )
-    return replace(found, models=models, doubts=doubts)
-
-
-def _doubted(found: Found, recipe: Recipe, where: str) -> Found:
-    """Return what was found in a recipe with a word on each model that its stages train: here it is untrained."""
+def _untrained(recipe: Recipe, where: str) -> dict[str, str]:
+    """Return a word on each model of a recipe that its stages train: here it is untrained."""
     file, path = _split(where)
     run = Path(file).parent
-    doubts = {
+    return {
         name: f"models.{name} is as before the stage {stage}, which trains it; with its weights after a run:"
         f" --reward {run if (run / 'models' / name).is_dir() else 'RUN'}{path and f':{path}'}"
-        for name, stage in _trained(recipe).items()
+        for name, stage in trained_in(recipe).items()
     }
-    return replace(found, doubts=doubts)
-
-
-def _trained(recipe: Recipe) -> dict[str, str]:
-    """Return the models that learn, and the first stage in which each does: it has an optimizer for it."""
-    trained: dict[str, str] = {}
-    for stage in recipe.stages:
-        for _, table in places(stage):
-            settings: Any = table.settings if isinstance(table, Chosen) else table
-            if hasattr(settings, "optimizer") and hasattr(settings, "model"):
-                trained.setdefault(settings.model, str(getattr(stage.settings, "name", stage.name)))
-    return trained
 
 
 def is_reward(table: Mapping[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from rewardsmith.runs.rescoring.choice import find_reward
 from rewardsmith.runs.rescoring.compare import Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores, Maker
 from rewardsmith.runs.rescoring.models import Logs, models_of
+from rewardsmith.runs.rescoring.outcomes import Outcomes
 from rewardsmith.runs.rescoring.rescore import Halted, Rescored, rescore
 from rewardsmith.runs.rescoring.showing import Shows
 from rewardsmith.runs.rescoring.stored import StoredRollouts, Wanted
@@ -60,6 +61,7 @@ def score_stored(
     out: Path | None = None,
     fresh: bool = False,
     show: int | None = None,
+    outcome: str | None = None,
     at_once: int = 32,
     json: bool = False,
     show_prompts: int = 0,
@@ -75,6 +77,7 @@ def score_stored(
         out: where to keep the scores; None keeps none.
         fresh: start anew although `out` has scores.
         show: compare with the stored rewards, and list so many changes of sign; None compares nothing.
+        outcome: the part by which the reward is judged; None judges by none.
         at_once: how many groups are scored at the same time.
         json: print JSON instead of tables.
         show_prompts: how many questions to models to print, with the answers.
@@ -99,6 +102,7 @@ def score_stored(
             models=models_of(found, progress.say, logs),
             kept=None if out is None else KeptScores(out, maker, rollouts.files, fresh=fresh),
             comparison=None if show is None else Comparison(show),
+            outcomes=None if outcome is None else Outcomes(outcome),
             at_once=at_once,
             watch=Shows(show_prompts, progress.say) if show_prompts else None,
         )

@@ -25,6 +25,7 @@ from rewardsmith.runs.models import AskedModels
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.compare import Compared, Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores
+from rewardsmith.runs.rescoring.outcomes import Known, Outcomes
 from rewardsmith.runs.rescoring.stored import Stored, StoredRollouts
 from rewardsmith.runs.stopping import Interrupted, stoppable
 from rewardsmith.trainers.protocol import Update
@@ -50,6 +51,7 @@ class Rescored:
         at_once: how many groups were scored at the same time.
         rollouts_per_second: scored now; None when there were none.
         compared: against the stored rewards; None unless that was asked for.
+        known: what the components know of an outcome; None unless that was asked for.
         details: what the first failure of each component and kind said, by `component kind`.
         used: what was asked of each model, by its name.
     """
@@ -63,6 +65,7 @@ class Rescored:
     at_once: int
     rollouts_per_second: float | None
     compared: Compared | None
+    known: Known | None
     details: Mapping[str, str]
     used: Mapping[str, Usage]
 
@@ -87,6 +90,7 @@ def rescore(
     models: AskedModels | None = None,
     kept: KeptScores | None = None,
     comparison: Comparison | None = None,
+    outcomes: Outcomes | None = None,
     at_once: int = 32,
     watch: Callable[[Any], Any] | None = None,
 ) -> Rescored:
@@ -99,6 +103,7 @@ def rescore(
         models: those that the reward asks; they are closed at the end. None where it asks none.
         kept: where the scores go; None keeps none.
         comparison: takes in the old scores beside the new; None compares nothing.
+        outcomes: takes in both too; None asks for no outcome.
         at_once: how many groups are scored at the same time.
         watch: from a model to what stands in its place; None leaves it as it is.
 
@@ -108,7 +113,7 @@ def rescore(
     """
     watched = models if models is None or watch is None else lambda name: watch(models(name))
     reward = Component.root(chosen, progress.say, watched)
-    tally = _Tally(kept, comparison, progress)
+    tally = _Tally(kept, comparison, outcomes, progress)
     try:
         with stoppable(), _kept(rollouts, kept) as total:
             for text in rollouts.left_out:
@@ -181,9 +186,12 @@ async def score_in_order(reward: Reward, stored: Iterable[Stored], keep: Keep, *
 class _Tally:
     """All that is noted of the groups while they come in."""
 
-    def __init__(self, kept: KeptScores | None, comparison: Comparison | None, progress: Progress) -> None:
+    def __init__(
+        self, kept: KeptScores | None, comparison: Comparison | None, outcomes: Outcomes | None, progress: Progress
+    ) -> None:
         self._kept = kept
         self._comparison = comparison
+        self._outcomes = outcomes
         self._progress = progress
         self._measures = Measures()
         self._rollouts = self._failed = self._before = 0
@@ -223,6 +231,8 @@ class _Tally:
         if self._comparison is not None:
             assert item.scores is not None
             self._comparison.add(item.group, item.scores, scored.scores)
+        if self._outcomes is not None:
+            self._outcomes.add(item.scores, scored.scores)
 
     def remedy(self) -> str:
         if self._kept is None:
@@ -241,6 +251,7 @@ class _Tally:
             at_once=at_once,
             rollouts_per_second=now / max(1e-9, self._ended - self._begun) if now else None,
             compared=None if self._comparison is None or not self.groups else self._comparison.result(),
+            known=None if self._outcomes is None or not self.groups else self._outcomes.result(),
             details=dict(self._details),
             used=self.used,
         )

@@ -13,6 +13,7 @@ from rich.text import Text
 from rewardsmith.data.rows import printable
 from rewardsmith.rewards.measure import Measured
 from rewardsmith.runs.rescoring.compare import Compared, Turn
+from rewardsmith.runs.rescoring.outcomes import Known
 from rewardsmith.runs.rescoring.rescore import Rescored
 from rewardsmith.runs.usage import told
 
@@ -46,6 +47,8 @@ def as_json(rescored: Rescored) -> dict[str, Any]:
         for turn in compared["turns"]:
             turn["text"] = printable(turn["text"], TEXT)
         result["compared"] = compared
+    if rescored.known is not None:
+        result["outcome"] = asdict(rescored.known)
     return result
 
 
@@ -59,6 +62,8 @@ def as_tables(rescored: Rescored) -> Iterator[RenderableType]:
         yield Text(f"{name}: {told(used)}")
     if rescored.compared is not None:
         yield from _comparison(rescored.compared)
+    if rescored.known is not None:
+        yield _known(rescored.known)
     if rescored.unscored:
         yield Text(unscored(rescored))
 
@@ -141,6 +146,19 @@ def _comparison(compared: Compared) -> Iterator[RenderableType]:
     )
     if compared.turns:
         yield _turns(compared)
+
+
+def _known(known: Known) -> Table:
+    name, best = printable(known.outcome, 60), "best of all" if known.size is None else f"best of {known.size}"
+    title = f"the outcome {name}: mean {_number(known.mean)}, at best {_number(known.oracle)}"
+    table = Table(title=f"{title}, of {_counted(known.groups, 'group')}", title_justify="left")
+    table.add_column("component", no_wrap=True, min_width=max(len(_name(name)) for name in ("", *known.components)))
+    for head in ("groups", "that differ", "pairs in order", best):
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, one in known.components.items():
+        accuracy = "-" if one.accuracy is None else _share(one.accuracy)
+        table.add_row(Text(_name(name)), f"{one.groups:,}", f"{one.ordered:,}", accuracy, _number(one.best))
+    return table
 
 
 def _turns(compared: Compared) -> Table:

@@ -8,14 +8,26 @@ from typing import Any
 from rewardsmith.components import Chosen
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.compose import Sum
 from rewardsmith.rewards.implicit import Implicit
+from rewardsmith.rewards.protocol import parts_of
 from rewardsmith.rewards.tree import components_of, has_part, walk
 
 
 def chosen_parts(reward: Chosen) -> dict[str, Chosen]:
     """Return the implicit rewards among the parts of a sum, as a recipe describes them."""
-    parts: Mapping[str, Chosen] = getattr(reward.settings, "parts", {})
-    return {name: part for name, part in parts.items() if part.target is Implicit}
+    return {name: part for name, part in _terms(reward).items() if part.target is Implicit}
+
+
+def _terms(reward: Chosen) -> Mapping[str, Chosen]:
+    """Return the parts of a sum; any other reward has none that could be a stream of its own."""
+    return reward.settings.parts if reward.target is Sum else {}  # type: ignore[attr-defined]  # those of a sum
+
+
+def process_parts(stage: Chosen) -> dict[str, Chosen]:
+    """Return the implicit rewards of a stage that its trainer scores, by name; other stages ask them as any reward."""
+    settings: Any = stage.settings
+    return chosen_parts(settings.reward) if getattr(settings, "trains_rewards", False) else {}
 
 
 def take_over(root: Component) -> dict[str, Implicit]:
@@ -28,7 +40,7 @@ def take_over(root: Component) -> dict[str, Implicit]:
     found = {path: component for path, component in walk(root) if isinstance(component.reward, Implicit)}
     top = components_of(root.reward)
     for path, component in found.items():
-        if path not in top or not hasattr(root.reward, "streams"):
+        if path not in top or not parts_of(root):
             raise UserError(
                 f'the implicit reward "{path or "reward"}" must be a part of a sum that is the whole reward: there'
                 " its rewards per token are a stream of their own, and the outcome that it learns from is another part"
@@ -59,6 +71,25 @@ def _only_other(path: str, root: Component, found: Mapping[str, Component]) -> s
     return others[0]
 
 
+def wrong_parts(reward: Chosen) -> Iterator[str]:
+    """Yield what is wrong between the implicit rewards of a recipe and the other parts of the sum."""
+    parts, every = chosen_parts(reward), _terms(reward)
+    sides: dict[str, Any] = {name: part.beside for name, part in every.items()}
+    conditions = {side.when.partition(".")[0] for side in sides.values()}
+    computed = {name for name, side in sides.items() if side.weight or side.watch or name in conditions}
+    others = [name for name in every if name not in parts]
+    for name, part in parts.items():
+        if sides[name].when:
+            yield f'reward.parts.{name}.when = "{sides[name].when}": an implicit reward scores all rollouts of a step'
+        told: str = part.settings.outcome  # type: ignore[attr-defined]  # it is an Implicit
+        outcome = told.partition(".")[0] or (others[0] if len(others) == 1 else "")
+        if outcome in others and outcome not in computed:
+            yield (
+                f"reward.parts.{outcome} has weight 0 and is not computed: set its watch = true, for {name} learns"
+                " from it"
+            )
+
+
 def wrong_credit(reward: Chosen, advantage: str, *, compares: bool, combine: str, values: str) -> Iterator[str]:
     """Yield what is wrong between the implicit rewards of a recipe and how credit is given.
 
@@ -69,14 +100,16 @@ def wrong_credit(reward: Chosen, advantage: str, *, compares: bool, combine: str
         combine: whether parts are summed before the estimate or after.
         values: where its values come from; see `values_from`.
     """
-    parts = chosen_parts(reward)
-    every: Mapping[str, Any] = getattr(reward.settings, "parts", {})
-    if values == "process" and not parts:
-        yield f'the advantage "{advantage}" needs a part of the reward with type = "implicit"'
+    yield from wrong_parts(reward)
+    parts, every = chosen_parts(reward), _terms(reward)
+    if values == "process":
+        weights: dict[str, float] = {name: part.beside.weight for name, part in every.items()}  # type: ignore[union-attr]
+        if not any(weights[name] for name in parts):
+            yield f'the advantage "{advantage}" needs a part of the reward with type = "implicit" and a weight'
+        elif not any(weight for name, weight in weights.items() if name not in parts):
+            yield f'the advantage "{advantage}" needs a part of the reward beside the implicit one, with a weight'
     for name, part in parts.items():
         beside: Any = part.beside
-        if beside.when:
-            yield f'reward.parts.{name}.when = "{beside.when}": an implicit reward scores all rollouts of a step'
         if combine == "before" and len({other.beside.discount for other in every.values()}) > 1:
             yield 'the parts of the reward have different discounts: set advantage.combine = "after"'
         if compares and combine == "before" and beside.weight:

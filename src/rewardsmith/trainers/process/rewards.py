@@ -81,6 +81,13 @@ class ProcessRewards:
                 self._awake.add(policy.name)
             if part.learns:
                 self._learn(settings.model, engine, part, path)
+        for path, part in self.parts.items():
+            model = part.settings.reference_model
+            if model in self.learners:
+                raise UserError(
+                    f"{path}.reference_model is models.{model}, which learns in this stage: a reference stays as it is."
+                    f' Name a model of its own, such as one with copy_of = "{model}"'
+                )
         self.warmup = max((p.settings.learning.warmup for p in self.parts.values() if p.learns), default=0)
 
     def _engine(self, name: str, path: str) -> EmbeddedEngine:
@@ -117,7 +124,7 @@ class ProcessRewards:
 
         The models learn here. Nothing between this and the end of the step may end the run before it is saved.
         """
-        groups = list(groups)
+        written, groups = list(groups), list(groups)
         metrics: dict[str, float] = {}
         async with self._turn():
             for path, part in self.parts.items():
@@ -130,7 +137,7 @@ class ProcessRewards:
                         f"the model of the implicit reward {path!r} gives numbers that are not usable ({error}): lower"
                         f" parts.{path}.learn.optimizer.lr"
                     ) from None
-                part.replay.remember(groups)
+                part.replay.remember(written)
                 groups = [with_part(g, path, scores) for g, scores in zip(groups, found.scores, strict=True)]
                 metrics |= {f"learned/{path}/{name}": value for name, value in found.metrics.items()}
         return groups, metrics
@@ -159,9 +166,10 @@ class ProcessRewards:
     # ---- how the rewards enter the advantage -----------------------------------------------------------------------
 
     def trusted(self, streams: Sequence[Stream]) -> list[Stream]:
-        """Return the streams, those of implicit rewards with the weight that they have earned; none of weight 0."""
+        """Return the streams, those of implicit rewards with the weight that they have earned; none that counts 0."""
         weighed = [replace(s, weight=s.weight * self._trust(s.name)) for s in streams]
-        return [stream for stream in weighed if stream.weight or stream.name not in self.parts]
+        counting = [stream for stream in weighed if stream.weight or stream.name not in self.parts]
+        return counting or weighed  # where there is no other reward, nothing is to be gained from this step
 
     def _trust(self, name: str) -> float:
         return self.parts[name].trust if name in self.parts else 1.0

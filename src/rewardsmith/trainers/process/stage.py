@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from rewardsmith.components import Settings
-from rewardsmith.trainers.process.parts import chosen_parts
+from rewardsmith.trainers.process.parts import chosen_parts, wrong_parts
 from rewardsmith.trainers.settings import DataName, Saving, WritingStage
 
 
@@ -37,4 +37,6 @@ class ProcessModelStage(WritingStage):
                 'nothing learns in this stage: its reward is a sum, one part of which has type = "implicit" and an'
                 ' update that is not "none"'
             )
+        for problem in wrong_parts(self.reward):
+            raise ValueError(problem)
         return self

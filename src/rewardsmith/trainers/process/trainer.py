@@ -8,7 +8,6 @@ from typing import Any
 
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.trainers.collect import Collected, Collector
 from rewardsmith.trainers.metrics import Clock, group_metrics
 from rewardsmith.trainers.process.rewards import ProcessRewards
@@ -28,7 +27,7 @@ class ProcessModelTrainer:
     def __init__(self, stage: ProcessModelStage, context: Context) -> None:
         self._stage = stage
         self._context = context
-        self._seed = derive(context.seed, stage.name)
+        self._seed = derive(context.seed, stage.twin_of or stage.name)
         self._policy = context.engine(stage.model)
         self._turn = partial(context.turn, stage.model)
         self.reward = Component.root(stage.reward, context.say, context.model)
@@ -43,7 +42,6 @@ class ProcessModelTrainer:
             seed=derive(self._seed, "rollouts"),
             pause=context.pause,
             turn=self._turn,
-            ends=reads_ends(self.reward),
             longest=self._process.longest,
         )
         self._idle = 0
@@ -105,7 +103,6 @@ class ProcessModelTrainer:
             version=number,
             pause=self._context.pause if number == 0 else lambda: None,
             turn=self._turn,
-            ends=reads_ends(self.reward),
         )
         groups, metrics = await self._process.look(scored)
         none = [None] * validation.rollouts_per_prompt

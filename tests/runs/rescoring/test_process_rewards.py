@@ -1,0 +1,298 @@
+"""A process reward model after its training: `rewardsmith score` gives the rewards that the run itself gave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rewardsmith import UserError
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.recipe import parse_recipe
+from rewardsmith.records import from_json
+from rewardsmith.runs.rescoring.choice import find_reward
+from rewardsmith.runs.start import start
+from rewardsmith.trainers.protocol import GroupRecord
+from rewardsmith.types import Score
+from tests.runs.rescoring.groups import lines, write
+from tests.test_cli import run
+
+STEPS = 3
+PART = "learn.reward.parts.process"
+
+
+def recipe(*stages: dict[str, Any], lora: bool = False, **part: Any) -> dict[str, Any]:
+    """Return a run in which a tiny policy writes, and a process reward model learns what its digits are worth."""
+    process = {
+        "type": "implicit",
+        "model": "prm",
+        "beta": 0.5,
+        "normalise": "none",
+        "learn": {"optimizer": {"lr": 3e-3}, "mini_batch": 8},
+    }
+    first = {
+        "type": "process_model",
+        "name": "learn",
+        "model": "policy",
+        "data": "train",
+        "steps": STEPS,
+        "prompts_per_step": 4,
+        "rollouts_per_prompt": 4,
+        "sampling": {"max_tokens": 8},
+        "validation": {"data": "train", "every": 1, "prompts": 4, "rollouts_per_prompt": 4},
+        "reward": {
+            "type": "sum",
+            "parts": {"answer": {"type": "tests.trainers.world:Digits"}, "process": process | part},
+        },
+    }
+    prm: dict[str, Any] = {"init": "tiny-llama", "lora": {"rank": 4}} if lora else {"copy_of": "policy"}
+    return {
+        "models": {"policy": {"init": "tiny-llama"}, "prm": prm, "base": {"init": "tiny-llama"}},
+        "data": {"train": {"type": "arithmetic", "operations": 1}},
+        "stages": [first, *(first | stage for stage in stages)],
+    }
+
+
+def train(folder: Path, *stages: dict[str, Any], lora: bool = False, **part: Any) -> Path:
+    return start(parse_recipe(recipe(*stages, lora=lora, **part)), "x", folder=folder)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    return train(tmp_path_factory.mktemp("process") / "run")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REWARDSMITH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def parts(file: Path) -> list[Score]:
+    """Return the scores of the process part in a run's file: those of the last validation."""
+    records = [from_json(GroupRecord, line) for line in lines(file)]
+    last = [record for record in records if record.kind == "validation" and record.step == STEPS]
+    return [score.parts["process"] for record in last for score in record.scored.scores]
+
+
+def rescored(monkeypatch: pytest.MonkeyPatch, rollouts: Path, reward: str, *more: str, stage: str = "learn") -> Any:
+    """Score the last validation of a stage again, and return the scores."""
+    chosen = ("--stage", stage, "--kind", "validation", "--step", str(STEPS))
+    out = Path("scores.jsonl")
+    assert run(monkeypatch, "score", str(rollouts), "--reward", reward, *chosen, "--out", str(out), *more) == 0
+    return [score for line in lines(out) for score in from_json(GroupRecord, line).scored.scores]
+
+
+def assert_same(found: list[Score], expected: list[Score]) -> None:
+    assert len(found) == len(expected) == 16
+    assert any(abs(score.value or 0) > 0.05 for score in expected)  # it has learned something
+    for now, then in zip(found, expected, strict=True):
+        assert now.value == pytest.approx(then.value, abs=1e-4)
+        assert now.token_values is not None
+        assert then.token_values is not None
+        np.testing.assert_allclose(now.token_values, then.token_values, atol=1e-4)
+
+
+# ---- as in training ----------------------------------------------------------------------------------------------
+
+
+def test_the_rewards_are_those_of_the_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = rescored(monkeypatch, trained, f"{trained}:{PART}")
+    assert_same(found, parts(trained / "rollouts" / "learn.jsonl"))
+
+
+@pytest.mark.parametrize("part", [{}, {"reference": "adapter-off"}, {"reference_model": "base"}], ids=str)
+def test_the_rewards_of_an_adapter_are_those_of_the_run(
+    part: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = train(tmp_path / "run", lora=True, **part)
+    found = rescored(monkeypatch, folder, f"{folder}:{PART}")
+    assert_same(found, parts(folder / "rollouts" / "learn.jsonl"))
+
+
+def test_an_adapter_that_had_learned_when_the_stage_began_has_the_reference_of_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = train(tmp_path / "run", {"name": "again"}, lora=True)
+    assert (
+        "warning: stages.1: models.prm has been a process reward model before (the stage learn)"
+        in capsys.readouterr().err
+    )
+    assert (folder / "references" / "again.process").is_dir()
+    found = rescored(monkeypatch, folder, f"{folder}:again.reward.parts.process", stage="again")
+    assert_same(found, parts(folder / "rollouts" / "again.jsonl"))
+    assert "warning" not in capsys.readouterr().err
+    find = find_reward(f"{folder}:{PART}")
+    assert find.doubts["prm"] == "models.prm has learned on in again, after the stage learn"
+
+
+@pytest.mark.parametrize(
+    ("table", "same"),
+    [
+        ({"granularity": "step", "separator": "1"}, True),
+        ({"smooth": 0.5}, True),
+        ({"value": "mean"}, False),
+    ],
+    ids=str,
+)
+def test_how_rewards_are_placed_is_as_in_training_but_what_an_answer_is_worth_may_be_chosen(
+    table: dict[str, Any], same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = train(tmp_path / "run", **table)
+    found, expected = rescored(monkeypatch, folder, f"{folder}:{PART}"), parts(folder / "rollouts" / "learn.jsonl")
+    if same:
+        assert_same(found, expected)
+        assert [s.token_support is None for s in found] == [s.token_support is None for s in expected]
+    else:
+        means = [(s.value or 0) / len(s.token_values) for s in expected if s.token_values is not None]
+        assert [s.value for s in found] == pytest.approx(means, abs=1e-5)
+
+
+# ---- elsewhere -----------------------------------------------------------------------------------------------------
+
+
+def test_the_folders_of_a_run_are_models_of_any_reward_table(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prm.toml").write_text(
+        'type = "implicit"\nmodel = "prm"\nreference_model = "start"\nbeta = 0.5\n'
+        f'[models.prm]\ninit = "{trained / "models" / "prm"}"\n'
+        f'[models.start]\ninit = "{trained / "references" / "learn.process"}"\n'
+    )
+    assert_same(rescored(monkeypatch, trained, "prm.toml"), parts(trained / "rollouts" / "learn.jsonl"))
+
+
+def test_answers_of_others_have_no_tokens_and_are_scored_all_the_same(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "answers.jsonl", [{"prompt": "1+1?", "responses": ["1+1=2;#2", "no idea", "", "1;" * 900]}])
+    assert run(monkeypatch, "score", "answers.jsonl", "--reward", f"{trained}:{PART}", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["reward"]["scored"] == 3
+    assert found["reward"]["failed"] == {"refused": 0.25}
+    assert "and prm reads 1024" in found["details"]["reward refused"]
+
+
+def test_a_recipe_file_needs_a_reference_model_and_warns_of_untrained_weights(
+    tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (trained / "recipe.toml").read_text()
+    (tmp_path / "recipe.toml").write_text(text)
+    command = ("score", str(trained), "--reward", f"recipe.toml:{PART}", "--limit", "1")
+    assert run(monkeypatch, *command) == 2
+    assert 'is "start", the model as it was when the stage began: set reference_model' in capsys.readouterr().err
+    assert run(monkeypatch, *command, "stages.learn.reward.parts.process.reference_model=base") == 0
+    assert "models.prm is as before the stage learn, which trains it" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_policy_as_reference_has_gone_on_and_another_model_must_stand_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = train(tmp_path / "run", reference="policy")
+    command = ("score", str(folder), "--reward", f"{folder}:{PART}", "--limit", "1")
+    assert run(monkeypatch, *command) == 2
+    assert 'set reference = "start", and reference_model to a model' in capsys.readouterr().err
+    place = "stages.learn.reward.parts.process"
+    chosen = (f"{place}.reference=start", f"{place}.reference_model=policy")
+    # The policy of this stage does not learn, so that it still is what wrote the answers.
+    assert_same(rescored(monkeypatch, folder, f"{folder}:{PART}", *chosen), parts(folder / "rollouts" / "learn.jsonl"))
+
+
+def test_a_made_up_name_does_not_hide_a_model_of_the_recipe(trained: Path) -> None:
+    found = find_reward(f"{trained}:{PART}", ["models.'learn.process'.init=tiny-llama"])
+    settings: Any = found.reward.settings
+    assert settings.reference_model == "learn.process_"
+    assert getattr(found.models["learn.process"].settings, "init", "") == "tiny-llama"
+    assert set(found.asked) == {"prm", "learn.process_"}
+
+
+def test_a_run_without_the_reference_says_what_is_missing(tmp_path: Path, trained: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.toml").write_text((trained / "recipe.toml").read_text())
+    found = find_reward(f"{tmp_path / 'run'}:{PART}")
+    assert "has not published models.prm" in found.doubts["prm"]
+    settings: Any = found.reward.settings
+    assert settings.reference_model is None  # the reward itself will ask for one
+
+
+# ---- what it knows of the outcome ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("where", "name"), [(PART, ""), ("learn", "process")])
+def test_the_outcome_judges_it_as_in_the_run(
+    where: str, name: str, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ("--kind", "validation", "--step", str(STEPS), "--outcome", "answer", "--json")
+    assert run(monkeypatch, "score", str(trained), "--reward", f"{trained}:{where}", *chosen) == 0
+    found = json.loads(capsys.readouterr().out)["outcome"]
+    metrics = lines(trained / "metrics.jsonl")[-1]["metrics"]
+    assert found["source"] == ("new" if name else "stored")
+    assert set(found["components"]) == ({"", "process"} if name else {""})
+    one = found["components"][name]
+    assert one["accuracy"] == pytest.approx(metrics["validation/process/accuracy_fresh"])
+    assert one["best"] == pytest.approx(metrics["validation/process/best_of_n"])
+    assert found["mean"] == pytest.approx(metrics["validation/process/outcome"])
+    assert (found["groups"], found["rollouts"], found["size"]) == (4, 16, 4)
+
+
+def test_tables_for_people(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ("--step", str(STEPS), "--outcome", "answer")
+    assert run(monkeypatch, "score", str(trained), "--reward", f"{trained}:{PART}", *chosen) == 0
+    out = capsys.readouterr().out
+    assert "the outcome answer: mean " in out
+    assert "pairs in order" in out
+    assert "best of 4" in out
+
+
+def test_an_outcome_that_is_nowhere_is_named(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "score", str(trained), "--reward", f"{trained}:{PART}", "--outcome", "anwser") == 2
+    assert 'Did you mean "answer"? Known: answer, process, reward' in capsys.readouterr().err
+
+
+# ---- as the beginning of another run -------------------------------------------------------------------------------
+
+
+def test_a_trained_model_goes_on_in_another_run_against_what_it_began_as(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = recipe(reference_model="base", update="none")
+    table["models"]["prm"] = {"init": str(trained / "models" / "prm")}
+    table["models"]["base"] = {"init": str(trained / "references" / "learn.process")}
+    table["stages"][0]["type"] = "policy"
+    table["stages"][0] |= {"advantage": {"type": "rloo", "combine": "after"}, "steps": 1}
+    table["stages"][0].pop("validation")
+    folder = start(parse_recipe(table), "x", folder=tmp_path / "next")
+    metrics = lines(folder / "metrics.jsonl")[-1]["metrics"]
+    assert abs(metrics["reward/process"]) > 0.01  # it knows from the first step on
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_trained_model_that_is_its_own_reference_is_warned_of(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = recipe()
+    table["models"]["prm"] = {"init": str(trained / "models" / "prm")}
+    table["stages"][0]["steps"] = 1
+    start(parse_recipe(table), "x", folder=tmp_path / "next")
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"warning: stages.0: models.prm has been a process reward model before (the run {trained})" in said
+
+
+def test_an_adapter_is_read_beside_its_model_so_that_it_can_be_switched_off(trained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    text = (trained / "recipe.toml").read_text().replace('copy_of = "policy"', 'init = "tiny-llama"\nlora.rank = 8')
+    (folder / "recipe.toml").write_text(text)
+    (folder / "models" / "prm" / "adapter").mkdir(parents=True)
+    found = find_reward(f"{folder}:{PART}")
+    assert found.reward.settings.reference == "adapter-off"  # type: ignore[attr-defined]
+    settings: Any = found.models["prm"].settings
+    assert settings.lora.init == str(folder / "models" / "prm" / "adapter")
+    with pytest.raises(UserError, match=r"models.prm.lora.init = .*there is no adapter of peft's"):
+        EmbeddedEngine.open(settings, name="prm")

@@ -1,0 +1,211 @@
+"""What cannot work is refused before anything is learned, in words that say what to do."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardsmith.cli import main
+from rewardsmith.errors import UserError
+from tests.trainers.process.made import ProcessWorld, alone, implicit, policy
+
+DIGIT = "tests.trainers.process.made:AnyDigit"
+BEFORE = {"type": "rloo", "combine": "before"}
+REINFORCE = {"type": "reinforce", "combine": "before"}
+
+
+def parts(process: dict[str, Any] | None = None, **others: Any) -> dict[str, Any]:
+    return {"reward": {"type": "sum", "parts": {"answer": DIGIT, "process": process or implicit(), **others}}}
+
+
+def nested(kind: str) -> dict[str, Any]:
+    inner = {"type": kind, "parts": {"answer": DIGIT, "process": implicit(outcome="answer")}}
+    return {"reward": {"type": "sum", "parts": {"inner": inner}}}
+
+
+# What is wrong, what is said of it, in a policy stage and in one that trains the model alone.
+EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
+    "the policy itself": (
+        parts(implicit(model="policy")),
+        "process names models.policy, which is the policy itself: give it a model of its own",
+    ),
+    "the policy as a named reference": (
+        parts(implicit(reference_model="policy")),
+        "process names models.policy, which is the policy itself",
+    ),
+    "itself as its reference": (parts(implicit(reference_model="prm")), 'reference_model is "prm" itself: every rewar'),
+    "two references": (parts(implicit(reference="policy", reference_model="other")), "leave one out"),
+    "no adapter": (
+        parts(implicit(reference="adapter-off")),
+        'process.reference is "adapter-off", but models.prm has no adapter: set its lora, or reference = "start"',
+    ),
+    "no outcome": (
+        {"reward": {"type": "sum", "parts": {"process": implicit()}}},
+        "process.outcome is not set, and the sum has 0 other parts",
+    ),
+    "two outcomes": (
+        parts(share="tests.trainers.process.made:Share"),
+        "process.outcome is not set, and the sum has 2 other parts: say which one is the outcome that the implicit"
+        " reward learns from. Known: answer, share",
+    ),
+    "unknown outcome": (
+        parts(implicit(outcome="anser")),
+        'process.outcome = "anser" is no part of the reward to learn from. Did you mean "answer"?',
+    ),
+    "itself as outcome": (parts(implicit(outcome="process")), 'process.outcome = "process" is no part of the reward'),
+    "a condition": (
+        parts(implicit() | {"when": "answer"}),
+        'reward.parts.process.when = "answer": an implicit reward scores all rollouts of a step',
+    ),
+    "an outcome that nobody computes": (
+        parts(implicit(outcome="share"), share={"type": "tests.trainers.process.made:Share", "weight": 0.0}),
+        "reward.parts.share has weight 0 and is not computed: set its watch = true, for process learns from it",
+    ),
+    "a loss of pairs in one pass": (
+        parts(implicit(update="after", learn={"loss": "pairwise"})),
+        'the loss "pairwise" needs the statistics of groups before the update: set update = "reverse"',
+    ),
+    "an offset of pairs": (
+        parts(implicit(update="reverse", learn={"loss": "pairwise", "offset": "group-mean"})),
+        "offset is about the cross-entropy",
+    ),
+    "one model for two": (
+        parts(implicit(outcome="answer"), again=implicit(outcome="answer")),
+        "again: models.prm learns for another part already: give each a model of its own",
+    ),
+    "a reference that learns": (
+        parts(implicit(outcome="answer"), again=implicit(outcome="answer", model="other", reference_model="prm")),
+        "again.reference_model is models.prm, which learns in this stage",
+    ),
+    "replay of nothing": (parts(implicit(learn={"replay": {"per_step": 2}})), "groups and per_step go together"),
+    "replay of too much": (parts(implicit(learn={"replay": {"groups": 1, "per_step": 2}})), "more than the 1 groups"),
+    "another tokenizer": (
+        parts(implicit(model="bytes")),
+        "the implicit reward 'process' reads tokens as policy writes them, but models.bytes has another tokenizer:",
+    ),
+    "another tokenizer of the reference": (parts(implicit(reference_model="bytes")), "models.bytes has another token"),
+    "a model that gives numbers": (parts(implicit(model="critic")), "critic"),
+    "no such model": (parts(implicit(model="pmr")), 'Did you mean "prm"?'),
+    "no such truth": (parts(implicit(truth="arithmetik")), 'Did you mean "arithmetic"?'),
+}
+
+IN_A_POLICY_STAGE: dict[str, tuple[dict[str, Any], str]] = {
+    "a product": (
+        {"reward": {"type": "product", "parts": {"answer": DIGIT, "process": implicit()}}},
+        'the implicit reward "process" must be a part of a sum that is the whole reward',
+    ),
+    "deep in a sum": (nested("sum"), 'the implicit reward "inner.process" must be a part of a sum'),
+    "alone": ({"reward": implicit()}, 'the implicit reward "reward" must be a part of a sum'),
+    "instead of a failed one": (
+        parts(implicit() | {"failure": {"do": "use", "instead": DIGIT}}),
+        'the implicit reward "process.first" must be a part of a sum',
+    ),
+    "a comparison of the sum": (
+        {"advantage": BEFORE},
+        'reward.parts.process is a stream of its own, and the advantage "rloo" compares answers: set'
+        ' advantage.combine = "after"',
+    ),
+    "two discounts of one sum": (
+        parts(implicit() | {"discount": 0.9}) | {"advantage": REINFORCE},
+        'the parts of the reward have different discounts: set advantage.combine = "after"',
+    ),
+    "values from nowhere": (
+        {"advantage": {"type": "process_value"}, "reward": DIGIT},
+        'the advantage "process_value" needs a part of the reward with type = "implicit" and a weight',
+    ),
+    "values of no weight": (
+        parts(implicit() | {"weight": 0.0, "watch": True}) | {"advantage": {"type": "process_value"}},
+        'the advantage "process_value" needs a part of the reward with type = "implicit" and a weight',
+    ),
+    "values of nothing": (
+        parts(implicit(), answer={"type": DIGIT, "weight": 0.0, "watch": True}) | {"advantage": "process_value"},
+        'the advantage "process_value" needs a part of the reward beside the implicit one, with a weight',
+    ),
+}
+
+ALONE: dict[str, tuple[dict[str, Any], str]] = {
+    "nothing learns": (parts(implicit(update="none")), "nothing learns in this stage: its reward is a sum, one part o"),
+    "nothing to learn": ({"reward": DIGIT}, "nothing learns in this stage"),
+    "a product": ({"reward": {"type": "product", "parts": {"a": DIGIT, "process": implicit()}}}, "is a sum, one part"),
+}
+
+CASES = [
+    *((policy, changes, said) for changes, said in (EVERYWHERE | IN_A_POLICY_STAGE).values()),
+    *((alone, changes, said) for changes, said in (EVERYWHERE | ALONE).values()),
+]
+NAMES = [f"policy: {name}" for name in EVERYWHERE | IN_A_POLICY_STAGE] + [
+    f"alone: {name}" for name in EVERYWHERE | ALONE
+]
+
+
+@pytest.mark.parametrize(("make", "changes", "said"), CASES, ids=NAMES)
+def test_it_is_refused(make: Any, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    world = ProcessWorld(tmp_path, {"bytes": {"init": "tiny-llama-bytes"}})
+    with pytest.raises(UserError, match=re.escape(said)):
+        make(world, **changes)
+
+
+def test_what_is_refused_is_near_to_what_is_not(tmp_path: Path) -> None:
+    """Each of these is a small change of something above."""
+    for changes in (
+        parts(
+            implicit(outcome="share"), share={"type": "tests.trainers.process.made:Share", "weight": 0.0, "watch": True}
+        ),
+        parts(implicit(update="before", learn={"loss": "pairwise"})),
+        parts(implicit() | {"weight": 0.0}) | {"advantage": BEFORE},
+        parts(implicit()) | {"advantage": REINFORCE},
+        parts(implicit()) | {"advantage": "process_value"},
+        parts(implicit(outcome="answer"), again=implicit(outcome="answer", update="none")),
+    ):
+        policy(ProcessWorld(tmp_path), **changes)
+
+
+# ---- on the command line ---------------------------------------------------------------------------------------------
+
+RECIPE = """
+[models.policy]
+init = "tiny-llama"
+[models.prm]
+init = "tiny-llama-bytes"
+[data.train]
+type = "arithmetic"
+[[stages]]
+type = "policy"
+model = "policy"
+data = "train"
+steps = 1
+prompts_per_step = 2
+advantage = {{ type = "{advantage}", combine = "after" }}
+[stages.reward]
+type = "sum"
+parts.answer = {{ type = "rule", rule = "arithmetic" }}
+parts.process = {{ type = "implicit", model = "prm", outcome = "{outcome}" }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "the implicit reward 'process' reads tokens as policy writes them, but models.prm has another tokenizer"),
+        ({"outcome": "answr"}, 'process.outcome = "answr" is no part of the reward to learn from. Did you mean "answe'),
+        ({"advantage": "gae"}, 'the advantage "gae" needs a critic'),
+    ],
+    ids=["tokenizer", "outcome", "advantage"],
+)
+def test_a_mistake_never_ends_in_a_traceback(
+    settings: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(RECIPE.format(**{"advantage": "rloo", "outcome": "answer"} | settings))
+    monkeypatch.setattr("sys.argv", ["rewardsmith", "run", "small.toml"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert said in told
+    assert "Traceback" not in told

@@ -1,0 +1,110 @@
+"""However the rollouts of a step are split into passes, the rewards, the loss and the weights are the same."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from tests.trainers.process.made import Model, batch_of, group, relative
+from tests.trainers.world import new_engine, weights
+
+GROUPS = [group(0, [1.0, 0.25, 0.0, None]), group(1, [0.0, 1.0, 0.5]), group(2, [1.0, 0.0]), group(4, [0.5])]
+OLD = [group(7, [1.0, 0.0, None])]
+LEARN: dict[str, dict[str, Any]] = {
+    "cross-entropy": {"offset": "group-mean"},
+    "best-of-n-reward": {"loss": "best-of-n-reward"},
+}
+
+
+class Passes:
+    """Counts the rows of each pass through a model."""
+
+    def __init__(self, engine: EmbeddedEngine) -> None:
+        self.rows: list[int] = []
+        parts = engine.parts
+
+        def counted(rows: Any, *, most: int | None = None) -> list[list[int]]:
+            found = parts(rows, most=most)
+            self.rows += map(len, found)
+            return found
+
+        engine.parts = counted  # type: ignore[method-assign]
+
+
+def appraised(folder: Path, learn: dict[str, Any], **engine: Any) -> tuple[Any, Model, list[int]]:
+    model = Model(folder, new_engine(**engine), update="reverse", learn=learn)
+    passes = Passes(model.engine)
+    found = model.appraise(batch_of(GROUPS, OLD), measure=True)
+    return found, model, passes.rows
+
+
+@cache
+def together(folder: Path, loss: str) -> tuple[Any, Model, list[int]]:
+    return appraised(folder, LEARN[loss])
+
+
+@pytest.mark.parametrize("loss", LEARN)
+@pytest.mark.parametrize(
+    ("learn", "engine", "largest"),
+    [({"micro_batch": 1}, {}, 1), ({"micro_batch": 3}, {}, 3), ({}, {"tokens_per_pass": 24}, 5)],
+    ids=["one by one", "three at a time", "few tokens"],
+)
+def test_the_split_into_passes_changes_nothing(
+    learn: dict[str, Any], engine: dict[str, Any], largest: int, loss: str, tmp_path: Path
+) -> None:
+    whole, model, passes = together(tmp_path.parent, loss)
+    assert set(passes) == {13}
+    found, split, parts = appraised(tmp_path, LEARN[loss] | learn, **engine)
+    assert 1 <= max(parts) <= largest
+    for name in ("rewards_BT", "fresh_B", "after_B"):
+        assert torch.allclose(getattr(found, name), getattr(whole, name), atol=2e-5), name
+    assert found.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert found.grad_norms == pytest.approx(whole.grad_norms, rel=1e-4)
+    assert relative(split.gradients[0], model.gradients[0]) < 1e-4
+    moved = relative(weights(new_engine()), weights(model.engine))
+    assert relative(weights(split.engine), weights(model.engine)) < 0.01 * moved
+
+
+@pytest.mark.parametrize(("size", "expected"), [(3, [3, 3, 1]), (7, [7]), (None, [7]), (100, [7]), (1, [1] * 7)])
+def test_a_mini_batch_is_counted_in_rollouts(size: int | None, expected: list[int], tmp_path: Path) -> None:
+    model = Model(tmp_path, learn={"mini_batch": size})
+    seen: list[int] = []
+    update = model.engine.update
+
+    def looked_at(rows: Any, *arguments: Any, **more: Any) -> Any:
+        seen.append(len(rows))
+        return update(rows, *arguments, **more)
+
+    model.engine.update = looked_at  # type: ignore[method-assign]
+    found = model.appraise(batch_of([group(0, [1.0, 0.0, 0.5, 0.25]), group(1, [1.0, 0.0, 1.0])]))
+    assert seen == expected
+    assert len(found.grad_norms) == len(expected)
+
+
+def test_a_mini_batch_may_cut_a_group_and_its_statistics_are_those_of_the_whole_group(tmp_path: Path) -> None:
+    """A rate of nearly nothing: the two steps of half the rows add up to one of all."""
+    batch = batch_of([group(0, [1.0, 0.0, 0.5, 0.25])])
+    for learn in LEARN.values():
+        still = {"update": "reverse", "optimizer": {"lr": 1e-30, "clip_norm": 1e9}}
+        whole, halves = Model(tmp_path, learn=learn, **still), Model(tmp_path, learn=learn | {"mini_batch": 2}, **still)
+        whole.appraise(batch)
+        halves.appraise(batch)
+        means = {name: (a + halves.gradients[1][name]) / 2 for name, a in halves.gradients[0].items()}
+        assert relative(means, whole.gradients[0]) < 1e-4
+
+
+def test_rows_without_a_token_or_of_one_token_do_no_harm(tmp_path: Path) -> None:
+    scored = group(0, [1.0, 0.0, 1.0])
+    short = replace(scored.group.rollouts[0], text="", tokens=[], logprobs=[], ends=[])
+    one = replace(scored.group.rollouts[1], text="x", tokens=[20], logprobs=[-1.0], ends=[1])
+    batch = batch_of([replace(scored, group=replace(scored.group, rollouts=[short, one, scored.group.rollouts[2]]))])
+    assert batch.votes_B.tolist() == [False, True, True]
+    found = Model(tmp_path, learn={"micro_batch": 1, "offset": "group-mean"}).appraise(batch)
+    assert found.rewards_BT[0].tolist() == [0.0] * batch.mask_BT.shape[1]
+    assert np.isfinite(found.loss)
+    assert found.skipped == 0

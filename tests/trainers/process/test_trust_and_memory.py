@@ -1,0 +1,224 @@
+"""How far a process reward counts, what its model remembers, and the steps in which it learns alone."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rewardsmith.algorithms.advantages import Stream
+from rewardsmith.rewards.implicit_settings import ReplaySettings
+from rewardsmith.trainers.policy import PolicyTrainer
+from rewardsmith.trainers.process.replay import Replay
+from rewardsmith.types import ScoredGroup
+from tests.trainers.process.made import ProcessWorld, alone, group, implicit, policy, table
+from tests.trainers.world import distance, new_engine, steps, wait, weights
+
+STRANGE = {"reference_model": "other"}  # rewards from the first step on
+
+
+def advantages(world: ProcessWorld) -> list[float | None]:
+    return [a for record in world.records for a in record.advantages]
+
+
+def outcome_only(folder: Path, count: int, **changes: Any) -> ProcessWorld:
+    """Return what comes of the same stage without the process reward."""
+    world = ProcessWorld(folder)
+    small = table(**changes)
+    del small["reward"]["parts"]["process"]
+    steps(PolicyTrainer(world.stage(small), world), count)
+    return world
+
+
+def trained(folder: Path, trust: dict[str, Any], count: int = 1, **changes: Any) -> tuple[ProcessWorld, Any, list[Any]]:
+    world = ProcessWorld(folder)
+    trainer = policy(world, implicit(**STRANGE, trust=trust, weight=2.0), **changes)
+    return world, trainer, steps(trainer, count)
+
+
+# ---- trust -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["scale", "gate"])
+@pytest.mark.parametrize("advantage", [{"type": "rloo", "combine": "after", "whiten": True}, {"type": "reinforce"}])
+def test_without_trust_the_advantages_are_those_of_the_outcome_alone(
+    by: str, advantage: dict[str, Any], tmp_path: Path
+) -> None:
+    """To the last bit, in every step, and so is the policy; the model learns nevertheless."""
+    never = {"by": by, "floor": 0.999}
+    world, _, metrics = trained(tmp_path, never, 2, advantage=advantage)
+    plain = outcome_only(tmp_path, 2, advantage=advantage)
+    assert [m["learned/process/trust"] for m in metrics] == [0.0, 0.0]
+    assert advantages(world) == advantages(plain)
+    assert distance(weights(world.engine("policy")), weights(plain.engine("policy"))) == 0
+    assert distance(weights(world.engine("prm")), weights(new_engine())) > 0
+
+
+def test_trust_scales_the_weight_of_the_stream(tmp_path: Path) -> None:
+    """Between trust 0 and trust 1 the advantages are in between, as far as the trust says."""
+    whole, _, _ = trained(tmp_path, {"by": "nothing"})
+    some, trainer, (metrics,) = trained(tmp_path, {"by": "scale", "memory": 0.0})
+    none = outcome_only(tmp_path, 1)
+    accuracy, trust = metrics["learned/process/accuracy_fresh"], metrics["learned/process/trust"]
+    assert trust == pytest.approx(max(0.0, (accuracy - 0.5) / 0.5))
+    assert 0 < trust < 1
+    for a, b, c in zip(advantages(none), advantages(some), advantages(whole), strict=True):
+        assert a is not None
+        assert c is not None
+        assert b == pytest.approx(a + trust * (c - a), abs=1e-5)
+    assert trainer.state()["process"]["process"]["accuracy"] == pytest.approx(accuracy)
+
+
+def test_a_gate_is_open_above_its_floor_and_closed_below(tmp_path: Path) -> None:
+    _, _, (metrics,) = trained(tmp_path, {"by": "nothing"})
+    accuracy = metrics["learned/process/accuracy_fresh"]
+    assert 0.5 < accuracy < 1
+    whole, _, _ = trained(tmp_path, {"by": "nothing"})
+    for floor, trust in ((accuracy - 0.01, 1.0), (accuracy + 0.01, 0.0)):
+        world, _, (metrics,) = trained(tmp_path, {"by": "gate", "floor": floor, "memory": 0.0})
+        assert metrics["learned/process/trust"] == trust
+        assert (advantages(world) == advantages(whole)) == bool(trust)
+
+
+def test_the_running_accuracy_begins_at_chance_and_keeps_a_share(tmp_path: Path) -> None:
+    _, _, metrics = trained(tmp_path, {"by": "scale", "memory": 0.75}, 3)
+    running = 0.5
+    for m in metrics:
+        running = 0.75 * running + 0.25 * m["learned/process/accuracy_fresh"]
+        assert m["learned/process/accuracy_running"] == pytest.approx(running)
+        assert m["learned/process/trust"] == pytest.approx(max(0.0, 2 * running - 1))
+
+
+def test_a_process_reward_alone_that_is_not_trusted_teaches_nothing(tmp_path: Path) -> None:
+    world = ProcessWorld(tmp_path)
+    answer = {"type": "tests.trainers.process.made:AnyDigit", "weight": 0.0, "watch": True}
+    trainer = policy(world, implicit(**STRANGE, trust={"by": "gate", "floor": 0.999}), answer=answer)
+    before = weights(world.engine("policy"))
+    steps(trainer, 1)
+    assert set(advantages(world)) == {0.0}
+    assert distance(weights(world.engine("policy")), before) == 0
+    trusted = ProcessWorld(tmp_path)
+    steps(policy(trusted, implicit(**STRANGE), answer=answer), 1)
+    assert distance(weights(trusted.engine("policy")), before) > 0
+
+
+def test_other_streams_keep_their_weight(tmp_path: Path) -> None:
+    trainer = policy(ProcessWorld(tmp_path), implicit(trust={"by": "scale"}))
+    nothing = torch.zeros(1, 1)
+    streams = [Stream("answer", nothing, weight=3.0), Stream("process", nothing, weight=2.0), Stream("kl", nothing)]
+    process = trainer._process
+    assert [(s.name, s.weight) for s in process.trusted(streams)] == [("answer", 3.0), ("kl", 1.0)]
+    process.parts["process"]._accuracy = 0.75
+    assert [(s.name, s.weight) for s in process.trusted(streams)] == [("answer", 3.0), ("process", 1.0), ("kl", 1.0)]
+
+
+def test_what_was_measured_is_restored(tmp_path: Path) -> None:
+    process = implicit(**STRANGE, trust={"by": "scale"}, learn={"replay": {"groups": 4, "per_step": 2}})
+    trainer = policy(ProcessWorld(tmp_path), process)
+    steps(trainer, 2)
+    state = json.loads(json.dumps(trainer.state()))
+    resumed = policy(ProcessWorld(tmp_path), process)
+    resumed.restore(state)
+    assert resumed.state() == trainer.state()
+    assert resumed._process.parts["process"].trust == trainer._process.parts["process"].trust > 0
+
+
+# ---- replay ----------------------------------------------------------------------------------------------------------
+
+
+def names(groups: list[ScoredGroup]) -> list[str]:
+    return [scored.group.prompt.id for scored in groups]
+
+
+def test_the_last_groups_are_remembered_and_drawn_by_the_seed() -> None:
+    replay = Replay(ReplaySettings(groups=5, per_step=3))
+    assert replay.draw(1) == []
+    replay.remember([group(i, [1.0, 0.0]) for i in range(2)])
+    assert names(replay.draw(1)) == ["p0", "p1"]
+    replay.remember([group(i, [1.0, None]) for i in range(2, 8)])
+    drawn = [names(replay.draw(seed)) for seed in range(40)]
+    assert {name for some in drawn for name in some} == {f"p{i}" for i in range(3, 8)}
+    assert all(len(set(some)) == 3 and some == sorted(some) for some in drawn)
+    assert len({tuple(some) for some in drawn}) > 5
+    again = Replay(ReplaySettings(groups=5, per_step=3))
+    again.restore(json.loads(json.dumps(replay.state())))
+    assert [names(again.draw(seed)) for seed in range(40)] == drawn
+    assert again.draw(3) == replay.draw(3)
+    again.remember([group(8, [1.0])])
+    assert names(again._groups) == ["p4", "p5", "p6", "p7", "p8"]  # type: ignore[arg-type]
+
+
+class Watched:
+    """Looks at the rows that a model learns from."""
+
+    def __init__(self, world: ProcessWorld) -> None:
+        self.rows: list[int] = []
+        update = world.engine("prm").update
+
+        def watched(rows: Any, *arguments: Any, **more: Any) -> Any:
+            self.rows.append(len(rows))
+            return update(rows, *arguments, **more)
+
+        world.engine("prm").update = watched  # type: ignore[method-assign]
+
+
+def test_old_groups_are_learned_from_beside_the_fresh_ones(tmp_path: Path) -> None:
+    world, plain = ProcessWorld(tmp_path), ProcessWorld(tmp_path)
+    seen = Watched(world)
+    trainer = alone(world, implicit(learn={"replay": {"groups": 6, "per_step": 2}}))
+    metrics = steps(trainer, 3)
+    assert seen.rows == [12, 12 + 8, 12 + 8]
+    other = steps(alone(plain), 3)
+    assert metrics[0]["learned/process/loss"] == other[0]["learned/process/loss"]
+    assert metrics[1]["learned/process/loss"] != other[1]["learned/process/loss"]
+    # they are not scored again: each group is in the file once, and counts once
+    assert len(world.records) == len(plain.records) == 9
+    assert metrics[1]["learned/process/accuracy_fresh"] == other[1]["learned/process/accuracy_fresh"]
+    state = trainer.state()["process"]["process"]["replay"]
+    assert len(state) == 6
+    # what is remembered are the answers and their outcomes, not what the model once thought of them
+    parts = [s["parts"]["process"] for kept in state for s in kept["scores"]]
+    assert {part["value"] for part in parts} == {None}
+
+
+def test_without_replay_nothing_is_remembered(tmp_path: Path) -> None:
+    trainer = alone(ProcessWorld(tmp_path))
+    steps(trainer, 1)
+    assert trainer.state()["process"]["process"]["replay"] == []
+
+
+# ---- warm-up ---------------------------------------------------------------------------------------------------------
+
+
+def test_in_the_warm_up_the_process_model_learns_and_the_policy_does_not(tmp_path: Path) -> None:
+    world = ProcessWorld(tmp_path)
+    start = weights(world.engine("policy"))
+    optimizer = {"lr": 1e-3, "schedule": "linear", "warmup": 2}
+    process = implicit(learn={"warmup": 2}, optimizer={"lr": 1e-3, "schedule": "linear"})
+    trainer = policy(world, process, steps=5, optimizer=optimizer)
+    wait(trainer.begin())
+    metrics, learned = [], [0.0]
+    for number in range(1, 6):
+        metrics.append(wait(trainer.step(number)).metrics)
+        learned.append(distance(weights(world.engine("prm")), start))
+        assert (distance(weights(world.engine("policy")), start) > 0) == (number > 2)
+    assert all(b > a for a, b in pairwise(learned))
+    assert ["policy/lr" in m for m in metrics] == [False, False, True, True, True]
+    assert [m["policy/lr"] for m in metrics[2:]] == pytest.approx([5e-4, 1e-3, 1e-3])
+    assert [m["learned/process/lr"] for m in metrics] == pytest.approx([1e-3 * (1 - i / 5) for i in range(5)])
+    assert all(record.advantages for record in world.records)
+
+
+def test_the_longer_warm_up_of_critic_and_process_model_counts(tmp_path: Path) -> None:
+    world = ProcessWorld(tmp_path)
+    changes = {"advantage": {"type": "gae"}, "critic": {"model": "critic", "warmup": 1}}
+    metrics = steps(policy(world, implicit(learn={"warmup": 2}), **changes), 3)
+    assert ["policy/lr" in m for m in metrics] == [False, False, True]
+    assert all("critic/grad_norm" in m for m in metrics)
+
+
+def test_a_model_that_does_not_learn_needs_no_warm_up(tmp_path: Path) -> None:
+    metrics = steps(policy(ProcessWorld(tmp_path), implicit(**STRANGE, update="none", learn={"warmup": 3})), 1)
+    assert "policy/lr" in metrics[0]
