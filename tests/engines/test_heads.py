@@ -114,3 +114,19 @@ def test_the_gradient_in_bfloat16_is_that_of_the_same_logits() -> None:
         expected = by_logits.T @ hidden.float()
         gaps.append(float((found.float() - expected).detach().norm() / expected.detach().norm()))
     assert gaps[1] < 1.5 * gaps[0]
+
+
+@pytest.mark.parametrize("parts", HEADS, ids=str)
+def test_without_the_entropy_the_rest_is_the_same(
+    parts: dict[str, float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(heads.CHUNK_ELEMENTS, "cpu", 4 * V)
+    hidden, weight, bias, targets = numbers(torch.float32)
+    inputs = [x.requires_grad_() for x in ((hidden, weight, bias) if parts["bias"] else (hidden, weight))]
+    head = Head(weight, bias if parts["bias"] else None, float(parts["scale"] or 1), parts["cap"])
+    found = {}
+    for entropy in (True, False):
+        logprobs, entropies = head.token_logprobs(hidden, targets, temperature=0.7, entropy=entropy)
+        assert bool(entropies.any()) == entropies.requires_grad == entropy
+        found[entropy] = (logprobs, *torch.autograd.grad(logprobs.square().sum(), inputs))
+    assert all(bool((a == b).all()) for a, b in zip(found[True], found[False], strict=True))

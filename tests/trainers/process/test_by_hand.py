@@ -204,6 +204,11 @@ def test_replayed_rollouts_are_shared_out_among_the_mini_batches(tmp_path: Path)
     model = Model(tmp_path, learn={"mini_batch": 3})
     rows: list[int] = []
     update = model.engine.update
-    model.engine.update = lambda given, *a, **k: (rows.append(len(given)), update(given, *a, **k))[1]  # type: ignore[method-assign]
+
+    def looked_at(given: Any, *arguments: Any, **more: Any) -> Any:
+        rows.append(len(given))
+        return update(given, *arguments, **more)
+
+    model.engine.update = looked_at  # type: ignore[method-assign]
     model.appraise(batch_of(GROUPS[:2], GROUPS[2:]))
     assert rows == [3 + 2, 3 + 2, 1 + 1]

@@ -102,22 +102,21 @@ def process_value(scored: ScoredGroup) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("by_hand", "combine", "discount"),
-    [(rloo, "after", 0.9), (reinforce, "before", None), (process_value, "before", None)],
+    ("by_hand", "combine", "granularity"),
+    [
+        (rloo, "after", "token"),
+        (reinforce, "before", "token"),
+        (reinforce, "before", "whole"),
+        (process_value, "before", "token"),
+        (process_value, "before", "whole"),
+    ],
 )
-@pytest.mark.parametrize("granularity", ["token", "whole"])
 def test_the_advantages_are_what_the_equations_say(
-    by_hand: Callable[[ScoredGroup], list[float]],
-    combine: str,
-    discount: float | None,
-    granularity: str,
-    tmp_path: Path,
+    by_hand: Callable[[ScoredGroup], list[float]], combine: str, granularity: str, tmp_path: Path
 ) -> None:
-    if by_hand is rloo and granularity == "whole":
-        pytest.skip("the equation is for a reward on every token")
     world = ProcessWorld(tmp_path)
     process = implicit(reference_model="other", weight=3.0, granularity=granularity)
-    process |= {} if discount is None else {"discount": discount}
+    process |= {"discount": 0.9} if combine == "after" else {}
     answer = {"type": "tests.trainers.process.made:Share", "weight": 2.0}
     advantage = {"type": by_hand.__name__, "combine": combine}
     steps(policy(world, process, answer=answer, advantage=advantage), 2)

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rewardsmith.text.step_truths import Judged
 from rewardsmith.trainers.process.model import fresh_wins
 from rewardsmith.trainers.process.part import agreement
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
-from tests.trainers.process.made import UNASKED, Model, batch_of
-from tests.trainers.world import new_engine
+from tests.trainers.process.made import UNASKED, Model, ProcessWorld, alone, batch_of, implicit
+from tests.trainers.world import new_engine, steps
 
 TOKENS = {c: int(new_engine().encode_text(c)[0]) for c in "0123456789"}
 
@@ -51,3 +52,42 @@ def test_fixed_rollouts_are_learned_and_so_is_the_rule_behind_them(
     right = fresh.outcomes_B > 0
     gaps = (found.rewards_BT[right].mean(0) - found.rewards_BT[~right].mean(0)).abs()
     assert float(gaps[2]) > 5 * float(gaps[:2].max())
+
+
+# ---- what is measured ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("update", "every", "expected"),
+    [("after", 2, [1, 2, 4]), ("after", 0, []), ("before", 0, [1, 2, 3, 4]), ("reverse", 3, [1, 3, 4])],
+)
+def test_when_the_accuracy_after_an_update_is_measured(
+    update: str, every: int, expected: list[int], tmp_path: Path
+) -> None:
+    process = implicit(update=update, learn={"measure_every": every}, reference_model="other")
+    found = steps(alone(ProcessWorld(tmp_path), process, prompts_per_step=6), 4)
+    assert [i + 1 for i, m in enumerate(found) if "learned/process/accuracy_after" in m] == expected
+    for m in found:
+        assert {"accuracy_fresh", "best_of_n", "outcome", "calibration_error", "loss", "grad_norm", "trust"} <= {
+            name.removeprefix("learned/process/") for name in m
+        }
+        assert m["learned/process/outcome"] == pytest.approx(m["reward/answer"])
+
+
+def halves(prompt: Prompt, text: str) -> list[Judged]:
+    """Know that the first half of every answer is right, and the rest wrong."""
+    half = len(text) // 2
+    return [Judged(0, half, True), Judged(half, len(text), False)]
+
+
+def test_steps_are_measured_by_the_plain_rewards_whatever_becomes_of_them(tmp_path: Path) -> None:
+    """Normalised, smoothed or moved to the end of the answer: the agreement is that of the log-ratios."""
+    found = []
+    for changes in ({}, {"granularity": "whole", "normalise": "none"}, {"smooth": 0.9}):
+        truth = "tests.trainers.process.test_learns:halves"
+        process = implicit(truth=truth, reference_model="other", **changes)
+        (metrics,) = steps(alone(ProcessWorld(tmp_path), process), 1)
+        found.append({name: value for name, value in metrics.items() if name.startswith("learned/process/steps/")})
+    assert found[0] == found[1] == found[2]
+    assert found[0]["learned/process/steps/judged"] > 8
+    assert found[0]["learned/process/steps/chance"] == 0.5

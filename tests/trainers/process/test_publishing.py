@@ -136,9 +136,3 @@ def test_models_that_sleep_in_turns_do_the_same(tmp_path: Path) -> None:
     assert any("validation/process/outcome" in line["metrics"] for line in lines)
     folder = folders[0] / "runs/small/models/prm"
     assert AutoModelForCausalLM.from_pretrained(folder).num_parameters() > 0
-    # and another run begins with it
-    again = prepared(
-        tmp_path / "again", RECIPE.replace('[models.prm]\ncopy_of = "policy"', f'[models.prm]\ninit = "{folder}"')
-    )
-    status, said = run(again, "stages.alone.steps=1", "stages.policy.steps=1")
-    assert status == 0, said

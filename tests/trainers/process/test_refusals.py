@@ -9,6 +9,7 @@ import pytest
 from rewardsmith.cli import main
 from rewardsmith.errors import UserError
 from tests.trainers.process.made import ProcessWorld, alone, implicit, policy
+from tests.trainers.world import steps, wait
 
 DIGIT = "tests.trainers.process.made:AnyDigit"
 BEFORE = {"type": "rloo", "combine": "before"}
@@ -159,6 +160,24 @@ def test_what_is_refused_is_near_to_what_is_not(tmp_path: Path) -> None:
         parts(implicit(outcome="answer"), again=implicit(outcome="answer", update="none")),
     ):
         policy(ProcessWorld(tmp_path), **changes)
+
+
+@pytest.mark.parametrize("update", ["before", "after", "reverse"])
+@pytest.mark.parametrize("make", [policy, alone], ids=["policy", "alone"])
+def test_a_model_that_has_lost_its_way_is_told_with_the_remedy(make: Any, update: str, tmp_path: Path) -> None:
+    process = implicit(update=update, optimizer={"lr": 1e30, "clip_norm": 1e30})
+    with pytest.raises(UserError, match=r"'process' gives numbers that are not usable.*lower parts.process.learn.opti"):
+        steps(make(ProcessWorld(tmp_path), process), 3)
+
+
+def test_so_is_one_whose_validation_shows_it(tmp_path: Path) -> None:
+    validation = {"data": "held_out", "every": 1, "prompts": 2, "rollouts_per_prompt": 2}
+    process = implicit(optimizer={"lr": 1e30, "clip_norm": 1e30}, learn={"measure_every": 0})
+    trainer = alone(ProcessWorld(tmp_path), process, validation=validation)
+    wait(trainer.begin())
+    halt = wait(trainer.step(1)).halt
+    assert isinstance(halt, UserError)
+    assert "lower parts.process.learn.optimizer.lr" in str(halt)
 
 
 # ---- on the command line ---------------------------------------------------------------------------------------------

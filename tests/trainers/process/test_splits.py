@@ -70,6 +70,16 @@ def test_the_split_into_passes_changes_nothing(
     assert relative(weights(split.engine), weights(model.engine)) < 0.01 * moved
 
 
+@pytest.mark.parametrize("update", ["after", "reverse", "before"])
+def test_the_reference_reads_in_the_passes_in_which_the_model_reads(update: str, tmp_path: Path) -> None:
+    """Other passes may round otherwise: a model that is its reference would not be at 0."""
+    model = Model(tmp_path, update=update, learn={"mini_batch": 5, "micro_batch": 2})
+    ours, theirs = Passes(model.engine), Passes(model.process.reference._other)  # type: ignore[union-attr, arg-type]
+    model.appraise(batch_of(GROUPS, OLD))
+    assert len(theirs.rows) > 3
+    assert ours.rows == theirs.rows * (1 if update == "after" else 2)
+
+
 @pytest.mark.parametrize(("size", "expected"), [(3, [3, 3, 1]), (7, [7]), (None, [7]), (100, [7]), (1, [1] * 7)])
 def test_a_mini_batch_is_counted_in_rollouts(size: int | None, expected: list[int], tmp_path: Path) -> None:
     model = Model(tmp_path, learn={"mini_batch": size})

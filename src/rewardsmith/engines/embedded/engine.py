@@ -290,7 +290,7 @@ class EmbeddedEngine:
         return result_BT
 
     def _passes(
-        self, rows: Sequence[Row], temperature: float, most: int | None, *, entropy: bool
+        self, rows: Sequence[Row], temperature: float, most: int | None = None, *, entropy: bool = True
     ) -> Iterator[tuple[Pack, Outputs]]:
         """Yield the outputs for parts of the rows."""
         self._require_awake()

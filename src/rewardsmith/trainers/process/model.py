@@ -144,7 +144,8 @@ class ProcessModel:
         """Take one optimizer step; without a label among the rows they are scored only."""
         batch = update.batch
         if bool(batch.votes_B[rows].any()):
-            step = self.engine.update(_rows(batch, rows), update.part(rows, first=first), lr=lr, most=self._most)
+            loss = update.part(rows, first=first)
+            step = self.engine.update(_rows(batch, rows), loss, lr=lr, most=self._most, entropy=False)
             update.skipped += step.skipped
             update.grad_norms += [] if step.skipped else [step.grad_norm]
         elif first:
@@ -228,4 +229,4 @@ def _rows(batch: Labelled, rows: Sequence[int]) -> list[Row]:
 
 def _put(into_BT: Tensor, rows: Sequence[int], values_bT: Tensor) -> None:
     """Write the values of some rows, which may be narrower than the batch."""
-    into_BT[torch.tensor(rows, device=into_BT.device), : values_bT.shape[1]] = values_bT
+    into_BT[torch.tensor(rows, device=into_BT.device), : values_bT.shape[1]] = values_bT.to(into_BT.device)

@@ -48,12 +48,16 @@ class ProcessPart:
         engine: π_φ.
         reference: π_ref; None where it is the policy.
         steps: of the stage, over which the learning rate runs.
+
+    Attributes:
+        device: where the model is.
     """
 
     def __init__(self, settings: Implicit, engine: EmbeddedEngine, reference: Reference | None, *, steps: int) -> None:
         self.settings = settings
         self.replay = Replay(settings.learning.replay)
         self.reference = reference
+        self.device = engine.device
         self._model = ProcessModel(settings, engine, reference)
         self._steps = steps
         self._accuracy: float | None = None  # on fresh rollouts, over the last steps

@@ -101,18 +101,17 @@ def wrong_credit(reward: Chosen, advantage: str, *, compares: bool, combine: str
         values: where its values come from; see `values_from`.
     """
     yield from wrong_parts(reward)
-    parts, every = chosen_parts(reward), _terms(reward)
+    parts = chosen_parts(reward)
+    sides: dict[str, Any] = {name: part.beside for name, part in _terms(reward).items()}
     if values == "process":
-        weights: dict[str, float] = {name: part.beside.weight for name, part in every.items()}  # type: ignore[union-attr]
-        if not any(weights[name] for name in parts):
+        if not any(sides[name].weight for name in parts):
             yield f'the advantage "{advantage}" needs a part of the reward with type = "implicit" and a weight'
-        elif not any(weight for name, weight in weights.items() if name not in parts):
+        elif not any(side.weight for name, side in sides.items() if name not in parts):
             yield f'the advantage "{advantage}" needs a part of the reward beside the implicit one, with a weight'
-    for name, part in parts.items():
-        beside: Any = part.beside
-        if combine == "before" and len({other.beside.discount for other in every.values()}) > 1:
+    for name in parts:
+        if combine == "before" and len({side.discount for side in sides.values()}) > 1:
             yield 'the parts of the reward have different discounts: set advantage.combine = "after"'
-        if compares and combine == "before" and beside.weight:
+        if compares and combine == "before" and sides[name].weight:
             yield (
                 f'reward.parts.{name} is a stream of its own, and the advantage "{advantage}" compares answers: set'
                 ' advantage.combine = "after"'

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -128,15 +128,10 @@ class ProcessRewards:
         metrics: dict[str, float] = {}
         async with self._turn():
             for path, part in self.parts.items():
-                batch = self._batch(part, path, groups, number)
-                policy_BT = None if part.reference is not None else self._policy_logprobs(batch)
-                try:
+                replayed = part.replay.draw(derive(self._seed, path, number)) if part.learns else []
+                batch, policy_BT = self._batch(part, groups, replayed)
+                with _usable(path):
                     found = part.appraise(groups, batch, policy_BT, number)
-                except ValueError as error:
-                    raise UserError(
-                        f"the model of the implicit reward {path!r} gives numbers that are not usable ({error}): lower"
-                        f" parts.{path}.learn.optimizer.lr"
-                    ) from None
                 part.replay.remember(written)
                 groups = [with_part(g, path, scores) for g, scores in zip(groups, found.scores, strict=True)]
                 metrics |= {f"learned/{path}/{name}": value for name, value in found.metrics.items()}
@@ -148,20 +143,24 @@ class ProcessRewards:
         metrics: dict[str, float] = {}
         async with self._turn():
             for path, part in self.parts.items():
-                outcome, device = part.settings.outcome, self._policy.device
-                batch = labelled(groups, [], self._policy.encode, outcome, device)
-                found = part.look(groups, batch, None if part.reference is not None else self._policy_logprobs(batch))
+                batch, policy_BT = self._batch(part, groups, [])
+                with _usable(path):
+                    found = part.look(groups, batch, policy_BT)
                 groups = [with_part(g, path, scores) for g, scores in zip(groups, found.scores, strict=True)]
                 metrics |= {f"{path}/{name}": value for name, value in found.metrics.items()}
         return groups, metrics
 
-    def _batch(self, part: ProcessPart, path: str, groups: Sequence[ScoredGroup], number: int) -> Labelled:
-        replayed = part.replay.draw(derive(self._seed, path, number)) if part.learns else []
-        return labelled(groups, replayed, self._policy.encode, part.settings.outcome, self._policy.device)
+    def _batch(
+        self, part: ProcessPart, groups: Sequence[ScoredGroup], replayed: Sequence[ScoredGroup]
+    ) -> tuple[Labelled, Tensor | None]:
+        """Return what a part's model reads, where that model is; and the policy's log-probabilities if it needs them.
 
-    def _policy_logprobs(self, batch: Labelled) -> Tensor:
-        """Return what the policy thinks of the answers at temperature 1, [B, T]; as it wrote them where exact."""
-        return batch.sampler_BT if self._exact else self._policy.logprobs(batch.rows)
+        They are those at temperature 1, float32 [B, T]: as the answers were written where that is exact.
+        """
+        batch = labelled(groups, replayed, self._policy.encode, part.settings.outcome, part.device)
+        if part.reference is not None:
+            return batch, None
+        return batch, batch.sampler_BT if self._exact else self._policy.logprobs(batch.rows).to(part.device)
 
     # ---- how the rewards enter the advantage -----------------------------------------------------------------------
 
@@ -192,3 +191,17 @@ class ProcessRewards:
         """Go on from what `state` returned."""
         for path, part in self.parts.items():
             part.restore(state[path])
+
+
+@contextmanager
+def _usable(path: str) -> Iterator[None]:
+    """Say what helps where a model gives numbers that are none."""
+    try:
+        yield
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(
+            f"the model of the implicit reward {path!r} gives numbers that are not usable ({error}): lower"
+            f" parts.{path}.learn.optimizer.lr"
+        ) from None
