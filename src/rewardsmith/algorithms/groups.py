@@ -75,3 +75,23 @@ class Groups:
         low_G.scatter_reduce_(0, self.index_B, torch.where(self.votes_B, values_B.double(), torch.inf), "amin")
         high_G.scatter_reduce_(0, self.index_B, torch.where(self.votes_B, values_B.double(), -torch.inf), "amax")
         return low_G[self.index_B], high_G[self.index_B]
+
+
+def side_by_side(groups_B: IdsB, votes_B: MaskB) -> tuple[Tensor, Tensor]:
+    """Return the voting rows of each group next to each other, for what compares every pair of them.
+
+    Returns:
+        rows [G, N] int64, the numbers of the rows, 0 where a group has fewer than N; and which places are taken,
+        bool [G, N]. Groups without a vote are not there.
+    """
+    rows_V = votes_B.nonzero().squeeze(-1)
+    index_V = torch.unique(groups_B[rows_V], return_inverse=True)[1]
+    order_V = torch.argsort(index_V, stable=True)
+    counts_G = torch.bincount(index_V)
+    first_G = counts_G.cumsum(0) - counts_G
+    index_V = index_V[order_V]
+    place_V = torch.arange(len(rows_V), device=rows_V.device) - first_G[index_V]
+    size = int(counts_G.max()) if len(counts_G) else 0
+    rows_GN = torch.zeros(len(counts_G), size, dtype=torch.int64, device=rows_V.device)
+    rows_GN[index_V, place_V] = rows_V[order_V]
+    return rows_GN, torch.arange(size, device=rows_V.device)[None] < counts_G[:, None]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
-from rewardsmith.algorithms.groups import Groups
+from rewardsmith.algorithms.groups import Groups, side_by_side
 from rewardsmith.algorithms.shapes import FloatB, FloatBT, IdsB, MaskB, MaskBT, Scalar, check_option, masked
 
 Weighting = Literal["none", "best-of-n-outcome", "best-of-n-reward"]
@@ -79,17 +79,21 @@ def opponents(
     outcomes_B = _labels(outcomes_B, votes_B)
     fixed_B = torch.where(votes_B, sums_B.detach(), 0)
     positive_B = outcomes_B > 0
-    sibling_BB = (groups_B[:, None] == groups_B[None, :]) & votes_B[None, :]  # [i, j]: j votes in i's group
-    worse_BB = outcomes_B[None, :] < outcomes_B[:, None]
-    better_BB = outcomes_B[None, :] > outcomes_B[:, None]
-    other_BB = sibling_BB & torch.where(positive_B[:, None], worse_BB, better_BB)
-    mean_B = (other_BB * fixed_B[None, :]).sum(-1) / other_BB.sum(-1).clamp(min=1)
-    weight_B = votes_B.to(fixed_B.dtype)
+    rows_GN, taken_GN = side_by_side(groups_B, votes_B)
+    outcomes_GN, sums_GN = outcomes_B[rows_GN], fixed_B[rows_GN]
+    worse_GNN = outcomes_GN[:, None, :] < outcomes_GN[:, :, None]  # [g, i, j]: j is worse than i
+    better_GNN = outcomes_GN[:, None, :] > outcomes_GN[:, :, None]
+    other_GNN = taken_GN[:, None, :] & torch.where((outcomes_GN > 0)[:, :, None], worse_GNN, better_GNN)
+    mean_GN = (other_GNN * sums_GN[:, None, :]).sum(-1) / other_GNN.sum(-1).clamp(min=1)
+    weight_GN = torch.ones_like(mean_GN)
     if weighting != "none":
-        rank_B = outcomes_B if weighting == "best-of-n-outcome" else fixed_B
-        count_B = sibling_BB.sum(-1).clamp(min=1)
-        share_B = (sibling_BB & (rank_B[None, :] <= rank_B[:, None])).sum(-1).to(weight_B.dtype) / count_B
-        weight_B = weight_B * count_B * share_B.pow(count_B - 1)
+        rank_GN = outcomes_GN if weighting == "best-of-n-outcome" else sums_GN
+        count_G1 = taken_GN.sum(-1, keepdim=True)
+        below_GNN = taken_GN[:, None, :] & (rank_GN[:, None, :] <= rank_GN[:, :, None])
+        weight_GN = count_G1 * (below_GNN.sum(-1).to(mean_GN.dtype) / count_G1).pow(count_G1 - 1)
+    mean_B, weight_B = torch.zeros_like(fixed_B), torch.zeros_like(fixed_B)
+    rows_V = rows_GN[taken_GN]
+    mean_B[rows_V], weight_B[rows_V] = mean_GN[taken_GN], weight_GN[taken_GN]
     return Opponents(mean_B, torch.where(positive_B, 1.0, -1.0).to(fixed_B.dtype), weight_B)
 
 
@@ -143,16 +147,15 @@ def pairwise_accuracy(sums_B: FloatB, outcomes_B: FloatB, votes_B: MaskB, groups
 def pairwise_wins(sums_B: FloatB, outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB) -> tuple[Scalar, Scalar]:
     """Return the sum of the accuracies of the groups that can be ordered, and how many these are, both float64."""
     outcomes_B, sums_B = _labels(outcomes_B, votes_B).double(), torch.where(votes_B, sums_B, 0)
-    pair_BB = (groups_B[:, None] == groups_B[None, :]) & votes_B[:, None] & votes_B[None, :]
-    weight_BB = (outcomes_B[:, None] - outcomes_B[None, :]).clamp(min=0) * pair_BB  # i is better than j
-    difference_BB = sums_B[:, None] - sums_B[None, :]
-    right_BB = (difference_BB > 0).double() + (difference_BB == 0).double() / 2
-    groups = Groups.of(groups_B, votes_B)
-    possible_B, won_B = groups.total(weight_BB.sum(-1)), groups.total((weight_BB * right_BB).sum(-1))
-    # Each group is read at its first voter, so that a perfect order is 1 to the last bit.
-    first_B = votes_B & ~pair_BB.tril(-1).any(-1) & (possible_B > 0)
-    won = torch.where(first_B, won_B / possible_B.clamp(min=1e-300), 0).sum()
-    return won, first_B.sum().double()
+    rows_GN, taken_GN = side_by_side(groups_B, votes_B)
+    outcomes_GN, sums_GN = outcomes_B[rows_GN], sums_B[rows_GN]
+    pair_GNN = taken_GN[:, :, None] & taken_GN[:, None, :]
+    weight_GNN = (outcomes_GN[:, :, None] - outcomes_GN[:, None, :]).clamp(min=0) * pair_GNN  # i is better than j
+    difference_GNN = sums_GN[:, :, None] - sums_GN[:, None, :]
+    right_GNN = (difference_GNN > 0).double() + (difference_GNN == 0).double() / 2
+    possible_G, won_G = weight_GNN.sum((1, 2)), (weight_GNN * right_GNN).sum((1, 2))
+    counted_G = possible_G > 0
+    return (won_G[counted_G] / possible_G[counted_G]).sum(), counted_G.sum().double()
 
 
 def _labels(outcomes_B: FloatB, votes_B: MaskB) -> FloatB:

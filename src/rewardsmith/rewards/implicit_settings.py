@@ -48,7 +48,9 @@ class LearnSettings(Settings):
         " not be learned",
     )
     mini_batch: int | None = Field(
-        default=None, ge=1, description="rollouts of an optimizer step; not set: all of the step in one"
+        default=None,
+        ge=1,
+        description="rollouts of an optimizer step, filled up to whole groups; not set: all of the step in one",
     )
     micro_batch: int | None = Field(
         default=None, ge=1, description="rollouts that go through the model at a time; not set: as many as fit a pass"
@@ -78,12 +80,24 @@ class TrustSettings(Settings):
         default="scale",
         description="the weight as it is; times how far the accuracy is above the floor; or 0 up to the floor",
     )
-    floor: float = Field(
-        default=0.5, ge=0.5, lt=1, description="pairwise accuracy up to which the reward does not count; 0.5 is chance"
+    floor: float | None = Field(
+        default=None,
+        ge=0.5,
+        lt=1,
+        description="pairwise accuracy up to which the reward does not count; not set: 0.5, chance, for scale, and 0.6"
+        " for gate, which chance alone would open every other step",
+    )
+    start: float = Field(
+        default=0.5, ge=0.5, lt=1, description="the running accuracy before the first step: that of a model trained before"
     )
     memory: float = Field(
         default=0.8, ge=0, lt=1, description="how much of the running accuracy is kept from step to step"
     )
+
+    @property
+    def lowest(self) -> float:
+        """The floor that counts."""
+        return self.floor if self.floor is not None else 0.6 if self.by == "gate" else 0.5
 
 
 __all__ = ["LearnSettings", "ProcessOptimizer", "ReplaySettings", "TrustSettings"]

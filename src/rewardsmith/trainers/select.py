@@ -90,7 +90,8 @@ def _worth(score: Score, streams: Collection[str], by_parts: bool) -> list[objec
     """Return everything of a score that its advantage comes from."""
     parts = [score.parts[name] for name in sorted(streams) if name in score.parts]
     values = [part.value for part in parts] if by_parts and parts else [score.value]
-    tokens = [x.tobytes() for one in (score, *parts) for x in (one.token_values, one.token_support) if x is not None]
+    dense = [one for one in (score, *parts) if one.token_values is not None and one.token_values.any()]
+    tokens = [x.tobytes() for one in dense for x in (one.token_values, one.token_support) if x is not None]
     return [*values, *tokens]
 
 

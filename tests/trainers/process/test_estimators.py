@@ -41,7 +41,8 @@ def stage_of(name: str, combine: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("name", "combine"), CASES)
 def test_two_steps(name: str, combine: str, update: str, tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path)
-    process = implicit(update=update, reference_model="other", learn={"mini_batch": 4})
+    scale = "none" if values_from(ADVANTAGES[name]) == "process" else "batch"
+    process = implicit(update=update, reference_model="other", normalise=scale, learn={"mini_batch": 4})
     metrics = steps(policy(world, process, **SMALL | stage_of(name, combine)), 2)
     assert all(math.isfinite(value) for m in metrics for value in m.values())
     assert all(m["policy/grad_norm"] > 0 and m["streams/process/reward_high"] != 0 for m in metrics)
@@ -108,14 +109,14 @@ def process_value(scored: ScoredGroup) -> list[float]:
         (reinforce, "before", "token"),
         (reinforce, "before", "whole"),
         (process_value, "before", "token"),
-        (process_value, "before", "whole"),
     ],
 )
 def test_the_advantages_are_what_the_equations_say(
     by_hand: Callable[[ScoredGroup], list[float]], combine: str, granularity: str, tmp_path: Path
 ) -> None:
     world = ProcessWorld(tmp_path)
-    process = implicit(reference_model="other", weight=3.0, granularity=granularity)
+    scale = "none" if by_hand is process_value else "batch"
+    process = implicit(reference_model="other", weight=3.0, granularity=granularity, normalise=scale)
     process |= {"discount": 0.9} if combine == "after" else {}
     answer = {"type": "tests.trainers.process.made:Share", "weight": 2.0}
     advantage = {"type": by_hand.__name__, "combine": combine}

@@ -364,6 +364,11 @@ class EmbeddedEngine:
         save_folder(self.model, self.tokenizer, folder / "adapter")
 
     @property
+    def is_finite(self) -> bool:
+        """Whether every weight that learns is a number."""
+        return all(bool(p.isfinite().all()) for p in self.model.parameters() if p.requires_grad)
+
+    @property
     def adapter_is_fresh(self) -> bool:
         """Whether the adapter changes nothing yet, so that the model without it is the model as it is."""
         return adapters.is_fresh(self.model)
@@ -373,17 +378,20 @@ class EmbeddedEngine:
         restore_weights(self.model, folder, adapter=self.settings.lora is not None)
         self._digest, self._rested = "", False
 
-    def digest(self) -> str:
-        """Return a hash of all that decides what the model says: weights, tokenizer, chat template, precision."""
+    def digest(self, *, adapter: bool = True) -> str:
+        """Return a hash of weights, tokenizer, chat template and precision; that of an `adapter` follows after a `+`."""
         if not self._digest:
             told = json.dumps([str(self.dtype), self.settings.template, self.tokenizer.chat_template], sort_keys=True)
             vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
-            found = hashlib.blake2b(f"{told}{vocabulary}".encode(), digest_size=16)
-            for name, tensor in sorted(self.model.state_dict().items()):
-                found.update(f"{name} {tuple(tensor.shape)}".encode())
+            heads = (f"{told}{vocabulary}", str(getattr(self.settings.lora, "alpha", None)))
+            below, above = (hashlib.blake2b(head.encode(), digest_size=16) for head in heads)
+            for name, tensor in sorted(adapters.inner(self.model).state_dict().items()):
+                found = above if ".lora_" in name or ".modules_to_save." in name else below
+                plain = name.replace(".base_layer.", ".").replace(".original_module.", ".")  # as without an adapter
+                found.update(f"{plain} {tuple(tensor.shape)}".encode())
                 found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-            self._digest = found.hexdigest()
-        return self._digest
+            self._digest = below.hexdigest() + (f"+{above.hexdigest()}" if self.settings.lora else "")
+        return self._digest if adapter else self._digest.partition("+")[0]
 
     def load_learner(self, folder: Path) -> None:
         """Take over the optimizer's state that `save` wrote; the weights have been loaded before."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -95,6 +96,8 @@ class ProcessModel:
         for epoch in range(settings.learning.epochs):
             for rows in parts:
                 self._learn(update, rows, lr, first=epoch == 0)
+        if not self.engine.is_finite:
+            raise ValueError("after the update some weights are not finite")
         seen_BT = update.seen_BT[:fresh]
         fresh_B = (seen_BT if known_BT is None else known_BT[:fresh]).sum(-1)
         after_BT = None
@@ -112,9 +115,16 @@ class ProcessModel:
         return Appraisal(rewards_BT, rewards_BT.sum(-1))
 
     def _mini_batches(self, batch: Labelled) -> list[list[int]]:
-        """Return the rows of each optimizer step: fresh ones in their order, and a share of the replayed ones."""
+        """Return the rows of each optimizer step: fresh ones in their order, and a share of the replayed ones.
+
+        Groups stay whole: siblings that were scored before and after a step could not be compared.
+        """
         size = self.settings.learning.mini_batch or batch.fresh
-        fresh = [list(range(i, min(i + size, batch.fresh))) for i in range(0, batch.fresh, size)]
+        fresh: list[list[int]] = [[]]
+        for _, group in groupby(range(batch.fresh), key=batch.groups_B.tolist().__getitem__):
+            if len(fresh[-1]) >= size:
+                fresh.append([])
+            fresh[-1] += group
         replayed = torch.arange(batch.fresh, len(batch.rows)).tensor_split(len(fresh))
         return [mine + old.tolist() for mine, old in zip(fresh, replayed, strict=True)]
 

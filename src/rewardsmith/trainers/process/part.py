@@ -60,7 +60,8 @@ class ProcessPart:
         self.device = engine.device
         self._model = ProcessModel(settings, engine, reference)
         self._steps = steps
-        self._accuracy: float | None = None  # on fresh rollouts, over the last steps
+        # On fresh rollouts, over the last steps; chance says nothing yet.
+        self._accuracy = settings.trust.start if settings.trust.start > 0.5 else None
 
     @property
     def learns(self) -> bool:
@@ -71,7 +72,7 @@ class ProcessPart:
     def trust(self) -> float:
         """The factor of the part's weight."""
         how = self.settings.trust
-        return trust(self._accuracy, by=how.by, floor=how.floor)
+        return trust(self._accuracy, by=how.by, floor=how.lowest)
 
     def appraise(
         self, groups: Sequence[ScoredGroup], batch: Labelled, policy_BT: Tensor | None, number: int
@@ -119,7 +120,8 @@ class ProcessPart:
             steps_BT = self._steps_of(groups, mask_BT) if settings.granularity == "step" else None
             rewards_BT, support_BT = gather_steps(rewards_BT, mask_BT, steps_BT)
         if settings.normalise == "batch":
-            rewards_BT = normalise_by_return(rewards_BT, mask_BT)
+            # A log-ratio of a thousandth for a whole answer is rounding, which is not to be blown up to a reward.
+            rewards_BT = normalise_by_return(rewards_BT, mask_BT, eps=1e-3 * settings.beta)
         sums = found.rewards_BT.sum(-1).tolist()
         plain, placed, support = (x.cpu().numpy() for x in (found.rewards_BT, rewards_BT, support_BT))
         scores: list[list[Score]] = []
@@ -142,8 +144,9 @@ class ProcessPart:
         rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
         for row, rollout in enumerate(rollouts):
             assert rollout.ends is not None  # the reward asked for them
-            steps = split_steps(rollout.text, self.settings.separator)
-            numbers[row, : len(rollout.tokens)] = steps_of_tokens(rollout.ends, steps)
+            steps = steps_of_tokens(rollout.ends, split_steps(rollout.text, self.settings.separator))
+            # Counted by the tokens: a text may have several steps in one token, and so more steps than tokens.
+            numbers[row, : len(steps)] = np.cumsum(np.diff(steps, prepend=steps[:1]) > 0)
         return torch.from_numpy(numbers).to(mask_BT.device)
 
     def state(self) -> dict[str, Any]:

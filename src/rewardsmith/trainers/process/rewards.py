@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -60,11 +60,16 @@ class ProcessRewards:
         self.parts: dict[str, ProcessPart] = {}
         self.learners: dict[str, EmbeddedEngine] = {}
         self._readers: list[EmbeddedEngine] = []
+        self._told: set[str] = set()
         self._awake: set[str] = set()
         for path, settings in take_over(root).items():
             engine = self._engine(settings.model, path)
             reference = None
-            if settings.reference != "policy":
+            if settings.reference == "policy" and not self._exact:
+                # Read as the model itself is, in the same passes, so that both round alike.
+                reference = Reference(engine, context, name=f"{name}.{path}", model=policy.name)
+                self._awake.add(policy.name)
+            elif settings.reference != "policy":
                 model, off = settings.reference_model, settings.reference == "adapter-off"
                 if off and engine.settings.lora is None:
                     raise UserError(
@@ -77,8 +82,6 @@ class ProcessRewards:
             part = ProcessPart(settings, engine, reference, steps=steps)
             self.parts[path] = part
             self._awake |= {settings.model, settings.reference_model or settings.model}
-            if reference is None and not self._exact:
-                self._awake.add(policy.name)
             if part.learns:
                 self._learn(settings.model, engine, part, path)
         for path, part in self.parts.items():
@@ -135,7 +138,17 @@ class ProcessRewards:
                 part.replay.remember(written)
                 groups = [with_part(g, path, scores) for g, scores in zip(groups, found.scores, strict=True)]
                 metrics |= {f"learned/{path}/{name}": value for name, value in found.metrics.items()}
+                self._tell_skipped(path, found.metrics)
         return groups, metrics
+
+    def _tell_skipped(self, path: str, metrics: Mapping[str, float]) -> None:
+        """Say it once when a model could not learn at all in a step."""
+        if metrics.get("skipped_updates") and "grad_norm" not in metrics and path not in self._told:
+            self._told.add(path)
+            self._context.say(
+                f"{path}: no gradient of this step was finite, so its model has not learned: lower"
+                f" parts.{path}.learn.optimizer.lr"
+            )
 
     async def look(self, groups: Sequence[ScoredGroup]) -> tuple[list[ScoredGroup], dict[str, float]]:
         """Return groups that are not learned from with the scores of the implicit parts, and metrics by `PART/name`."""
@@ -153,14 +166,12 @@ class ProcessRewards:
     def _batch(
         self, part: ProcessPart, groups: Sequence[ScoredGroup], replayed: Sequence[ScoredGroup]
     ) -> tuple[Labelled, Tensor | None]:
-        """Return what a part's model reads, where that model is; and the policy's log-probabilities if it needs them.
+        """Return what a part's model reads, and the policy's log-probabilities [B, T] where they are the reference.
 
-        They are those at temperature 1, float32 [B, T]: as the answers were written where that is exact.
+        These are the numbers with which the answers were written, if they are exact; else the policy is read anew.
         """
         batch = labelled(groups, replayed, self._policy.encode, part.settings.outcome, part.device)
-        if part.reference is not None:
-            return batch, None
-        return batch, batch.sampler_BT if self._exact else self._policy.logprobs(batch.rows).to(part.device)
+        return batch, None if part.reference is not None else batch.sampler_BT
 
     # ---- how the rewards enter the advantage -----------------------------------------------------------------------
 
