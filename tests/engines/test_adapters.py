@@ -208,6 +208,28 @@ def test_an_adapter_is_fresh_until_it_has_learned() -> None:
     assert not engine.adapter_is_fresh
 
 
+@pytest.mark.parametrize("head", ["language", "scalar"])
+def test_the_hash_without_the_adapter_is_that_of_the_model_below(head: Any) -> None:
+    lora = LoraSettings(rank=4)
+    settings = ModelSettings(init="tiny-llama", device="cpu", head=head)
+    engine = EmbeddedEngine.open(settings.model_copy(update={"lora": lora}))
+    base = EmbeddedEngine.open(settings)
+    assert base.digest(adapter=False) == base.digest() == engine.digest(adapter=False)
+    fresh = engine.digest()
+    assert fresh != base.digest()
+    engine.learn_with(OptimizerSettings(lr=1e-2))
+    engine.update(ROWS, lambda outputs: (outputs.values_bT if head == "scalar" else outputs.logprobs_bT).sum(), lr=1e-2)
+    assert engine.digest() != fresh
+    assert engine.digest(adapter=False) == base.digest()
+    other = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu", head=head), seed=7)
+    assert other.digest() != base.digest()
+
+
+def test_the_hash_of_an_adapter_tells_how_much_it_counts() -> None:
+    one, other = (open_both("tiny-llama", alpha=alpha)[0].digest() for alpha in (8.0, 16.0))
+    assert one != other
+
+
 def test_an_incomplete_adapter_is_refused(saved: Path) -> None:
     tensors = load_file(saved / FILE)
     tensors.pop(sorted(tensors)[0])

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rewardsmith.engines import ModelSettings
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.runs.lineage import LINEAGE, forgotten
 from rewardsmith.runs.start import start
@@ -138,13 +140,17 @@ def test_a_process_reward_model_and_its_reference_are_recorded(tmp_path: Path) -
     assert "reference_weights" not in third  # it is another at each step
 
 
-def test_a_reference_without_its_adapter_is_recorded_as_such(tmp_path: Path) -> None:
-    table = taught({"reference": "adapter-off"}, prm={"init": "tiny-llama", "lora": {"rank": 2}})
+def test_a_reference_without_its_adapter_is_recorded_as_the_weights_below(tmp_path: Path) -> None:
+    init = str(tmp_path / "base")
+    EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu")).publish(tmp_path / "base")
+    models = {"policy": {"init": init}, "prm": {"init": init, "lora": {"rank": 2}}}
+    table = taught({"reference": "adapter-off"}, **models)
     (stage,) = lineage(start(parse_recipe(table), "x", folder=tmp_path / "run"))
-    assert (
-        stage["rewards"]["reward.process"]["reference_weights"]
-        == f"{stage['models']['prm']['before']}, its adapter off"
-    )
+    policy, prm = stage["models"]["policy"]["before"], stage["models"]["prm"]
+    assert stage["rewards"]["reward.process"]["reference_weights"] == policy
+    assert prm["before"] != policy
+    assert prm["after"] != prm["before"]
+    assert prm["after"].partition("+")[0] == prm["before"].partition("+")[0] == policy
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,33 @@ def test_names_with_brackets_are_not_markup() -> None:
     assert console.file.getvalue() == "loading policy: [bold]models[/]\n"
 
 
+LEARNED = {"learned/process/accuracy_fresh": 0.6833, "learned/process/loss": 0.4709, "learned/process/trust": 0.3}
+
+
+def test_a_process_reward_model_is_shown_by_what_it_knows_not_by_the_policy_that_writes() -> None:
+    step = LEARNED | {"reward/mean": 0.094, "reward/failed": 0.125, "tokens/s": 3749.0}
+    held_out = {"validation/process/accuracy_fresh": 0.71, "validation/process/outcome": 0.2}
+    assert shown(Update(0, held_out), Update(10, step)).splitlines()[1:] == [
+        "policy 0/10  held out 71.0%",
+        "policy 10/10  pairs in order 68%  loss 0.471  failed 12%  3,749 tokens/s  held out 71.0%",
+    ]
+
+
+def test_beside_a_policy_that_learns_there_is_a_word_on_its_process_reward() -> None:
+    step = LEARNED | {"policy/loss": 0.1, "reward/mean": 0.25, "reward/accuracy": 0.25, "tokens/s": 100.0}
+    assert shown(Update(10, step)).splitlines()[1:] == [
+        "policy 10/10  reward 0.250  right 25%  in order 68%  100 tokens/s"
+    ]
+
+
+def test_several_process_rewards_are_told_apart_and_one_without_pairs_has_its_loss() -> None:
+    step = LEARNED | {"learned/[b]/loss": 0.5, "learned/[b]/trust": 1.0, "learned/judge/loss": 9.0}
+    expected = "process: pairs in order 68%  loss 0.471  [b]: loss 0.500"
+    assert expected in shown(Update(10, step))
+    assert expected in shown(Update(10, step), terminal=True)  # and a name is no markup
+    assert "9.0" not in shown(Update(10, step))
+
+
 # ---- the summary at the end --------------------------------------------------------------------------------
 
 
@@ -141,6 +168,13 @@ def test_the_table_shows_shares_as_percentages() -> None:
         ("loss", 0.693, 0.5, ["0.693", "0.5"]),
         ("undecided", 1.0, 0.0, ["100.0%", "0.0%"]),
         ("length", 1.0, 0.5, ["1", "0.5"]),
+        ("process/accuracy_fresh", 0.5, 0.68, ["50.0%", "68.0%"]),
+        ("process/accuracy_after", 0.5, 1.0, ["50.0%", "100.0%"]),
+        ("process/steps/found", 0.25, 0.5, ["25.0%", "50.0%"]),
+        ("process/best_of_n", 0.25, 0.5, ["0.25", "0.5"]),  # an outcome may be any number
+        ("process/outcome", 0.25, 0.25, ["0.25", "0.25"]),
+        ("process/calibration_error", 0.25, 0.125, ["0.25", "0.125"]),
+        ("process/steps/auc", 0.5, 0.75, ["0.5", "0.75"]),
     ],
 )
 def test_what_a_measure_is_decides_how_it_is_shown(name: str, before: float, after: float, said: list[str]) -> None:
@@ -164,6 +198,41 @@ def test_what_is_rare_has_a_line_only_when_there_is_some() -> None:
     rare = {"validation/undecided": 0.0, "validation/tied": 0.0, "validation/failed": 0.0}
     made.note("stage", Update(0, {"validation/accuracy": 0.5, **rare}), 1.0)
     assert not re.findall("undecided|tied|failed", "\n".join(table_of(made)))
+
+
+MEASURED = {
+    "accuracy_fresh": 0.5, "best_of_n": 0.5, "outcome": 0.25, "logit_right": 0.1, "logit_wrong": -0.1,
+    "steps/found": 0.4, "steps/chance": 0.302, "steps/judged": 512.0,
+}  # fmt: skip
+
+
+def test_the_results_of_a_process_reward_model_are_few_and_chance_stands_beside_what_it_is_the_chance_of() -> None:
+    made = Summary("")
+    made.begin("learn", "process_model", 1)
+    made.note("learn", Update(0, {f"validation/process/{name}": value for name, value in MEASURED.items()}), 1.0)
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table_of(made) if line.startswith("│")]
+    assert [row[1:4] for row in cells] == [
+        ["process/accuracy_fresh", "50.0%", "50.0%"],
+        ["process/best_of_n", "0.5", "0.5"],
+        ["process/outcome", "0.25", "0.25"],
+        ["process/steps/found (chance 30.2%)", "40.0%", "40.0%"],
+    ]
+
+
+def test_without_validation_the_last_that_a_process_reward_model_knew_of_fresh_rollouts_is_told() -> None:
+    made = Summary("")
+    for kind in ("process_model", "policy"):
+        made.begin(kind, kind, 3)
+        made.note(kind, Update(1, LEARNED), 1.0)
+        made.note(kind, Update(2, LEARNED | {"learned/process/accuracy_fresh": 0.75}), 1.0)
+        made.note(kind, Update(3, {"learned/process/loss": 0.25, "reward/mean": 0.5}), 1.0)  # no pairs
+    learned, policy = made.stages
+    assert learned.after == {"learned/process/accuracy_fresh": 0.75, "learned/process/loss": 0.25}
+    assert learned.before == policy.after == {}
+    assert any(re.search(r"learned/process/accuracy_fresh +│ +75.0%", line) for line in table_of(made))
+    made.note("process_model", Update(3, {"validation/process/accuracy_fresh": 0.5}), 1.0)
+    made.note("process_model", Update(4, LEARNED), 1.0)
+    assert learned.after == {"validation/process/accuracy_fresh": 0.5}  # where there is a validation, it counts
 
 
 def table_of(made: Summary) -> list[str]:

@@ -330,6 +330,24 @@ def test_what_a_process_reward_learned_stands_at_the_top_of_its_stage(tmp_path: 
 
 
 @needs_node
+def test_the_results_of_a_process_reward_model_are_few_and_in_percent(tmp_path: Path) -> None:
+    measured = {"accuracy_fresh": 0.5, "outcome": 0.25, "logit_right": 0.1, "logit_wrong": -0.1}
+    measured |= {"steps/found": 0.4, "steps/chance": 0.302, "steps/judged": 512.0, "calibration_error": 0.125}
+    rows = [
+        {"stage": "learn", "step": step, "metrics": {f"validation/process/{k}": v for k, v in measured.items()}}
+        for step in (0, 2)
+    ]
+    write_lines(tmp_path / "metrics.jsonl", rows)
+    query = 'page.all("article").map((one) => one.all("p").map((p) => p.text().replace(/\\s+/g, " ").trim()))'
+    assert lines_of(tmp_path, f"tell({query});")[0] == [
+        ["process/accuracy_fresh learn", "50.0% → 50.0% = 0.0%"],
+        ["process/outcome learn", "0.250 → 0.250 = 0"],
+        ["process/steps/found (chance 30.2%) learn", "40.0% → 40.0% = 0.0%"],
+        ["process/calibration_error learn", "0.125 → 0.125 = 0"],
+    ]
+
+
+@needs_node
 def test_the_panel_shows_what_there_is_and_other_rewards_that_learn_have_none(tmp_path: Path) -> None:
     query = 'tell(page.all("summary").map((one) => one.children[0]));'
     for metrics, expected in [

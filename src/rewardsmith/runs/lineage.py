@@ -10,6 +10,9 @@ An implicit process reward is the distance between two models, so its record nam
     {"type": "implicit", "model": "prm", "beta": 0.05, "reference": "start", "reference_weights": "embedded:5f…",
      "update": "after", "loss": "cross-entropy", "offset": "none"}
 
+A model with an adapter has two hashes, `embedded:5f…+c3…`: that of the weights below, which is the hash of the model
+without any adapter and stays the same while it learns, and that of the adapter.
+
 A judge is only what it was trained to be under the prompt that it was trained with and the parser that reads it. The
 record has a hash of the weights before and after each stage, and of every template, so that the two can be compared
 years later. What a reward or a data source tells of itself comes from its method `facts()`, where it has one.
@@ -133,7 +136,7 @@ def _reference(about: Mapping[str, Any], models: Mapping[str, Mapping[str, str]]
     if reference == "policy":
         return {}  # it changes from step to step
     before = models.get(reference if reference in models else model, {}).get("before", "unknown")
-    return {"reference_weights": f"{before}, its adapter off" if reference == "adapter-off" else before}
+    return {"reference_weights": before.partition("+")[0] if reference == "adapter-off" else before}
 
 
 def forgotten(recipe: Recipe, number: int) -> Iterator[str]:

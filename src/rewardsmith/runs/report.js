@@ -33,13 +33,15 @@ function rail() {
 
 const about = (stage) => [stage.steps ? plural(stage.steps, "step") : "", duration(stage.seconds)].filter(Boolean).join(" · ");
 
-function head(stage, metric, hero) {
+function head(stage, result, hero) {
+  const metric = result.name;
   const before = stage.before[metric] ?? null, after = stage.after[metric];
   const show = (value) => told(value, stage.shares.includes(metric) ? "share" : "number");
   const change = before === null || after === null ? null : after - before;
   const sign = change > 0 ? "▲" : change < 0 ? "▼" : "=";
   return el("article", { class: hero ? "head hero" : "head" },
-    el("p", { class: "name" }, el("b", {}, metric.replace(/^validation\//, "")), ` ${stage.name}`),
+    el("p", { class: "name" }, el("b", {}, metric.replace(/^validation\//, "")),
+      result.chance === null ? null : ` (chance ${show(result.chance)})`, ` ${stage.name}`),
     el("p", { class: "big" },
       before === null ? null : el("span", { class: "from" }, show(before), " →"),
       el("span", { class: "to" }, show(after)),
@@ -57,15 +59,14 @@ function weight(metric) {
 
 function heads() {
   const tabled = data.evaluations.filter((one) => one.kind !== "policy").map((one) => one.name);
-  const lists = data.stages.filter((stage) => !tabled.includes(stage.name)).map((stage) => Object.keys(stage.after)
-    .filter((metric) => !data.rare.includes(metric) || stage.after[metric] || stage.before[metric])
-    .sort((a, b) => weight(a) - weight(b)).map((metric) => [stage, metric]));
+  const lists = data.stages.filter((stage) => !tabled.includes(stage.name)).map((stage) => [...stage.results]
+    .sort((a, b) => weight(a.name) - weight(b.name)).map((result) => [stage, result]));
   // Every stage has its say before any has its second.
   const turns = Array.from({ length: Math.max(0, ...lists.map((list) => list.length)) }, (_, i) => i);
   const all = turns.flatMap((i) => lists.map((list) => list[i]).filter(Boolean));
   if (!all.length) return null;
   // The biggest card is for what training changed; the later stage builds on the earlier one.
-  const changed = ([stage, metric]) => stage.before[metric] !== undefined;
+  const changed = ([stage, result]) => stage.before[result.name] !== undefined;
   const hero = lists.map((list) => list.find(changed)).filter(Boolean).pop() || all[0];
   const others = all.filter((one) => one !== hero);
   return [el("section", { class: "heads", "aria-label": "Results" },

@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rewardsmith.runs.forms import RARE, is_share
+from rewardsmith.runs.forms import chance_of, is_share, results
 from rewardsmith.runs.report_evaluations import read_evaluations
 from rewardsmith.runs.report_metrics import MAX_LINE, Curves, drawn, number, parsed, read_metrics
 from rewardsmith.runs.report_rollouts import read_rollouts
@@ -117,7 +117,6 @@ def digest(folder: Path) -> dict[str, Any]:
         "seconds": number(summary.get("seconds")),
         "stages": stages,
         "evaluations": read_evaluations(folder, list(told)),
-        "rare": [f"validation/{name}" for name in RARE],
         "models": _models(summary.get("models")),
         "recipe": _read_text(folder / "recipe.toml"),
         "unread": unread,
@@ -135,6 +134,7 @@ def _stage(
     told_before, told_after = _numbers(told.get("before") or before), _numbers(told.get("after") or after)
     steps_seen = {step for curve in validation.values() for step, _ in curve}
     seen = [{m: curves[m][step] for m in validation if step in curves[m]} for step in sorted(steps_seen)]
+    shown = results(told_before, told_after)
     return {
         "name": name[:200],
         "type": _text(told.get("type")),
@@ -142,6 +142,7 @@ def _stage(
         "seconds": number(told.get("seconds")),
         "before": told_before,
         "after": told_after,
+        "results": [{"name": metric, "chance": told_after.get(chance_of(metric))} for metric in shown],
         "shares": [metric for metric in told_after if is_share(metric, [told_before, told_after, *seen])],
         "curves": [{"name": metric[:200], **drawn(curve, points)} for metric, curve in curves.items()],
         "rollouts": rollouts,

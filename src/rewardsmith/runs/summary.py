@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from rewardsmith.asking import Usage
-from rewardsmith.runs.forms import RARE, is_share
+from rewardsmith.runs.forms import chance_of, is_share, results
 from rewardsmith.trainers.protocol import Update
 
 
@@ -24,7 +25,7 @@ class StageSummary:
         steps: how many it has.
         seconds: how long it took.
         before: the first validation.
-        after: the last validation.
+        after: the last validation; where process reward models learn without any, what they know of fresh rollouts.
     """
 
     name: str
@@ -67,6 +68,9 @@ class Summary:
             stage.after = measured
             if update.step == 0:
                 stage.before = measured
+        elif stage.type == "process_model" and not any(name.startswith("validation/") for name in stage.after):
+            # A step may lack one: what an earlier step said stays.
+            stage.after = stage.after | {name: v for name, v in update.metrics.items() if _LEARNED.fullmatch(name)}
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
@@ -96,17 +100,17 @@ class Summary:
 
 
 _HEADS = ("stage", "measure", "before", "after", "time")
+_LEARNED = re.compile(r"learned/.+/(accuracy_fresh|loss)")
 
 
 def _rows(stage: StageSummary) -> Iterator[tuple[str, ...]]:
     """Yield a row for each measure, at least one; the first one names the stage."""
     both = (stage.before, stage.after)
-    names = [name.removeprefix("validation/") for name in stage.after]
-    kept = [name for name in names if name not in RARE or any(side.get(f"validation/{name}") for side in both)]
-    for i, name in enumerate(kept or [""]):
-        share = is_share(f"validation/{name}", both)
-        sides = (_shown(side.get(f"validation/{name}"), share) for side in both)
-        yield (stage.name if i == 0 else "", name, *sides, f"{stage.seconds:.0f} s" if i == 0 else "")
+    for i, name in enumerate(results(*both) or [""]):
+        share, chance = is_share(name, both), stage.after.get(chance_of(name))
+        sides = (_shown(side.get(name), share) for side in both)
+        told = name.removeprefix("validation/") + ("" if chance is None else f" (chance {_shown(chance, share)})")
+        yield (stage.name if i == 0 else "", told, *sides, f"{stage.seconds:.0f} s" if i == 0 else "")
 
 
 def _shown(value: float | None, share: bool) -> str:

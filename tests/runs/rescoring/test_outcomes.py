@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardsmith import Failure, Score, UserError
+from rewardsmith.rewards import REWARD
+from rewardsmith.rewards.component import Component
 from rewardsmith.runs.rescoring.outcomes import Outcomes
 from rewardsmith.trainers.process.labelled import Labelled
 from rewardsmith.trainers.process.part import agreement
@@ -75,6 +78,36 @@ def test_an_outcome_that_is_nowhere_is_a_mistake(old: list[Score] | None) -> Non
     with pytest.raises(UserError, match="--outcome 'answer' is no part of the reward") as caught:
         Outcomes("answer").add(old, [score(1.0)])
     assert ("answr" in str(caught.value)) == (old is not None)
+
+
+RULE = {"type": "rule", "rule": "exact"}
+IMPLICIT = {"type": "implicit", "model": "prm"}
+
+
+@pytest.mark.parametrize(
+    ("reward", "old", "known"),
+    [
+        ({"type": "sum", "parts": {"answer": RULE}}, None, None),
+        ({"type": "sum", "parts": {"anwser": RULE}}, [score(1.0, answer=1.0)], None),
+        ({"type": "sum", "parts": {"anwser": RULE}}, None, ' Did you mean "anwser"? Known: anwser\n'),
+        ({"type": "sum", "parts": {"a": RULE, "b": RULE}}, [score(1.0)], " Known: a, b, reward"),
+        (IMPLICIT, [score(1.0, answer=1.0)], None),
+        (IMPLICIT, [score(1.0, answr=1.0)], ' Did you mean "answr"? Known: answr, reward'),
+        (IMPLICIT, None, " no scores are stored.\nChoose a reward"),
+        ({"type": "tests.trainers.world:Digits"}, None, None),  # its scores may have parts that it does not tell
+    ],
+    ids=str,
+)
+def test_what_can_be_known_of_an_outcome_is_known_before_anything_is_scored(
+    reward: dict[str, Any], old: list[Score] | None, known: str | None
+) -> None:
+    component = Component.root(REWARD.choose(reward))
+    if known is None:
+        Outcomes("answer").require(component, old)
+        return
+    with pytest.raises(UserError, match="--outcome 'answer' is no part of the reward") as caught:
+        Outcomes("answer").require(component, old)
+    assert known in str(caught.value)
 
 
 @settings(deadline=None, max_examples=60)

@@ -252,7 +252,22 @@ def test_an_outcome_that_is_nowhere_is_named(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "score", str(trained), "--reward", f"{trained}:{PART}", "--outcome", "anwser") == 2
-    assert 'Did you mean "answer"? Known: answer, process, reward' in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert 'Did you mean "answer"? Known: answer, process, reward' in said
+    assert "loading" not in said  # that is known before
+
+
+def test_where_nothing_is_stored_the_outcome_must_be_a_part_of_the_reward(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "answers.jsonl", [{"prompt": "1+1?", "responses": ["1+1=2;#2", "no idea"]}])
+    command = ("score", "answers.jsonl", "--outcome", "answer", "--reward")
+    assert run(monkeypatch, *command, f"{trained}:{PART}") == 2
+    said = capsys.readouterr().err
+    assert "--outcome 'answer' is no part of the reward, and no scores are stored." in said
+    assert 'Choose a reward of type "sum" that has the outcome as a part' in said
+    assert "loading" not in said
+    assert run(monkeypatch, *command, f"{trained}:learn") == 0
 
 
 # ---- as the beginning of another run -------------------------------------------------------------------------------

@@ -115,6 +115,26 @@ def test_what_is_not_there_is_said_with_what_is(place: Path, where: str, message
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("runs/offlin", "there is no recipe or run 'runs/offlin'. Did you mean \"offline\"?"),
+        ("runs/offlin:greedy.reward", "there is no recipe or run 'runs/offlin'. Did you mean \"offline\"?"),
+        ("runs/ofline-note", "there is no recipe or run 'runs/ofline-note'."),  # a folder that is no run is no help
+        ("rnus/offline:greedy", "there is no recipe or run 'rnus/offline'. Did you mean \"runs\"?"),
+        ("one.toml/x/y", "there is no recipe or run 'one.toml/x/y'."),
+    ],
+)
+def test_a_run_that_is_not_there_is_said_with_the_nearest(place: Path, where: str, message: str) -> None:
+    (place / "runs" / "offline").mkdir(parents=True)
+    (place / "runs" / "offline" / "recipe.toml").write_text(MODELS + GREEDY)
+    (place / "runs" / "ofline-notes-of-mine").mkdir()
+    with pytest.raises(UserError) as caught:
+        find_reward(where)
+    assert str(caught.value).startswith(message)
+    assert "notes" not in str(caught.value)
+
+
 def test_all_problems_of_a_reward_table_are_named(place: Path) -> None:
     with pytest.raises(UserError) as caught:
         find_reward("bad.toml")
@@ -222,7 +242,7 @@ def test_a_folder_that_is_no_run_is_refused(place: Path) -> None:
     for where in ("empty", "empty:judged"):
         with pytest.raises(UserError, match=r"the folder has no recipe.toml: name the folder of a run"):
             find_reward(where)
-    with pytest.raises(UserError, match=r"there is no recipe 'runs/onee'"):
+    with pytest.raises(UserError, match=r"there is no recipe or run 'runs/onee'"):
         find_reward("runs/onee:judged")
 
 

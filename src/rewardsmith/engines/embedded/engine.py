@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import linear
+from torch.nn.utils import get_total_norm
 
 from rewardsmith.engines.embedded import adapters, attention, support
 from rewardsmith.engines.embedded.chat import end_of_turn, with_template
@@ -308,9 +309,8 @@ class EmbeddedEngine:
             # In float32, as servers do: of two bfloat16 numbers near 5, a difference below 0.03 would be lost.
             values_M = linear(hidden_MD.float(), self.model.score.weight.float())[:, 0]
         else:
-            logprobs_M, entropy_M = self._head().token_logprobs(
-                hidden_MD, batch.targets_M, temperature=temperature, entropy=entropy
-            )
+            said = self._head().token_logprobs(hidden_MD, batch.targets_M, temperature=temperature, entropy=entropy)
+            logprobs_M, entropy_M = said
         return Outputs(batch.rows, batch.mask_bT, *(batch.padded(x) for x in (logprobs_M, entropy_M, values_M)))
 
     def _backbone(self, tokens_bt: Tensor, positions_bt: Tensor) -> Tensor:
@@ -366,7 +366,7 @@ class EmbeddedEngine:
     @property
     def is_finite(self) -> bool:
         """Whether every weight that learns is a number."""
-        return all(bool(p.isfinite().all()) for p in self.model.parameters() if p.requires_grad)
+        return bool(get_total_norm([p.data for p in self.model.parameters() if p.requires_grad]).isfinite())
 
     @property
     def adapter_is_fresh(self) -> bool:
@@ -379,7 +379,7 @@ class EmbeddedEngine:
         self._digest, self._rested = "", False
 
     def digest(self, *, adapter: bool = True) -> str:
-        """Return a hash of weights, tokenizer, chat template and precision; that of an `adapter` follows after a `+`."""
+        """Return a hash of weights, tokenizer, chat template and precision; that of its `adapter` comes after a `+`."""
         if not self._digest:
             told = json.dumps([str(self.dtype), self.settings.template, self.tokenizer.chat_template], sort_keys=True)
             vocabulary = json.dumps(self.tokenizer.get_vocab(), sort_keys=True)

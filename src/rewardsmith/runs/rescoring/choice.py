@@ -82,6 +82,8 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> Found:
     file = name if run is None else str(run / RECIPE)
     if run is not None and not is_run(name):
         raise UserError(f"--reward {where!r}: the folder has no {RECIPE}: name the folder of a run, or a TOML file")
+    if run is None and not Path(name).exists():
+        raise _missing(name)
     table = load_table(file, overrides)
     if not is_reward(table):
         recipe = parse_recipe(table, source=file)
@@ -95,6 +97,18 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> Found:
     if path and path not in known:
         raise _unknown(file, path, known, known)
     return replace(found, reward=known[path]) if path else found
+
+
+def _missing(name: str) -> UserError:
+    """Return what to say of a file or run that is not there, with the nearest name at the first place that is wrong."""
+    path = Path(name)
+    gone = next(place for place in (*reversed(path.parents), path) if not place.exists())
+    try:
+        inside = sorted(gone.parent.iterdir())
+    except OSError:  # it may not be looked into, or is a file
+        inside = []
+    fits = [p.name for p in inside if (p.suffix == ".toml" or is_run(str(p)) if gone == path else p.is_dir())]
+    return UserError(f"there is no recipe{'' if path.suffix else ' or run'} {name!r}.{nearest(gone.name, fits)}")
 
 
 def _found(recipe: Recipe, file: str, path: str, doubts: Mapping[str, str]) -> Found:

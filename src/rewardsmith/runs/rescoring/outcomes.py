@@ -11,7 +11,7 @@ or no value, does not take part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 
 from rewardsmith.algorithms.best_of_n import best_of_n
 from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.implicit import Implicit
+from rewardsmith.rewards.tree import has_part, walk
 from rewardsmith.types import Score
 
 WHOLE = "reward"
@@ -97,6 +100,19 @@ class Outcomes:
     _sizes: set[int] = field(default_factory=set)
     _tallies: dict[str, _Tally] = field(default_factory=dict)
 
+    def require(self, reward: Component, old: Sequence[Score] | None) -> None:
+        """Raise a `UserError` if there can be no such outcome: as far as that is known before anything is scored.
+
+        Args:
+            reward: the reward that will score.
+            old: the stored scores of a group; None where there are none.
+        """
+        stored = _stored(old)
+        may_have = not isinstance(reward.reward, Implicit) and has_part(reward, self.name)
+        if not may_have and not any(self.name in column for column in stored[:1]):
+            parts = (f"{path}.{own}" for path, inner in walk(reward) for own in ("", *inner.declared))
+            raise self._nowhere([part.strip(".") for part in parts], stored)
+
     def add(self, old: Sequence[Score] | None, new: Sequence[Score]) -> None:
         """Count a group.
 
@@ -128,14 +144,23 @@ class Outcomes:
         if self.name in new[0]:
             self._source = "new"
             return [column.get(self.name) for column in new]
-        stored = [{WHOLE: score} | dict(score.named_parts()) for score in old or ()]
+        stored = _stored(old)
         if not stored or self.name not in stored[0]:
-            known = sorted({name for column in (*new[:1], *stored[:1]) for name in column if name})
-            told = f"{nearest(self.name, known)} Known: {listing(known)}" if known else ""
-            raise UserError(
+            raise self._nowhere(new[0], stored)
+        return [column.get(self.name) for column in stored]
+
+    def _nowhere(self, new: Iterable[str], stored: Sequence[Mapping[str, Score]]) -> UserError:
+        known = {name for names in (new, *stored[:1]) for name in names if name}
+        told = f"{nearest(self.name, known)} Known: {listing(known)}" if known else ""
+        if stored:
+            return UserError(
                 f"--outcome {self.name!r} is no part of the reward, nor of the scores that are stored.{told}"
             )
-        return [column.get(self.name) for column in stored]
+        return UserError(
+            f"--outcome {self.name!r} is no part of the reward, and no scores are stored.{told}\n"
+            'Choose a reward of type "sum" that has the outcome as a part beside what is judged by it, such as'
+            ' parts.answer = { type = "rule", rule = "exact" }'
+        )
 
     def _count(self, tally: _Tally, outcomes: NDArray[np.float64], values: NDArray[np.float64]) -> None:
         if not len(values):
@@ -168,6 +193,11 @@ def _in_order(outcomes: NDArray[np.float64], values: NDArray[np.float64]) -> flo
         possible += float(lead.sum())
         won += float((lead * ((value > values) + 0.5 * (value == values))).sum())
     return won / possible
+
+
+def _stored(scores: Sequence[Score] | None) -> list[dict[str, Score]]:
+    """Return the stored scores of each rollout by name, the whole and its parts."""
+    return [{WHOLE: score} | dict(score.named_parts()) for score in scores or ()]
 
 
 def _values(scores: Sequence[Score | None]) -> NDArray[np.float64]:

@@ -136,6 +136,7 @@ async def _score(
     if first is None:
         return
     try:
+        tally.require(reward, first)
         await check(reward)
         if models is not None:
             models.tell_away()
@@ -206,6 +207,11 @@ class _Tally:
             self._count(item, scored)
         self.resumed, self._before = self.groups, self._rollouts
         return stored
+
+    def require(self, reward: Component, first: Stored) -> None:
+        """Refuse an outcome that is nowhere before models are loaded for it."""
+        if self._outcomes is not None:
+            self._outcomes.require(reward, first.scores)
 
     def begin(self) -> None:
         self._begun = self._ended = time.perf_counter()
