@@ -304,7 +304,7 @@ def test_the_explanation_of_every_named_algorithm_is_a_recipe(room: str) -> None
         wanted["models"]["critic"] = {"copy_of": "policy", "head": "scalar"}
         if name == "process_value":
             wanted["models"]["prm"] = {"copy_of": "policy"}
-            process = {"type": "implicit", "model": "prm"}
+            process = {"type": "implicit", "model": "prm", "normalise": "none"}
             wanted["stages"][0]["reward"] = {"type": "sum", "parts": {"answer": REWARD, "process": process}}
         recipe = parse_recipe(wanted)
         assert parse_recipe(tomllib.loads(explain(recipe))) == recipe

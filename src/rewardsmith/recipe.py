@@ -285,7 +285,8 @@ def _repeated(recipe: Recipe) -> Iterator[Problem]:
             yield Problem(f"stages.{i}.name", "another stage has this name: give each its own", shown(name))
         twin = getattr(stage.settings, "twin_of", "")
         if twin and twin not in names:
-            yield Problem(f"stages.{i}.twin_of", f"is no stage before this one.{nearest(twin, names)}", shown(twin))
+            known = f"{nearest(twin, names)} Known: {listing(names)}"
+            yield Problem(f"stages.{i}.twin_of", f"is no stage before this one.{known}", shown(twin))
         names.add(name)
 
 

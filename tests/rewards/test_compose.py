@@ -112,6 +112,17 @@ def test_a_product_stops_at_zero_and_a_sum_leaves_out_weight_zero() -> None:
     assert scores[1].parts["c"].value == 5
 
 
+def test_a_sum_tells_which_parts_it_asks() -> None:
+    tables = {
+        "a": given("a"),
+        "b": given("b", weight=0.0),
+        "c": given("c", weight=0.0, watch=True),
+        "d": given("d", weight=0.0),
+        "e": given("e", when="d"),
+    }
+    assert make_reward(parts("sum", **tables)).reward.asked == {"a", "c", "d", "e"}
+
+
 def test_everything_skips_all_the_way_down() -> None:
     inner = {"type": "clip", "low": 0.0, "reward": parts("sum", x=given("x"), y=given("y"))}
     (score,) = said({"type": "gate", "rule": given("p"), "judge": inner}, {"p": 0, "x": 1, "y": 1})

@@ -14,7 +14,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.recipe import load_recipe
 from rewardsmith.rewards import CannotScore
 from rewardsmith.runs.start import Stopped, start
-from rewardsmith.trainers.policy import PolicyTrainer
+from rewardsmith.trainers.collect import Collector
 from rewardsmith.types import Score
 from tests.recipe_stand_ins import shared_folder, stand_ins
 from tests.test_recipes import RECIPES
@@ -121,7 +121,7 @@ def test_a_run_ends_with_what_was_asked_of_each_model_and_a_resume_keeps_it(tmp_
 def test_what_was_asked_in_a_step_that_was_stopped_is_counted(tmp_path, changes, monkeypatch):
     folder, changed = tmp_path / "run", [*changes, "stages.0.save.every=2"]
     console = Console(file=io.StringIO(), width=200, _environ={})
-    enough, looks = PolicyTrainer._enough, []
+    enough, looks = Collector.enough, []
 
     def stopping(self, found):
         looks.append(found)
@@ -129,7 +129,7 @@ def test_what_was_asked_in_a_step_that_was_stopped_is_counted(tmp_path, changes,
             raise Stopped
         return enough(self, found)
 
-    monkeypatch.setattr(PolicyTrainer, "_enough", stopping)
+    monkeypatch.setattr(Collector, "enough", stopping)
     with pytest.raises(Stopped):
         start(load_recipe(RECIPE, changed), "run", folder=folder, console=console)
     (step,) = [json.loads(line)["metrics"] for line in (folder / "metrics.jsonl").read_text().splitlines()]

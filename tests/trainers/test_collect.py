@@ -262,3 +262,34 @@ def test_rollouts_of_other_steps_and_rounds_have_other_seeds() -> None:
     groups = [*wait(collect.collect(1)).sampled, *wait(collect.collect(2)).sampled]
     texts = [tuple(np.concatenate([r.tokens for r in s.group.rollouts])) for s in groups]
     assert len(set(texts)) == len(texts)
+
+
+# ---- what a step makes of it -----------------------------------------------------------------------------------------
+
+
+def test_patience_is_used_up_by_steps_in_a_row_and_survives_a_stop() -> None:
+    select = {"least": 2, "patience": 2}
+    one, _ = collector("c" * 3 + "g" * 3 + "gcc" + "ccg", select=select)
+    assert [one.enough(wait(one.collect(step))) for step in (1, 2, 3)] == [False, True, False]
+    state = json.loads(json.dumps(one.state()))
+    assert state["idle"] == 1
+    other, _ = collector("c" * 3 + "g" * 3 + "gcc" + "ccg", select=select)
+    other.restore(state)
+    said = r"2 steps in a row found fewer than 2 groups to learn from \(last: 2 constant, 1 kept\)\. Widen select"
+    for each in (one, other):
+        with pytest.raises(UserError, match=said):
+            each.enough(wait(each.collect(4)))
+
+
+def test_every_group_is_written_with_its_fate_and_its_share_of_the_advantages() -> None:
+    collect, _ = collector("gcg", select={"rounds": 1})
+    found = wait(collect.collect(1))
+    records = found.records(5, [1.0, 2.0, None, 4.0])
+    assert [(record.step, record.kind, record.dropped) for record in records] == [
+        (5, "train", ""),
+        (5, "train", ""),
+        (5, "train", "constant"),
+    ]
+    assert ids([record.scored for record in records]) == [0, 2, 1]
+    assert [list(record.advantages) for record in records] == [[1.0, 2.0], [None, 4.0], [None, None]]
+    assert [list(record.advantages) for record in found.records(5)] == [[None, None]] * 3

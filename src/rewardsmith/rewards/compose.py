@@ -57,7 +57,11 @@ StepChoice = Annotated[Chosen, in_place(StepSettings)]
 
 
 class Sum(Composed):
-    """Add up weighted rewards; those that do not depend on each other are computed at once."""
+    """Add up weighted rewards; those that do not depend on each other are computed at once.
+
+    Attributes:
+        asked: the names of the parts that are computed.
+    """
 
     def __init__(
         self, *, parts: Annotated[dict[str, PartChoice], Field(min_length=1, description="the rewards, by name")]
@@ -67,8 +71,7 @@ class Sum(Composed):
         self.streams = {name: Part(term.weight, term.discount) for name, term in self._terms.items() if term.weight}
         if not self.streams:
             raise UserError("every part of the sum has weight 0: there is nothing to add up")
-        conditions = {_first(term.when) for term in self._terms.values()}
-        self._asked = {name for name, term in self._terms.items() if term.weight or term.watch or name in conditions}
+        self.asked = asked_of(self._terms)
         for name in set(parts) - set(self.streams):
             self.components[name].forgiven = True
 
@@ -86,7 +89,7 @@ class Sum(Composed):
 
     async def _ask(self, name: str, group: RolloutGroup, tasks: Mapping[str, asyncio.Task[Column]]) -> Column:
         term, component = self._terms[name], self.components[name]
-        wanted = [name in self._asked] * len(group.rollouts)
+        wanted = [name in self.asked] * len(group.rollouts)
         if not term.when:
             return await component.ask(group, wanted)
         return await _ask_where(component, group, term, await tasks[_first(term.when)], wanted)
@@ -188,6 +191,12 @@ def named(parts: Mapping[str, Chosen]) -> dict[str, Component]:
         if "." in name or not name:
             raise UserError(f"a part is called {name!r}: a name is not empty, and dots stand between nested parts")
     return {name: Component.of(name, chosen) for name, chosen in parts.items()}
+
+
+def asked_of(terms: Mapping[str, PartSettings]) -> frozenset[str]:
+    """Return the names of the parts of a sum that are computed: they count, are watched, or are a condition."""
+    conditions = {_first(term.when) for term in terms.values()}
+    return frozenset(name for name, term in terms.items() if term.weight or term.watch or name in conditions)
 
 
 def row(columns: Mapping[str, Column], i: int) -> dict[str, Score]:

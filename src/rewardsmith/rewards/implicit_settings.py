@@ -88,7 +88,7 @@ class TrustSettings(Settings):
         " for gate, which chance alone would open every other step",
     )
     start: float = Field(
-        default=0.5, ge=0.5, lt=1, description="the running accuracy before the first step: that of a model trained before"
+        default=0.5, ge=0.5, lt=1, description="running accuracy before the first step: that of a model trained before"
     )
     memory: float = Field(
         default=0.8, ge=0, lt=1, description="how much of the running accuracy is kept from step to step"

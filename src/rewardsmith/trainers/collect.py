@@ -13,7 +13,7 @@ from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.protocol import Reward, parts_of
-from rewardsmith.trainers.protocol import Draws, derive
+from rewardsmith.trainers.protocol import Draws, GroupRecord, derive
 from rewardsmith.trainers.scoring import Lap, Turn, generate_and_score
 from rewardsmith.trainers.select import rejection
 from rewardsmith.trainers.settings import WritingStage
@@ -44,6 +44,22 @@ class Collected:
         self.sampled = [new.get(id(scored), scored) for scored in self.sampled]
         self.kept = list(groups)
 
+    def records(self, step: int, advantages: Sequence[float | None] = ()) -> list[GroupRecord]:
+        """Return what is written of every group, learned from or not.
+
+        Args:
+            step: its number.
+            advantages: the mean advantage of each rollout of the kept groups, one after the other; empty for none.
+        """
+        records, at = [], 0
+        for scored in self.kept:
+            n = len(scored.scores)
+            records.append(GroupRecord(step, "train", "", scored, advantages[at : at + n] or [None] * n))
+            at += n
+        return records + [
+            GroupRecord(step, "train", reason, scored, [None] * len(scored.scores)) for scored, reason in self.rejected
+        ]
+
 
 class Collector:
     """Finds groups to learn from.
@@ -58,6 +74,9 @@ class Collector:
         turn: entered while answers are written.
         by_parts: whether each part of the reward is learned from on its own.
         longest: prompt and answer together, where others read them too; None for what the engine reads.
+
+    Attributes:
+        limit: tokens of the longest prompt that is asked.
     """
 
     def __init__(
@@ -81,17 +100,18 @@ class Collector:
         self._pause = pause
         self._turn = turn
         self._surplus: list[ScoredGroup] = []
+        self._idle = 0  # steps in a row without groups enough
         self._streams = parts_of(reward)
         self._by_parts = by_parts and bool(self._streams)
         longest = min(engine.max_length, longest or engine.max_length)
-        self._limit = longest - stage.sampling.max_tokens
-        if self._limit < 1:
+        self.limit = longest - stage.sampling.max_tokens
+        if self.limit < 1:
             raise UserError(
                 f"sampling.max_tokens = {stage.sampling.max_tokens} leaves no room for a prompt:"
                 f" the model reads {longest} tokens"
             )
         if stage.max_prompt_tokens is not None:
-            self._limit = min(self._limit, stage.max_prompt_tokens)
+            self.limit = min(self.limit, stage.max_prompt_tokens)
 
     async def collect(self, step: int, lap: Lap = lambda _: None) -> Collected:
         """Return up to `prompts_per_step` groups that pass the selection.
@@ -133,6 +153,22 @@ class Collector:
         found.rejected += [(scored, "surplus") for scored in surplus]
         return found
 
+    def enough(self, found: Collected) -> bool:
+        """Whether a step has groups enough to learn from; too long without any ends the run.
+
+        Raises:
+            UserError: as many steps in a row as the patience of the selection had too few.
+        """
+        select = self._stage.select
+        self._idle = 0 if len(found.kept) >= select.least else self._idle + 1
+        if self._idle >= select.patience:
+            fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
+            raise UserError(
+                f"{self._idle} steps in a row found fewer than {select.least} groups to learn from (last: {fates})."
+                " Widen select.lowest and select.highest, raise select.rounds, or look at the reward"
+            )
+        return self._idle == 0
+
     async def _write(self, prompts: Sequence[Prompt], step: int, round_: int, lap: Lap) -> list[ScoredGroup]:
         stage = self._stage
         return await generate_and_score(
@@ -158,7 +194,7 @@ class Collector:
 
     def _take(self, count: int, counts: Counter[str]) -> list[Prompt]:
         """Draw prompts that are short enough."""
-        limit = self._limit
+        limit = self.limit
         prompts: list[Prompt] = []
         dropped = 0
         while len(prompts) < count:
@@ -180,10 +216,12 @@ class Collector:
         return prompts
 
     def state(self) -> dict[str, Any]:
-        """Return the position in the data and the surplus."""
-        return {"draws": self._draws.state(), "surplus": [to_json(scored) for scored in self._surplus]}
+        """Return the position in the data, the surplus and how much patience is used up."""
+        surplus = [to_json(scored) for scored in self._surplus]
+        return {"draws": self._draws.state(), "surplus": surplus, "idle": self._idle}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         self._draws.restore(state["draws"])
         self._surplus = [from_json(ScoredGroup, scored) for scored in state["surplus"]]
+        self._idle = int(state["idle"])

@@ -42,8 +42,8 @@ from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, d
 from rewardsmith.trainers.reference import Reference
 from rewardsmith.trainers.scoring import generate_and_score
 from rewardsmith.trainers.stages import PolicyStage
+from rewardsmith.trainers.telling import FirstFailures
 from rewardsmith.trainers.validation import right_of, validate
-from rewardsmith.types import NOT_ASKED
 
 
 class PolicyTrainer:
@@ -89,8 +89,7 @@ class PolicyTrainer:
             by_parts=self._credit["combine"] == "after",
             longest=self._process.longest,
         )
-        self._idle = 0
-        self._reported: set[tuple[str, str]] = set()
+        self._failures = FirstFailures(context.say)
         self.steps = stage.steps
         self.learners: dict[str, EmbeddedEngine] = {stage.model: self._policy}
         self._policy.learn_with(stage.optimizer)
@@ -125,14 +124,15 @@ class PolicyTrainer:
         baselines_G = await self._greedy_rewards(found, number)
         if baselines_G is not None:
             clock.lap("baseline")
-        self._report_failures(found)
+        self._failures.tell(found.sampled)
         metrics: dict[str, float] = {}
-        enough = self._enough(found)
+        enough = self._collector.enough(found)
         if enough and self._process.parts:
             groups, metrics = await self._process.appraise(found.kept, number)
             found.appraised(groups)
             clock.lap("process")
         metrics |= group_metrics(found, right_of(self.reward, self._stage.right_from), parts_of(self.reward))
+        means: list[float | None] = []
         if enough:
             parts, combine = parts_of(self.reward), self._credit["combine"]
             batch = collate(found.kept, self._policy.encode, parts, combine, self._policy.device)
@@ -140,9 +140,8 @@ class PolicyTrainer:
                 advantages_BT, learned = self._learn(batch, baselines_G, number)
             metrics |= learned
             clock.lap("learn")
-            self._keep(found, number, row_means(advantages_BT, batch.mask_BT))
-        else:
-            self._keep(found, number, [])
+            means = row_means(advantages_BT, batch.mask_BT)
+        self._context.keep(found.records(number, means))
         halt = None
         try:  # the weights have changed: what stops the run from here on stops it after this step
             metrics |= await learn(self.reward, found.sampled)
@@ -309,29 +308,6 @@ class PolicyTrainer:
         found.counts["no_baseline"], found.counts["kept"] = len(lost), len(found.kept)
         return torch.tensor([reward for reward in rewards if reward is not None], device=self._policy.device)
 
-    def _report_failures(self, found: Collected) -> None:
-        """Tell the user about the first failure of each part and kind; the metrics count them all."""
-        for score in (score for scored in found.sampled for score in scored.scores):
-            for name, part in (*score.named_parts(), ("", score)):
-                if part.failure is None or part.parts or part.failure.kind in NOT_ASKED:
-                    continue
-                if (name, part.failure.kind) not in self._reported:
-                    self._reported.add((name, part.failure.kind))
-                    who = f"{name} could not score a rollout" if name else "a rollout could not be scored"
-                    self._context.say(f"{who} ({part.failure.kind}): {part.failure.detail[:300]}")
-
-    def _enough(self, found: Collected) -> bool:
-        """Whether there are groups enough for an update; too long without any ends the run."""
-        select = self._stage.select
-        self._idle = 0 if len(found.kept) >= select.least else self._idle + 1
-        if self._idle >= select.patience:
-            fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
-            raise UserError(
-                f"{self._idle} steps in a row found fewer than {select.least} groups to learn from (last: {fates})."
-                " Widen select.lowest and select.highest, raise select.rounds, or look at the reward"
-            )
-        return self._idle == 0
-
     # ---- looking and keeping ---------------------------------------------------------------------------------------
 
     async def _validate(self, number: int) -> dict[str, float]:
@@ -362,24 +338,12 @@ class PolicyTrainer:
         if number == 0 or any(component.waiting for whole in asked for _, component in walk(whole)):
             self._context.pause()
 
-    def _keep(self, found: Collected, number: int, advantages: list[float | None]) -> None:
-        """Write every group of the step, learned from or not."""
-        records, at = [], 0
-        for scored in found.kept:
-            n = len(scored.scores)
-            records.append(GroupRecord(number, "train", "", scored, advantages[at : at + n] or [None] * n))
-            at += n
-        for scored, reason in found.rejected:
-            records.append(GroupRecord(number, "train", reason, scored, [None] * len(scored.scores)))
-        self._context.keep(records)
-
     def state(self) -> dict[str, Any]:
         """Return the position in the data, the surplus groups and the patience that is left."""
-        return self._collector.state() | {"idle": self._idle, "process": self._process.state()}
+        return self._collector.state() | {"process": self._process.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         self._collector.restore(state)
-        self._idle = int(state["idle"])
         self._process.restore(state["process"])
         self._begin(resumed=True)

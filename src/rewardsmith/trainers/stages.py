@@ -13,7 +13,7 @@ from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
 from rewardsmith.data.protocol import Reads
 from rewardsmith.rewards.failures import policies
 from rewardsmith.trainers.evaluating.stage import EvaluateRewardStage
-from rewardsmith.trainers.process.parts import wrong_credit
+from rewardsmith.trainers.process.parts import learning_models, wrong_credit, wrong_parts, wrong_training
 from rewardsmith.trainers.process.stage import ProcessModelStage
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
 from rewardsmith.trainers.settings import (
@@ -228,6 +228,21 @@ class PolicyStage(WritingStage):
             raise ValueError(f"{self.mini_batches} mini_batches of {self.prompts_per_step} groups: some would be empty")
         if self.overlong is not None and self.overlong.buffer > self.sampling.max_tokens:
             raise ValueError(f"overlong.buffer = {self.overlong.buffer} is more than sampling.max_tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _learns_as_told(self) -> PolicyStage:
+        for problem in (
+            *wrong_parts(self.reward),
+            *wrong_training(self.reward, steps=self.steps, rollouts_per_prompt=self.rollouts_per_prompt),
+        ):
+            raise ValueError(problem)
+        learners = [*learning_models(self.reward), *([self.critic.model] if self.critic else [])]
+        if self.kl.reference in learners:
+            raise ValueError(
+                f'kl.reference = "{self.kl.reference}" learns in this stage, and a reference stays as it is: name a'
+                f' model of its own, such as one with copy_of = "{self.kl.reference}"'
+            )
         return self
 
 

@@ -9,11 +9,14 @@ import pytest
 from rewardsmith.cli import main
 from rewardsmith.errors import UserError
 from tests.trainers.process.made import ProcessWorld, alone, implicit, policy
-from tests.trainers.world import steps, wait
+from tests.trainers.world import steps
 
 DIGIT = "tests.trainers.process.made:AnyDigit"
 BEFORE = {"type": "rloo", "combine": "before"}
 REINFORCE = {"type": "reinforce", "combine": "before"}
+VALUES = {"advantage": {"type": "process_value"}}
+ONE = {"advantage": REINFORCE, "rollouts_per_prompt": 1}
+SHARE = "tests.trainers.process.made:Share"
 
 
 def parts(process: dict[str, Any] | None = None, **others: Any) -> dict[str, Any]:
@@ -29,11 +32,11 @@ def nested(kind: str) -> dict[str, Any]:
 EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
     "the policy itself": (
         parts(implicit(model="policy")),
-        "process names models.policy, which is the policy itself: give it a model of its own",
+        'reward.parts.process.model = "policy" is the policy itself: give it a model of its own, with copy_of',
     ),
     "the policy as a named reference": (
         parts(implicit(reference_model="policy")),
-        "process names models.policy, which is the policy itself",
+        'reward.parts.process.reference_model = "policy" is the policy, which learns: set reference = "policy" instead',
     ),
     "itself as its reference": (parts(implicit(reference_model="prm")), 'reference_model is "prm" itself: every rewar'),
     "two references": (parts(implicit(reference="policy", reference_model="other")), "leave one out"),
@@ -43,12 +46,12 @@ EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no outcome": (
         {"reward": {"type": "sum", "parts": {"process": implicit()}}},
-        "process.outcome is not set, and the sum has 0 other parts",
+        "reward.parts.process.outcome is not set: it is the other part of the sum, from whose values the model learns,"
+        " and there is none: add one",
     ),
     "two outcomes": (
-        parts(share="tests.trainers.process.made:Share"),
-        "process.outcome is not set, and the sum has 2 other parts: say which one is the outcome that the implicit"
-        " reward learns from. Known: answer, share",
+        parts(share=SHARE),
+        "from whose values the model learns: say which one. Known: answer, share",
     ),
     "unknown outcome": (
         parts(implicit(outcome="anser")),
@@ -59,9 +62,24 @@ EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
         parts(implicit() | {"when": "answer"}),
         'reward.parts.process.when = "answer": an implicit reward scores all rollouts of a step',
     ),
+    "a condition that comes too late": (
+        parts(share={"type": SHARE, "when": "process"}, process=implicit(outcome="answer")),
+        'reward.parts.share.when = "process" is not known in time: an implicit reward is scored once the groups of a'
+        " step are selected. Name another part, or leave it out",
+    ),
+    "a condition of weight 0 that comes too late": (
+        parts(share={"type": SHARE, "when": "process"}, process=implicit(outcome="answer", weight=0.0)),
+        'reward.parts.share.when = "process" is not known in time',
+    ),
     "an outcome that nobody computes": (
-        parts(implicit(outcome="share"), share={"type": "tests.trainers.process.made:Share", "weight": 0.0}),
+        parts(implicit(outcome="share"), share={"type": SHARE, "weight": 0.0}),
         "reward.parts.share has weight 0 and is not computed: set its watch = true, for process learns from it",
+    ),
+    "what never differs from its reference": (
+        parts(implicit(outcome="answer"), again=implicit(outcome="answer", model="third", update="none")),
+        'reward.parts.again has update = "none" and reference = "start": a model that does not learn stays what it is'
+        " measured against, and all its rewards would be 0. Set reference_model to what it began as, or update ="
+        ' "after"',
     ),
     "a loss of pairs in one pass": (
         parts(implicit(update="after", learn={"loss": "pairwise"})),
@@ -94,10 +112,15 @@ EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
 IN_A_POLICY_STAGE: dict[str, tuple[dict[str, Any], str]] = {
     "a product": (
         {"reward": {"type": "product", "parts": {"answer": DIGIT, "process": implicit()}}},
-        'the implicit reward "process" must be a part of a sum that is the whole reward',
+        "an implicit reward must be a part of a sum that is the whole reward",
     ),
-    "deep in a sum": (nested("sum"), 'the implicit reward "inner.process" must be a part of a sum'),
-    "alone": ({"reward": implicit()}, 'the implicit reward "reward" must be a part of a sum'),
+    "deep in a sum": (nested("sum"), "an implicit reward must be a part of a sum that is the whole reward"),
+    "alone": ({"reward": implicit()}, "an implicit reward must be a part of a sum that is the whole reward"),
+    "a selection by what is not known yet": (
+        {"select": {"part": "process", "lowest": 0.2}},
+        'select.part = "process" is not known when groups are selected: an implicit reward comes after that. Select by'
+        " another part. Known: answer",
+    ),
     "instead of a failed one": (
         parts(implicit() | {"failure": {"do": "use", "instead": DIGIT}}),
         'the implicit reward "process.first" must be a part of a sum',
@@ -123,12 +146,52 @@ IN_A_POLICY_STAGE: dict[str, tuple[dict[str, Any], str]] = {
         parts(implicit(), answer={"type": DIGIT, "weight": 0.0, "watch": True}) | {"advantage": "process_value"},
         'the advantage "process_value" needs a part of the reward beside the implicit one, with a weight',
     ),
+    "values on the scale of the batch": (
+        parts(implicit()) | VALUES,
+        'reward.parts.process.normalise = "batch" changes the rewards, and the baseline of the advantage'
+        ' "process_value" is the sum of the plain ones, a logit: set it to "none"',
+    ),
+    "values that are smoothed": (
+        parts(implicit(normalise="none", smooth=0.5)) | VALUES,
+        "reward.parts.process.smooth = 0.5 changes the rewards",
+    ),
+    "values of steps": (
+        parts(implicit(normalise="none", granularity="step")) | VALUES,
+        'reward.parts.process.granularity = "step" changes the rewards',
+    ),
+    "values of the whole": (
+        parts(implicit(normalise="none", granularity="whole")) | VALUES,
+        'a logit: set it to "token"',
+    ),
+    "trust in what is never measured": (
+        parts(implicit(trust={"by": "scale"})) | ONE,
+        'reward.parts.process.trust.by = "scale" measures how the answers to a prompt are ordered, and there is one:'
+        ' set rollouts_per_prompt to at least 2, or reward.parts.process.trust.by = "nothing"',
+    ),
+    "a gate that never opens": (
+        parts(implicit(trust={"by": "gate"})) | ONE,
+        'reward.parts.process.trust.by = "gate" measures',
+    ),
+    "a policy that never learns": (
+        parts(implicit(learn={"warmup": 4})),
+        "reward.parts.process.learn.warmup = 4 is not less than steps = 4: the policy would never learn. Lower it, or"
+        ' train the model alone in a stage with type = "process_model"',
+    ),
+    "a reference of the policy that learns": (
+        {"kl": {"coefficient": 0.1, "reference": "prm"}},
+        'kl.reference = "prm" learns in this stage, and a reference stays as it is: name a model of its own, such as'
+        ' one with copy_of = "prm"',
+    ),
 }
 
 ALONE: dict[str, tuple[dict[str, Any], str]] = {
+    "what is not computed": (parts(implicit(weight=0.0)), "and a weight that is not 0 or watch = true"),
     "nothing learns": (parts(implicit(update="none")), "nothing learns in this stage: its reward is a sum, one part o"),
     "nothing to learn": ({"reward": DIGIT}, "nothing learns in this stage"),
-    "a product": ({"reward": {"type": "product", "parts": {"a": DIGIT, "process": implicit()}}}, "is a sum, one part"),
+    "a product": (
+        {"reward": {"type": "product", "parts": {"a": DIGIT, "process": implicit()}}},
+        "must be a part of a sum",
+    ),
 }
 
 CASES = [
@@ -142,7 +205,7 @@ NAMES = [f"policy: {name}" for name in EVERYWHERE | IN_A_POLICY_STAGE] + [
 
 @pytest.mark.parametrize(("make", "changes", "said"), CASES, ids=NAMES)
 def test_it_is_refused(make: Any, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    world = ProcessWorld(tmp_path, {"bytes": {"init": "tiny-llama-bytes"}})
+    world = ProcessWorld(tmp_path, {"bytes": {"init": "tiny-llama-bytes"}, "third": {"copy_of": "policy"}})
     with pytest.raises(UserError, match=re.escape(said)):
         make(world, **changes)
 
@@ -150,16 +213,28 @@ def test_it_is_refused(make: Any, changes: dict[str, Any], said: str, tmp_path: 
 def test_what_is_refused_is_near_to_what_is_not(tmp_path: Path) -> None:
     """Each of these is a small change of something above."""
     for changes in (
-        parts(
-            implicit(outcome="share"), share={"type": "tests.trainers.process.made:Share", "weight": 0.0, "watch": True}
-        ),
+        parts(implicit(outcome="share"), share={"type": SHARE, "weight": 0.0, "watch": True}),
         parts(implicit(update="before", learn={"loss": "pairwise"})),
         parts(implicit() | {"weight": 0.0}) | {"advantage": BEFORE},
         parts(implicit()) | {"advantage": REINFORCE},
-        parts(implicit()) | {"advantage": "process_value"},
-        parts(implicit(outcome="answer"), again=implicit(outcome="answer", update="none")),
+        parts(implicit(normalise="none")) | VALUES,
+        parts(implicit(outcome="answer"), again=implicit(outcome="answer", update="none", reference_model="other")),
+        parts(implicit(update="none", reference="policy")),
+        parts(implicit()) | ONE,
+        parts(implicit(trust={"by": "scale"}, weight=0.0, watch=True)) | ONE,
+        parts(implicit(learn={"warmup": 3})),
+        parts(implicit(update="none", reference_model="other", learn={"warmup": 4})),
+        parts(implicit(update="none", reference_model="other")) | {"kl": {"coefficient": 0.1, "reference": "prm"}},
+        # what is not computed cannot be wrong
+        parts(implicit(update="none", weight=0.0, learn={"warmup": 4}, trust={"by": "scale"})) | ONE,
+        parts(implicit(weight=0.0)) | {"kl": {"coefficient": 0.1, "reference": "prm"}},
+        parts(implicit(weight=0.0, discount=0.9)) | {"advantage": REINFORCE},
+        parts(implicit(outcome="answer"), share={"type": SHARE, "weight": 0.0, "discount": 0.9})
+        | {"advantage": REINFORCE},
     ):
         policy(ProcessWorld(tmp_path), **changes)
+    alone(ProcessWorld(tmp_path), implicit(learn={"warmup": 4}, trust={"by": "scale"}), rollouts_per_prompt=1)
+    alone(ProcessWorld(tmp_path), implicit(weight=0.0, watch=True))
 
 
 @pytest.mark.parametrize("update", ["before", "after", "reverse"])
@@ -168,16 +243,6 @@ def test_a_model_that_has_lost_its_way_is_told_with_the_remedy(make: Any, update
     process = implicit(update=update, optimizer={"lr": 1e30, "clip_norm": 1e30})
     with pytest.raises(UserError, match=r"'process' gives numbers that are not usable.*lower parts.process.learn.opti"):
         steps(make(ProcessWorld(tmp_path), process), 3)
-
-
-def test_so_is_one_whose_validation_shows_it(tmp_path: Path) -> None:
-    validation = {"data": "held_out", "every": 1, "prompts": 2, "rollouts_per_prompt": 2}
-    process = implicit(optimizer={"lr": 1e30, "clip_norm": 1e30}, learn={"measure_every": 0})
-    trainer = alone(ProcessWorld(tmp_path), process, validation=validation)
-    wait(trainer.begin())
-    halt = wait(trainer.step(1)).halt
-    assert isinstance(halt, UserError)
-    assert "lower parts.process.learn.optimizer.lr" in str(halt)
 
 
 # ---- on the command line ---------------------------------------------------------------------------------------------

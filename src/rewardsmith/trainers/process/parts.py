@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rewardsmith.components import Chosen
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.compose import Sum
+from rewardsmith.rewards.compose import Sum, asked_of
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.protocol import parts_of
 from rewardsmith.rewards.tree import components_of, has_part, walk
 
 
 def chosen_parts(reward: Chosen) -> dict[str, Chosen]:
-    """Return the implicit rewards among the parts of a sum, as a recipe describes them."""
+    """Return the implicit rewards among the parts of a sum that are computed, as a recipe describes them."""
+    computed = asked_of(_sides(reward))
+    return {name: part for name, part in _implicit(reward).items() if name in computed}
+
+
+def learning_models(reward: Chosen) -> list[str]:
+    """Return the names of the models that learn to give the implicit rewards of a recipe."""
+    parts: list[Any] = [part.settings for part in chosen_parts(reward).values()]
+    return [of.model for of in parts if of.update != "none"]
+
+
+def _implicit(reward: Chosen) -> dict[str, Chosen]:
     return {name: part for name, part in _terms(reward).items() if part.target is Implicit}
+
+
+def _sides(reward: Chosen) -> dict[str, Any]:
+    """Return what stands beside each part of a sum: `PartSettings`."""
+    return {name: part.beside for name, part in _terms(reward).items()}
 
 
 def _terms(reward: Chosen) -> Mapping[str, Chosen]:
@@ -31,7 +48,9 @@ def process_parts(stage: Chosen) -> dict[str, Chosen]:
 
 
 def take_over(root: Component) -> dict[str, Implicit]:
-    """Return the implicit rewards of a tree by name, marked as scored by the trainer: nobody else asks them now.
+    """Mark the implicit rewards of a tree as scored by the trainer, and return those that it scores by name.
+
+    Nobody else asks them now. One of weight 0 that is not watched is asked by nobody at all.
 
     Raises:
         UserError: one of them stands where its rewards could not become a stream of their own, or has no outcome to
@@ -57,7 +76,8 @@ def take_over(root: Component) -> dict[str, Implicit]:
                 f'{path}.outcome = "{reward.outcome}" is no part of the reward to learn from.'
                 f"{nearest(reward.outcome, known)} Known: {listing(known)}"
             )
-    return {path: reward for path, reward in rewards.items() if isinstance(reward, Implicit)}
+    asked = root.reward.asked if isinstance(root.reward, Sum) else frozenset(rewards)
+    return {path: reward for path, reward in rewards.items() if isinstance(reward, Implicit) and path in asked}
 
 
 def _only_other(path: str, root: Component, found: Mapping[str, Component]) -> str:
@@ -73,20 +93,57 @@ def _only_other(path: str, root: Component, found: Mapping[str, Component]) -> s
 
 def wrong_parts(reward: Chosen) -> Iterator[str]:
     """Yield what is wrong between the implicit rewards of a recipe and the other parts of the sum."""
-    parts, every = chosen_parts(reward), _terms(reward)
-    sides: dict[str, Any] = {name: part.beside for name, part in every.items()}
-    conditions = {side.when.partition(".")[0] for side in sides.values()}
-    computed = {name for name, side in sides.items() if side.weight or side.watch or name in conditions}
-    others = [name for name in every if name not in parts]
+    parts, implicit, sides = chosen_parts(reward), _implicit(reward), _sides(reward)
+    computed = asked_of(sides)
+    others = [name for name in sides if name not in implicit]
+    for name, side in sides.items():
+        if side.when.partition(".")[0] in implicit:
+            yield (
+                f'reward.parts.{name}.when = "{side.when}" is not known in time: an implicit reward is scored once the'
+                " groups of a step are selected. Name another part, or leave it out"
+            )
     for name, part in parts.items():
+        of: Any = part.settings
         if sides[name].when:
-            yield f'reward.parts.{name}.when = "{sides[name].when}": an implicit reward scores all rollouts of a step'
-        told: str = part.settings.outcome  # type: ignore[attr-defined]  # it is an Implicit
-        outcome = told.partition(".")[0] or (others[0] if len(others) == 1 else "")
+            yield (
+                f'reward.parts.{name}.when = "{sides[name].when}": an implicit reward scores all rollouts of a step.'
+                " Leave it out"
+            )
+        outcome = of.outcome.partition(".")[0] or (others[0] if len(others) == 1 else "")
         if outcome in others and outcome not in computed:
             yield (
                 f"reward.parts.{outcome} has weight 0 and is not computed: set its watch = true, for {name} learns"
                 " from it"
+            )
+        if of.update == "none" and of.reference == "start" and of.reference_model is None:
+            yield (
+                f'reward.parts.{name} has update = "none" and reference = "start": a model that does not learn stays'
+                " what it is measured against, and all its rewards would be 0. Set reference_model to what it began as,"
+                ' or update = "after"'
+            )
+
+
+def wrong_training(reward: Chosen, *, steps: int, rollouts_per_prompt: int) -> Iterator[str]:
+    """Yield what would keep the implicit rewards of a recipe from ever moving the policy.
+
+    Args:
+        reward: of the stage.
+        steps: of the stage.
+        rollouts_per_prompt: the size of a group.
+    """
+    sides = _sides(reward)
+    for name, part in chosen_parts(reward).items():
+        of: Any = part.settings
+        if of.trust.by != "nothing" and rollouts_per_prompt < 2 and sides[name].weight:
+            yield (
+                f'reward.parts.{name}.trust.by = "{of.trust.by}" measures how the answers to a prompt are ordered, and'
+                f" there is one: set rollouts_per_prompt to at least 2, or reward.parts.{name}.trust.by ="
+                ' "nothing"'
+            )
+        if of.update != "none" and of.learn.warmup >= steps:
+            yield (
+                f"reward.parts.{name}.learn.warmup = {of.learn.warmup} is not less than steps = {steps}: the policy"
+                ' would never learn. Lower it, or train the model alone in a stage with type = "process_model"'
             )
 
 
@@ -100,19 +157,32 @@ def wrong_credit(reward: Chosen, advantage: str, *, compares: bool, combine: str
         combine: whether parts are summed before the estimate or after.
         values: where its values come from; see `values_from`.
     """
-    yield from wrong_parts(reward)
-    parts = chosen_parts(reward)
-    sides: dict[str, Any] = {name: part.beside for name, part in _terms(reward).items()}
+    implicit = _implicit(reward)
+    weighed = {name: side for name, side in _sides(reward).items() if side.weight}
+    parts = [name for name in weighed if name in implicit]
     if values == "process":
-        if not any(sides[name].weight for name in parts):
+        if not parts:
             yield f'the advantage "{advantage}" needs a part of the reward with type = "implicit" and a weight'
-        elif not any(side.weight for name, side in sides.items() if name not in parts):
+        elif len(parts) == len(weighed):
             yield f'the advantage "{advantage}" needs a part of the reward beside the implicit one, with a weight'
+        for name in parts:
+            yield from _changed(name, implicit[name].settings, advantage)
     for name in parts:
-        if combine == "before" and len({side.discount for side in sides.values()}) > 1:
+        if combine == "before" and len({side.discount for side in weighed.values()}) > 1:
             yield 'the parts of the reward have different discounts: set advantage.combine = "after"'
-        if compares and combine == "before" and sides[name].weight:
+        if compares and combine == "before":
             yield (
                 f'reward.parts.{name} is a stream of its own, and the advantage "{advantage}" compares answers: set'
                 ' advantage.combine = "after"'
+            )
+
+
+def _changed(name: str, of: Any, advantage: str) -> Iterator[str]:
+    """Yield the settings of an implicit reward by which the sum of its token rewards is no logit."""
+    for setting, plain in (("normalise", "none"), ("smooth", 0.0), ("granularity", "token")):
+        value = getattr(of, setting)
+        if value != plain:
+            yield (
+                f"reward.parts.{name}.{setting} = {json.dumps(value)} changes the rewards, and the baseline of the"
+                f' advantage "{advantage}" is the sum of the plain ones, a logit: set it to {json.dumps(plain)}'
             )

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from rewardsmith.components import Settings
-from rewardsmith.trainers.process.parts import chosen_parts, wrong_parts
+from rewardsmith.trainers.process.parts import learning_models, wrong_parts
 from rewardsmith.trainers.settings import DataName, Saving, WritingStage
 
 
@@ -31,11 +31,10 @@ class ProcessModelStage(WritingStage):
 
     @model_validator(mode="after")
     def _learns_something(self) -> ProcessModelStage:
-        parts = chosen_parts(self.reward)
-        if not any(part.settings.update != "none" for part in parts.values()):  # type: ignore[attr-defined]
+        if not learning_models(self.reward):
             raise ValueError(
-                'nothing learns in this stage: its reward is a sum, one part of which has type = "implicit" and an'
-                ' update that is not "none"'
+                'nothing learns in this stage: its reward is a sum, one part of which has type = "implicit", an update'
+                ' that is not "none", and a weight that is not 0 or watch = true'
             )
         for problem in wrong_parts(self.reward):
             raise ValueError(problem)

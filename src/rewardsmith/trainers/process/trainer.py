@@ -8,12 +8,14 @@ from typing import Any
 
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.component import Component
-from rewardsmith.trainers.collect import Collected, Collector
+from rewardsmith.trainers.collect import Collector
 from rewardsmith.trainers.metrics import Clock, group_metrics
 from rewardsmith.trainers.process.rewards import ProcessRewards
-from rewardsmith.trainers.process.stage import ProcessModelStage
+from rewardsmith.trainers.process.stage import ProcessModelStage, ProcessValidation
 from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive
 from rewardsmith.trainers.scoring import generate_and_score
+from rewardsmith.trainers.telling import FirstFailures
+from rewardsmith.types import Prompt
 
 
 class ProcessModelTrainer:
@@ -44,10 +46,10 @@ class ProcessModelTrainer:
             turn=self._turn,
             longest=self._process.longest,
         )
-        self._idle = 0
+        self._failures = FirstFailures(context.say)
         self.steps = stage.steps
         self.learners = self._process.learners
-        first = next(iter(self._process.parts))
+        first = next(path for path, part in self._process.parts.items() if part.learns)
         self.best_by = f"validation/{first}/accuracy_fresh" if stage.validation else ""
 
     async def begin(self) -> Update:
@@ -59,13 +61,14 @@ class ProcessModelTrainer:
         """Take one step: sample, score, select, learn."""
         clock = Clock(self._policy.device)
         found = await self._collector.collect(number, clock.lap)
+        self._failures.tell(found.sampled)
         metrics: dict[str, float] = {}
-        if self._enough(found):
+        if self._collector.enough(found):
             groups, metrics = await self._process.appraise(found.kept, number)
             found.appraised(groups)
             clock.lap("process")
         metrics |= group_metrics(found, None)
-        self._keep(found, number)
+        self._context.keep(found.records(number))
         halt = None
         try:  # the weights have changed: what stops the run from here on stops it after this step
             validation = self._stage.validation
@@ -76,53 +79,46 @@ class ProcessModelTrainer:
             halt = error
         return Update(number, metrics | clock.metrics(sampled=metrics["tokens/sampled"]), halt)
 
-    def _enough(self, found: Collected) -> bool:
-        """Whether there are groups enough to learn from; too long without any ends the run."""
-        select = self._stage.select
-        self._idle = 0 if len(found.kept) >= select.least else self._idle + 1
-        if self._idle >= select.patience:
-            fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
-            raise UserError(
-                f"{self._idle} steps in a row found fewer than {select.least} groups to learn from (last: {fates})."
-                " Widen select.lowest and select.highest, raise select.rounds, or look at the reward"
-            )
-        return self._idle == 0
-
     async def _validate(self, number: int) -> dict[str, float]:
         validation = self._stage.validation
         assert validation is not None
-        prompts = self._context.source(validation.data).prompts(derive(self._seed, "validation"))
-        chosen = list(islice(prompts, validation.prompts))
+        prompts, overlong = self._validation_prompts(validation)
         scored = await generate_and_score(
             self._policy,
             self.reward,
-            chosen,
+            prompts,
             self._stage.sampling.sampling(),
             n=validation.rollouts_per_prompt,
-            seeds=[derive(self._seed, "validation", i) for i in range(len(chosen))],
+            seeds=[derive(self._seed, "validation", i) for i in range(len(prompts))],
             version=number,
             pause=self._context.pause if number == 0 else lambda: None,
             turn=self._turn,
         )
         groups, metrics = await self._process.look(scored)
+        metrics |= {"overlong_prompts": float(overlong)} if overlong else {}
         none = [None] * validation.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in groups])
         return {f"validation/{name}": value for name, value in metrics.items()}
 
-    def _keep(self, found: Collected, number: int) -> None:
-        """Write every group of the step, learned from or not."""
-        dropped = [(scored, "") for scored in found.kept] + found.rejected
-        self._context.keep(
-            [GroupRecord(number, "train", why, scored, [None] * len(scored.scores)) for scored, why in dropped]
-        )
+    def _validation_prompts(self, validation: ProcessValidation) -> tuple[list[Prompt], int]:
+        """Return the prompts to validate with that all models can read, and how many are too long for that."""
+        prompts = self._context.source(validation.data).prompts(derive(self._seed, "validation"))
+        asked = list(islice(prompts, validation.prompts))
+        limit = self._collector.limit
+        short = [prompt for prompt in asked if len(self._policy.encode(prompt)) <= limit]
+        if not short:
+            raise UserError(
+                f"of {len(asked)} prompts of data.{validation.data} to validate with, none has at most {limit} tokens:"
+                " raise max_prompt_tokens, or lower sampling.max_tokens"
+            )
+        return short, len(asked) - len(short)
 
     def state(self) -> dict[str, Any]:
         """Return the position in the data, the surplus groups, and what the implicit rewards remember."""
-        return self._collector.state() | {"idle": self._idle, "process": self._process.state()}
+        return self._collector.state() | {"process": self._process.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         self._collector.restore(state)
-        self._idle = int(state["idle"])
         self._process.restore(state["process"])
         self._process.begin(resumed=True)
