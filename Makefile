@@ -5,7 +5,7 @@ PEERS  := .venv-peers
 SERVERS := .venv-servers
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-servers check format bench bench-rules bench-judges bench-embedded bench-sft parity clean
+.PHONY: help quickstart recipes test test-servers check format bench bench-rules bench-judges bench-embedded bench-sft bench-prime parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -32,10 +32,12 @@ $(SERVERS)/.ready:
 quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, two to three minutes on two CPU cores
 	$(RUN)rewardsmith run recipes/quickstart.toml
 
-recipes: $(VENV)/.ready ## train three reward models and policies with them, from data to report; see recipes/*/README.md
+recipes: $(VENV)/.ready ## train reward models and policies with them, from data to report; see recipes/*/README.md
 	$(RUN)rewardsmith run recipes/rrm/lifecycle.toml --folder runs/rrm
 	$(RUN)rewardsmith run recipes/grrm/lifecycle.toml --folder runs/grrm
 	$(RUN)rewardsmith run recipes/bradley_terry/lifecycle.toml --folder runs/bradley_terry
+	$(RUN)rewardsmith run recipes/prime/offline.toml --folder runs/prime-offline
+	$(RUN)rewardsmith run recipes/prime/online.toml --folder runs/prime-online
 
 test: $(VENV)/.ready ## run the tests
 	$(RUN)pytest -n 2
@@ -67,6 +69,9 @@ bench-embedded: $(VENV)/.ready $(PEERS)/.ready ## time policy steps of the embed
 
 bench-sft: $(VENV)/.ready $(PEERS)/.ready ## time supervised steps of the embedded engine beside TRL's
 	$(RUN)python benchmarks/sft.py
+
+bench-prime: $(VENV)/.ready ## time policy steps with an implicit process reward and without
+	$(RUN)python benchmarks/prime.py
 
 parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that the tests compare with
 	$(PEERS)/bin/python -m tests.parity.make_references
