@@ -118,6 +118,7 @@ REFUSED = [
     (rollout, {"ends": [2, 1]}, r"Rollout\.ends must not fall, and must lie between 0 and the length of the text"),
     (rollout, {"ends": [1, 3]}, r"Rollout\.ends must not fall"),
     (rollout, {"ends": [-1, 2]}, r"Rollout\.ends must not fall"),
+    (rollout, {"tokens": [1] * 5, "logprobs": [], "ends": [0, 2**31 - 1, -(2**31), -1, 2]}, r"ends must not fall"),
     (rollout, {"ends": [1.0, 2.0]}, r"Rollout\.ends has dtype float64"),
     (rollout, {"stop_reason": "eos"}, r"Rollout\.stop_reason is 'eos': one of \('stop', 'length'\)"),
     (group, {"prompt": "p"}, r"RolloutGroup\.prompt is of type str"),

@@ -171,7 +171,7 @@ class Rollout(_Noun):
             ends = vector("Rollout.ends", self.ends, np.int32)
             if len(ends) != len(tokens):
                 raise ValueError(f"Rollout has {len(tokens)} tokens but {len(ends)} ends: one for each, or None")
-            if ends.size and (int(ends[0]) < 0 or int(ends[-1]) > len(self.text) or bool((np.diff(ends) < 0).any())):
+            if ends.size and (int(ends[0]) < 0 or int(ends[-1]) > len(self.text) or bool((ends[1:] < ends[:-1]).any())):
                 raise ValueError("Rollout.ends must not fall, and must lie between 0 and the length of the text")
             self._set("ends", ends)
 

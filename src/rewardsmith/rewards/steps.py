@@ -50,7 +50,7 @@ class Steps:
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if nothing is known about the steps of answers to this prompt."""
-        self._judged(prompt, "")
+        judged_by(self._truth, prompt, "")
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return the mean over the steps of each rollout, with the reward of each step on its last token.
@@ -60,21 +60,11 @@ class Steps:
         scores = []
         for rollout in group.rollouts:
             try:
-                scores.append(self._scored(rollout, self._judged(group.prompt, rollout.text)))
+                scores.append(self._scored(rollout, judged_by(self._truth, group.prompt, rollout.text)))
             except Exception as error:  # noqa: BLE001 the truth may be a user's own code
                 scores.append(Score(failure=failure_of(error)))
             await asyncio.sleep(0)
         return tuple(scores)
-
-    def _judged(self, prompt: Prompt, text: str) -> list[Judged]:
-        try:
-            judged = list(self._truth.target(prompt, text, **self._truth.arguments()))
-        except ValueError as error:
-            raise CannotScore("invalid", f"the step truth {self._truth.name} knows nothing of it: {error}") from error
-        places = [0, *(place for step in judged for place in (step.start, step.end)), len(text)]
-        if any(before > after for before, after in pairwise(places)):
-            raise CannotScore("invalid", f"the steps of the step truth {self._truth.name} do not lie in order")
-        return judged
 
     def _scored(self, rollout: Rollout, judged: Sequence[Judged]) -> Score:
         rewards = np.array([self._right if step.right else self._wrong for step in judged] or [self._wrong])
@@ -90,6 +80,23 @@ class Steps:
         at = _last_tokens(rollout.ends, judged)
         values = np.bincount(at, weights=rewards, minlength=count).astype(np.float32)
         return Score(value, token_values=values, token_support=np.bincount(at, minlength=count) > 0, feedback=feedback)
+
+
+def judged_by(truth: Chosen, prompt: Prompt, text: str) -> list[Judged]:
+    """Return the steps of an answer and what is true of them.
+
+    Raises:
+        CannotScore: the truth knows nothing of the prompt, or its steps are none of this text.
+        Exception: whatever a user's own truth raises.
+    """
+    try:
+        judged = list(truth.target(prompt, text, **truth.arguments()))
+    except ValueError as error:
+        raise CannotScore("invalid", f"the step truth {truth.name} knows nothing of it: {error}") from error
+    places = [0, *(place for step in judged for place in (step.start, step.end)), len(text)]
+    if any(before > after for before, after in pairwise(places)):
+        raise CannotScore("invalid", f"the steps of the step truth {truth.name} do not lie in order")
+    return judged
 
 
 def _last_tokens(ends: NDArray[np.int32], judged: Sequence[Judged]) -> NDArray[np.int64]:
@@ -120,4 +127,4 @@ def _quoted(text: str, step: Judged) -> str:
     return f"{shown}…" if step.end - step.start > LONGEST_TOLD else shown
 
 
-__all__ = ["StepTruthChoice", "Steps"]
+__all__ = ["StepTruthChoice", "Steps", "judged_by"]

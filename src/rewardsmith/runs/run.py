@@ -32,6 +32,7 @@ from rewardsmith.runs.trackers import Guarded
 from rewardsmith.runs.usage import added
 from rewardsmith.trainers.evaluating.tables import Evaluation
 from rewardsmith.trainers.process.parts import take_over
+from rewardsmith.trainers.process.places import require_other_reference
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
 from rewardsmith.types import Prompt
 
@@ -312,8 +313,8 @@ class Run:
         return UserError(f"the checkpoint {where} is not usable ({error!r}): remove it to go on before it")
 
     def _publish(self) -> None:
-        """Write every model that was trained as a plain Hugging Face folder."""
-        for name in sorted(self._trained):
+        """Write every model that was trained, and every copy of one, as a plain Hugging Face folder."""
+        for name in sorted(self._trained | self._saved):
             with writing(self.folder), new_folder(self.folder / "models" / name) as folder:
                 self.engine(name).publish(folder)
 
@@ -338,6 +339,8 @@ class Run:
                         continue
                     try:
                         online = getattr(settings, "trains_rewards", False) and reward is settings.reward
+                        if online:
+                            require_other_reference(reward, settings.model)
                         await self._check_reward(reward, place.data, reads, online=online)
                     except UserError as error:
                         raise UserError(f"stages.{i}{name}.{setting}: {error}") from error

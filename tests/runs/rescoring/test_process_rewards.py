@@ -105,6 +105,25 @@ def test_the_rewards_are_those_of_the_run(trained: Path, monkeypatch: pytest.Mon
     assert_same(found, parts(trained / "rollouts" / "learn.jsonl"))
 
 
+def test_a_reference_that_is_a_copy_is_what_it_was_when_it_was_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy of which it is a copy learns afterwards."""
+    then = {"type": "policy", "name": "then", "reward": "tests.trainers.world:Digits", "optimizer": {"lr": 3e-2}}
+    table = recipe(then, reference_model="base")
+    table["models"]["base"] = {"copy_of": "policy"}
+    folder = start(parse_recipe(table), "x", folder=tmp_path / "run")
+    found = rescored(monkeypatch, folder, f"{folder}:{PART}")
+    assert_same(found, parts(folder / "rollouts" / "learn.jsonl"))
+
+
+def test_a_model_that_the_user_names_now_is_taken(trained: Path) -> None:
+    for changed in ('models.prm={init="tiny-gpt2"}', "models.base.init=tiny-gpt2"):
+        name = changed.split(".")[1].partition("=")[0]
+        found = find_reward(f"{trained}:{PART}", [changed])
+        assert found.models[name].settings.init == "tiny-gpt2"  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("part", [{}, {"reference": "adapter-off"}, {"reference_model": "base"}], ids=str)
 def test_the_rewards_of_an_adapter_are_those_of_the_run(
     part: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

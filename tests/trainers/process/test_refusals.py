@@ -36,7 +36,7 @@ EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the policy as a named reference": (
         parts(implicit(reference_model="policy")),
-        'reward.parts.process.reference_model = "policy" is the policy, which learns: set reference = "policy" instead',
+        "process names models.policy, which is the policy itself",
     ),
     "itself as its reference": (parts(implicit(reference_model="prm")), 'reference_model is "prm" itself: every rewar'),
     "two references": (parts(implicit(reference="policy", reference_model="other")), "leave one out"),
@@ -274,8 +274,12 @@ parts.process = {{ type = "implicit", model = "prm", outcome = "{outcome}" }}
         ({}, "the implicit reward 'process' reads tokens as policy writes them, but models.prm has another tokenizer"),
         ({"outcome": "answr"}, 'process.outcome = "answr" is no part of the reward to learn from. Did you mean "answe'),
         ({"advantage": "gae"}, 'the advantage "gae" needs a critic'),
+        (
+            {"outcome": 'answer", reference_model = "policy'},
+            'reference_model = "policy" is the model that writes: set reference = "policy" instead',
+        ),
     ],
-    ids=["tokenizer", "outcome", "advantage"],
+    ids=["tokenizer", "outcome", "advantage", "reference"],
 )
 def test_a_mistake_never_ends_in_a_traceback(
     settings: dict[str, str],

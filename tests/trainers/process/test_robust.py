@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from rewardsmith.algorithms.calibration import calibration_error
+from rewardsmith.components import Chosen, Settings
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.implicit_settings import TrustSettings
-from rewardsmith.trainers.process.part import ProcessPart
-from tests.trainers.process.made import Model, batch_of, group
-from tests.trainers.world import new_engine
+from rewardsmith.text.step_truths import Judged
+from rewardsmith.trainers.process.part import ProcessPart, agreement
+from rewardsmith.trainers.process.step_metrics import step_metrics
+from rewardsmith.types import Prompt
+from tests.trainers.process.made import Model, ProcessWorld, batch_of, group, implicit, policy
+from tests.trainers.world import new_engine, steps
 
 
 def test_an_answer_may_have_more_steps_than_tokens() -> None:
@@ -60,3 +67,44 @@ def test_siblings_are_scored_by_one_model(tmp_path: Path) -> None:
     sums = found.rewards_BT[:4].sum(-1)
     assert torch.allclose(sums, sums[:1].expand(4), atol=1e-6)
     assert np.isfinite(sums.tolist()).all()
+
+
+def failing_truth(prompt: Prompt, text: str) -> list[Judged]:
+    raise KeyError("no such thing")
+
+
+def late_truth(prompt: Prompt, text: str) -> list[Judged]:
+    return [Judged(0, len(text) + 1, True)]
+
+
+@pytest.mark.parametrize("truth", [failing_truth, late_truth])
+def test_a_truth_that_fails_measures_nothing_and_stops_nothing(truth: Any) -> None:
+    groups = [group(0, [1.0, 0.0]).group]
+    values = [[np.zeros(len(rollout.tokens), np.float32) for rollout in groups[0].rollouts]]
+    assert step_metrics(groups, values, Chosen("own", truth, Settings())) == {}
+
+
+def test_agreement_counts_what_has_an_outcome() -> None:
+    batch = batch_of([group(0, [1.0, 0.0, None]), group(1, [0.0, 1.0])])
+    found = agreement(torch.tensor([2.0, -1.0, 9.0, 3.0, 1.0]), batch)
+    assert found["accuracy_fresh"] == 0.5  # the first group is in order, the second is not
+    assert (found["outcome"], found["best_of_n"]) == (0.5, 0.5)
+    assert found["logit_right"] == pytest.approx(1.5)
+    assert found["logit_wrong"] == pytest.approx(1.0)
+    chances = [1 / (1 + math.exp(-x)) for x in (2.0, -1.0, 3.0, 1.0)]
+    assert found["calibration_error"] == pytest.approx(calibration_error(chances, [1.0, 0.0, 0.0, 1.0]), abs=1e-6)
+
+
+def test_a_model_that_does_not_learn_earns_trust_too(tmp_path: Path) -> None:
+    world = ProcessWorld(tmp_path)
+    found = steps(policy(world, implicit(update="none", reference_model="other", trust={"memory": 0.0})), 2)
+    for metrics in found:
+        above = max(0.0, 2 * metrics["learned/process/accuracy_fresh"] - 1)
+        assert metrics["learned/process/trust"] == pytest.approx(above)
+
+
+def test_measuring_the_accuracy_after_changes_no_reward(tmp_path: Path) -> None:
+    batch = batch_of([group(0, [1.0, 0.0, 0.5]), group(1, [1.0, 0.0])])
+    with_, without = (Model(tmp_path, learn={"mini_batch": 3}).appraise(batch, measure=m) for m in (True, False))
+    assert torch.equal(with_.rewards_BT, without.rewards_BT)
+    assert without.after_B is None

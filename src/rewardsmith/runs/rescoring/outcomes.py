@@ -141,11 +141,11 @@ class Outcomes:
 
     def _outcomes(self, old: Sequence[Score] | None, new: Sequence[Mapping[str, Score]]) -> Sequence[Score | None]:
         """Return the scores that are the outcomes, one for each rollout."""
-        if self.name in new[0]:
+        if any(self.name in column for column in new):  # a rollout that failed may have no parts
             self._source = "new"
             return [column.get(self.name) for column in new]
         stored = _stored(old)
-        if not stored or self.name not in stored[0]:
+        if not any(self.name in column for column in stored):
             raise self._nowhere(new[0], stored)
         return [column.get(self.name) for column in stored]
 

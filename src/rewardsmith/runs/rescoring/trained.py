@@ -31,8 +31,8 @@ def as_trained(recipe: Recipe, run: Path, overrides: Sequence[str]) -> tuple[Rec
     models = dict(recipe.models)
     read = {part.settings.model for stage in recipe.stages for part in process_parts(stage).values()}  # type: ignore[attr-defined]
     for name, model in recipe.models.items():
-        begins = tuple(f"models.{name}.{setting}" for setting in ("init", "copy_of"))
-        if not isinstance(model.settings, ModelSettings) or any(one.strip().startswith(begins) for one in overrides):
+        chosen = {"models", f"models.{name}", f"models.{name}.init", f"models.{name}.copy_of"}
+        if not isinstance(model.settings, ModelSettings) or any(_key(one) in chosen for one in overrides):
             continue  # a model that is served, or one that the user has chosen now
         published = run / "models" / name
         if published.is_dir():
@@ -41,10 +41,15 @@ def as_trained(recipe: Recipe, run: Path, overrides: Sequence[str]) -> tuple[Rec
             doubts[name] = f"{run} has not published models.{name}: it is as before the stage {trained[name]}"
         elif model.settings.copy_of in trained:
             doubts[name] = (
-                f"models.{name} is a copy of {model.settings.copy_of} as {run} left it: perhaps not what it was then"
+                f"{run} has not published models.{name}: it is a copy of {model.settings.copy_of} as it is now"
             )
     stages = [_with_references(stage, models, run / "references") for stage in recipe.stages]
     return recipe.model_copy(update={"models": models, "stages": stages}), doubts
+
+
+def _key(override: str) -> str:
+    """Return what an override changes."""
+    return override.partition("=")[0].strip()
 
 
 def _published(settings: ModelSettings, folder: Path, *, apart: bool) -> ModelSettings:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rewardsmith.components import Chosen, Settings
-from rewardsmith.errors import listing, nearest
+from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.rewards.compose import Sum
 from rewardsmith.rewards.implicit import Implicit
 
@@ -36,11 +36,21 @@ def wrong_places(reward: Chosen, *, policy: str, selected: str) -> Iterator[str]
         )
 
 
+def require_other_reference(reward: Chosen, policy: str) -> None:
+    """Raise a `UserError` if an implicit reward is to be trained against the policy under the name of a model.
+
+    Outside of training that is what stands for the policy which wrote the answers, so the recipe itself may say it.
+    """
+    for name, part in getattr(reward.settings, "parts", {}).items():
+        if part.target is Implicit and part.settings.reference_model == policy:
+            raise UserError(
+                f'parts.{name}.reference_model = "{policy}" is the model that writes: set reference = "policy" instead'
+            )
+
+
 def _wrong_names(where: str, of: Any, policy: str, others: list[str]) -> Iterator[str]:
     if of.model == policy:
         yield f'{where}.model = "{policy}" is the policy itself: give it a model of its own, with copy_of = "{policy}"'
-    if of.reference_model == policy:
-        yield f'{where}.reference_model = "{policy}" is the policy, which learns: set reference = "policy" instead'
     if not of.outcome and len(others) != 1:
         known = f": say which one. Known: {listing(others)}" if others else ", and there is none: add one"
         yield f"{where}.outcome is not set: it is the other part of the sum, from whose values the model learns{known}"

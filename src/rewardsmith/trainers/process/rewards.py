@@ -135,7 +135,8 @@ class ProcessRewards:
                 batch, policy_BT = self._batch(part, groups, replayed)
                 with _usable(path):
                     found = part.appraise(groups, batch, policy_BT, number)
-                part.replay.remember(written)
+                if part.learns:
+                    part.replay.remember(written)
                 groups = [with_part(g, path, scores) for g, scores in zip(groups, found.scores, strict=True)]
                 metrics |= {f"learned/{path}/{name}": value for name, value in found.metrics.items()}
                 self._tell_skipped(path, found.metrics)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rewardsmith.algorithms.step_finding import step_finding
 from rewardsmith.components import Chosen
+from rewardsmith.rewards.steps import judged_by
 from rewardsmith.text.step_truths import tokens_of_judged
 from rewardsmith.text.steps import sums_by_step
 from rewardsmith.types import RolloutGroup
@@ -20,8 +21,8 @@ def step_metrics(
 ) -> dict[str, float]:
     """Return how well rewards per token agree with the truth about steps; see `rewardsmith.algorithms.step_finding`.
 
-    A step's reward is the sum of the rewards of its tokens. Left out are prompts of which the truth knows nothing, and
-    rollouts that do not say where their tokens end or that have a step without a token of its own.
+    A step's reward is the sum of the rewards of its tokens. Left out are rollouts of which the truth knows nothing, and
+    those that do not say where their tokens end or that have a step without a token of its own.
 
     Args:
         groups: the rollouts.
@@ -39,9 +40,9 @@ def step_metrics(
             if rollout.ends is None or not len(rollout.ends):
                 continue
             try:
-                judged = truth.target(group.prompt, rollout.text, **truth.arguments())
-            except ValueError:  # the prompt is not of this world
-                break
+                judged = judged_by(truth, group.prompt, rollout.text)
+            except Exception:  # noqa: BLE001 it is not of this world, or a user's own truth fails: it only measures
+                continue
             numbers = tokens_of_judged(rollout.ends, judged)
             if np.bincount(numbers, minlength=len(judged)).all():
                 rewards.append(sums_by_step(tokens, numbers, len(judged)))
