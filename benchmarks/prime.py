@@ -130,9 +130,7 @@ def verdict(side: Side, figures: Figures, without: Figures) -> str:
 
 
 def _title(workload: Workload) -> str:
-    length = f"{workload.new_tokens} new tokens"
-    if workload.ends == "eos":
-        length = f"up to {length}, ending by themselves after {workload.new_tokens // 2} on average if they could"
+    length = f"{'up to ' if workload.ends == 'eos' else ''}{workload.new_tokens} new tokens"
     return f"{workload.prompts} prompts of {workload.prompt_tokens} tokens x {workload.rollouts} rollouts x {length}"
 
 
