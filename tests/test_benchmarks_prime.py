@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -29,7 +30,7 @@ def folder(modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.M
     return tmp_path
 
 
-def figures(modules: dict[str, ModuleType], folder: Path, name: str, ends: str):
+def figures(modules: dict[str, ModuleType], folder: Path, name: str, ends: str) -> Any:
     workload = modules["prime"].Workload(**SIZES, ends=ends)
     return asyncio.run(modules["prime_side"].train(folder, workload, modules["prime_workload"].SIDES[name]))
 

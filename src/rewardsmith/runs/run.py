@@ -31,7 +31,7 @@ from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.runs.usage import added
 from rewardsmith.trainers.evaluating.tables import Evaluation
-from rewardsmith.trainers.process.parts import take_over
+from rewardsmith.trainers.process.parts import process_parts, take_over
 from rewardsmith.trainers.process.places import require_other_reference
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
 from rewardsmith.types import Prompt
@@ -313,8 +313,9 @@ class Run:
         return UserError(f"the checkpoint {where} is not usable ({error!r}): remove it to go on before it")
 
     def _publish(self) -> None:
-        """Write every model that was trained, and every copy of one, as a plain Hugging Face folder."""
-        for name in sorted(self._trained | self._saved):
+        """Write every model that was trained, and every copy that one was measured against, as a plain folder."""
+        parts: list[Any] = [part.settings for stage in self.recipe.stages for part in process_parts(stage).values()]
+        for name in sorted(self._trained | (self._saved & {part.reference_model for part in parts})):
             with writing(self.folder), new_folder(self.folder / "models" / name) as folder:
                 self.engine(name).publish(folder)
 
