@@ -9,7 +9,7 @@ lets the model learn (`rewardsmith.trainers.process`). Everywhere else the model
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,10 @@ class Implicit:
 
     Attributes:
         online: whether a trainer scores and trains; then `score` is not called.
-        reads_ends: whether it needs to know where tokens end in the text.
+        reads_ends: it needs to know where tokens end in the text; the report colours the text of each token.
     """
+
+    reads_ends: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -107,11 +109,6 @@ class Implicit:
         self.value = value
         self.online = False
         self._models: Models = Unconnected
-
-    @property
-    def reads_ends(self) -> bool:
-        """Whether it needs to know where tokens end in the text."""
-        return True  # the report shows the text of each token in the colour of its reward
 
     # ---- outside of training ---------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from rewardsmith.rewards.tree import components_of, has_part, walk
 def chosen_parts(reward: Chosen) -> dict[str, Chosen]:
     """Return the implicit rewards among the parts of a sum that are computed, as a recipe describes them."""
     computed = asked_of(_sides(reward))
-    return {name: part for name, part in _implicit(reward).items() if name in computed}
+    return {name: part for name, part in implicit_parts(reward).items() if name in computed}
 
 
 def learning_models(reward: Chosen) -> list[str]:
@@ -27,16 +27,17 @@ def learning_models(reward: Chosen) -> list[str]:
     return [of.model for of in parts if of.update != "none"]
 
 
-def _implicit(reward: Chosen) -> dict[str, Chosen]:
-    return {name: part for name, part in _terms(reward).items() if part.target is Implicit}
+def implicit_parts(reward: Chosen) -> dict[str, Chosen]:
+    """Return the implicit rewards among the parts of a sum, computed or not."""
+    return {name: part for name, part in terms_of(reward).items() if part.target is Implicit}
 
 
 def _sides(reward: Chosen) -> dict[str, Any]:
     """Return what stands beside each part of a sum: `PartSettings`."""
-    return {name: part.beside for name, part in _terms(reward).items()}
+    return {name: part.beside for name, part in terms_of(reward).items()}
 
 
-def _terms(reward: Chosen) -> Mapping[str, Chosen]:
+def terms_of(reward: Chosen) -> Mapping[str, Chosen]:
     """Return the parts of a sum; any other reward has none that could be a stream of its own."""
     return reward.settings.parts if reward.target is Sum else {}  # type: ignore[attr-defined]  # those of a sum
 
@@ -93,7 +94,7 @@ def _only_other(path: str, root: Component, found: Mapping[str, Component]) -> s
 
 def wrong_parts(reward: Chosen) -> Iterator[str]:
     """Yield what is wrong between the implicit rewards of a recipe and the other parts of the sum."""
-    parts, implicit, sides = chosen_parts(reward), _implicit(reward), _sides(reward)
+    parts, implicit, sides = chosen_parts(reward), implicit_parts(reward), _sides(reward)
     computed = asked_of(sides)
     others = [name for name in sides if name not in implicit]
     for name, side in sides.items():
@@ -157,7 +158,7 @@ def wrong_credit(reward: Chosen, advantage: str, *, compares: bool, combine: str
         combine: whether parts are summed before the estimate or after.
         values: where its values come from; see `values_from`.
     """
-    implicit = _implicit(reward)
+    implicit = implicit_parts(reward)
     weighed = {name: side for name, side in _sides(reward).items() if side.weight}
     parts = [name for name in weighed if name in implicit]
     if values == "process":

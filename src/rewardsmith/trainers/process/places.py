@@ -7,8 +7,8 @@ from typing import Any
 
 from rewardsmith.components import Chosen, Settings
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.rewards.compose import Sum
 from rewardsmith.rewards.implicit import Implicit
+from rewardsmith.trainers.process.parts import implicit_parts, terms_of
 
 
 def wrong_places(reward: Chosen, *, policy: str, selected: str) -> Iterator[str]:
@@ -19,9 +19,8 @@ def wrong_places(reward: Chosen, *, policy: str, selected: str) -> Iterator[str]
         policy: the model that writes the answers.
         selected: the part of the reward by which groups are selected.
     """
-    parts: Mapping[str, Chosen] = reward.settings.parts if reward.target is Sum else {}  # type: ignore[attr-defined]
-    implicit = {name: part for name, part in parts.items() if part.target is Implicit}
-    others = [name for name in parts if name not in implicit]
+    implicit = implicit_parts(reward)
+    others = [name for name in terms_of(reward) if name not in implicit]
     if sum(one.target is Implicit for one in _chosen(reward)) > len(implicit):
         yield (
             "an implicit reward must be a part of a sum that is the whole reward: there its rewards per token are a"
@@ -41,8 +40,8 @@ def require_other_reference(reward: Chosen, policy: str) -> None:
 
     Outside of training that is what stands for the policy which wrote the answers, so the recipe itself may say it.
     """
-    for name, part in getattr(reward.settings, "parts", {}).items():
-        if part.target is Implicit and part.settings.reference_model == policy:
+    for name, part in implicit_parts(reward).items():
+        if part.settings.reference_model == policy:  # type: ignore[attr-defined]
             raise UserError(
                 f'parts.{name}.reference_model = "{policy}" is the model that writes: set reference = "policy" instead'
             )
