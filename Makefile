@@ -5,7 +5,7 @@ PEERS  := .venv-peers
 SERVERS := .venv-servers
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-servers check format bench bench-rules bench-judges bench-embedded bench-sft bench-prime parity clean
+.PHONY: help quickstart recipes test test-servers check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -60,6 +60,9 @@ bench: $(PEERS)/.ready ## time the mathematics against verl's own functions
 
 bench-rules: $(VENV)/.ready $(PEERS)/.ready ## time rules in the worker pool beside math-verify called directly and beside verl
 	$(RUN)python benchmarks/rules.py
+
+bench-verifiers: $(VENV)/.ready ## count the errors of our answer rules beside math-verify's on labelled pairs
+	$(RUN)python benchmarks/verifiers.py
 
 bench-judges: $(VENV)/.ready $(PEERS)/.ready ## time judges, with faults and without, beside verl, verifiers and openai
 	$(RUN)python benchmarks/judges.py
