@@ -292,9 +292,9 @@ def _built_in(trees: Sequence[ast.Module], bound: set[str]) -> str:
 
 
 def _require_data(trees: Sequence[ast.Module], of_program: frozenset[str]) -> None:
-    """Raise BrokenTestsError where tests hand the program what cannot be sent to its process, as far as that is seen.
+    """Raise BrokenTestsError where a call in the tests hands the program what cannot be sent to its process.
 
-    What is seen only when a test runs would be seen for programs alone that get so far.
+    A test that finds out when it runs does so for those programs alone that get so far.
     """
     nodes = [node for tree in trees for node in ast.walk(tree)]
     checks = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args]
