@@ -320,4 +320,7 @@ def _tiers(
         if group.denied or patterns.affirmed.match(text, _bare_end(text, group))
     ]
     for pattern in (patterns.ending, patterns.lower):
-        yield [(frozenset([found[1].upper()]), denied(text[: found.start(1)])) for found in pattern.finditer(text)]
+        yield [
+            (frozenset([found[1].upper()]), denied(text[: found.start(1)]))
+            for found in pattern.finditer(text, max(0, len(text) - 200))
+        ]

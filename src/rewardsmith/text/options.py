@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +20,8 @@ _LATEX = (
     (re.compile(r"\\[()\[\],;:! ~]|[{}$~]"), " "),
     (re.compile(r"\\([&%#_{}])"), r"\1"),
 )
+
+_FULL_WIDTH = {0xFF01 + offset: 0x21 + offset for offset in range(94)}
 
 _NAMES = r"(?i:(?:options?|choices?|letters?)(?:\s+is|\s?:)?)\s{0,3}"
 _VERBS = r"(?i:choose|chose|chosen|pick|picked|select|selected|go\s+with|going\s+with|went\s+with)(?:\s?:)?\s{0,3}"
@@ -63,9 +64,7 @@ _REFUTED = re.compile(
 
 def without_latex(text: str) -> str:
     r"""Return a text without the LaTeX around letters, of the same meaning: `B \text{ or } C` is `B or C`."""
-    text = (
-        text if text.isascii() else "".join(unicodedata.normalize("NFKC", c) if "！" <= c <= "ｚ" else c for c in text)
-    )
+    text = text if text.isascii() else text.translate(_FULL_WIDTH)
     for pattern, replacement in _LATEX:
         text = pattern.sub(replacement, text)
     return text
