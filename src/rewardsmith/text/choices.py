@@ -63,7 +63,7 @@ LONGEST = 2_000
 
 
 class _Patterns(NamedTuple):
-    """How a choice is recognised beside groups of letters."""
+    """How a choice is recognised apart from groups of letters."""
 
     leading: re.Pattern[str]
     single: re.Pattern[str]
@@ -201,7 +201,7 @@ def _in_box(text: str, options: Options, patterns: _Patterns) -> frozenset[str] 
 
 
 def _in_statement(tail: str, options: Options, patterns: _Patterns) -> frozenset[str] | None:
-    """Return the letters in the last "answer is …", unless that is denied or asked."""
+    """Return the letters in the last "answer is …", unless that is denied or questioned."""
     phrase = _statement(tail)
     if phrase is None or not_the_answer(without_latex(phrase.before)) or refuted(phrase.after):
         return None
