@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rewardsmith.rewards.sandbox.cases import names_used
+from rewardsmith.rewards.sandbox import BrokenTestsError
+from rewardsmith.rewards.sandbox.cases import names_used, read_tests
 from rewardsmith.rewards.sandbox.compare import Comparison
 from rewardsmith.rewards.sandbox.values import DEPTH, Malformed, decode, encode
 
@@ -221,12 +222,35 @@ def test_rubbish_is_not_equal(raw: bytes) -> None:
         (["assert f(1) == math.pi"], "import math", {"f"}),
         (["assert f(root) == 1"], "root = Node(1)", {"f", "Node"}),
         (["x = f(1)\nassert all(y for y in x)"], "", {"f"}),
-        (["def check(c):\n    assert c(1)"], "", set()),
         (["try: f(1)\nexcept ValueError as e: print(e)"], "", {"f"}),
         (["assert sum(1, 2) == 3", "assert sum(2, 2) == abs(4)"], "", {"sum"}),
         (["assert set(f(1)) == set([1])"], "", {"f"}),
-        (["assert 1"], "", set()),
+        (["assert f(1) == math.pi"], "", {"f"}),
+        (["assert sum(1, 2) == math.floor(3.5)"], "", {"sum"}),
+        (["assert statistics([1]) == 1"], "", {"statistics"}),
     ],
 )
 def test_the_names_that_tests_take_from_a_program(sources: list[str], setup: str, names: set[str]) -> None:
-    assert names_used(tuple(sources), setup) == names
+    assert names_used(tuple(sources), setup).of_program == names
+
+
+def test_of_a_program_with_an_entry_point_nothing_else_is_taken() -> None:
+    test = "def check(c):\n    assert abs(c(1) - math.pi) < helper(2)"
+    found = names_used((test,), "", "def helper(x): return x", "f")
+    assert (found.of_program, found.modules) == ({"f"}, {"math"})
+
+
+@pytest.mark.parametrize(
+    ("tests", "words"),
+    [
+        (["assert 1"], "nothing that a program could define"),
+        (["assert sum([1]) == abs(1)"], "abs and sum"),
+        (["assert all(x > 0 for x in [1])"], "hand the program a generator"),
+        (["assert sum([1], key=lambda x: x) == 1"], "hand the program a function"),
+        ({"test": "def check(c):\n    assert c(lambda: 1)", "entry_point": "f"}, "hand the program a function"),
+        ({"test": "def check(c):\n    assert g(c(1))", "entry_point": "f"}, "'g'"),
+    ],
+)
+def test_tests_from_which_nobody_can_tell_what_the_program_must_define_are_broken(tests: Any, words: str) -> None:
+    with pytest.raises(BrokenTestsError, match=words):
+        read_tests(tests)

@@ -1,11 +1,17 @@
 """The letter of an option."""
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith.text.choices import choice
 from tests.rewards.hostile import hostile, megabytes
+
+# Labelled texts over the options A to E: those that choose B, and those that choose none or several.
+READINGS = json.loads(Path(__file__).with_name("choice_readings.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +56,7 @@ from tests.rewards.hostile import hostile, megabytes
         ("\\boxed{A, C}", None),
         ("\\boxed{42}", None),
         ("(A) 1 (B) 2", None),
-        ("(A) is wrong\n(B) is right\nas I said", None),
+        ("(A) is wrong\n(B) is right\nas I said", "B"),
         ("F", None),
         ("The answer is Both", None),
         ("Vitamin B12 and E.coli", None),
@@ -59,6 +65,16 @@ from tests.rewards.hostile import hostile, megabytes
 )
 def test_choice(text: str, letter: str | None) -> None:
     assert choice(text) == letter
+
+
+@pytest.mark.parametrize("text", READINGS["B"])
+def test_a_text_that_chooses_one_option_is_read(text: str) -> None:
+    assert choice(text) == "B"
+
+
+@pytest.mark.parametrize("text", READINGS["none"])
+def test_a_text_that_chooses_none_or_several_is_not_taken_for_one(text: str) -> None:
+    assert choice(text) is None
 
 
 def test_other_letters() -> None:

@@ -51,6 +51,39 @@ def test_the_right_answer_may_be_the_text_of_an_option(options: object, key: str
     assert value("choice", "B", "the hague", info) == 1.0
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\boxed{C \\text{ or } D}",
+        "\\boxed{\\text{not } C}",
+        "not (C)",
+        "all except (C)",
+        "(C) is wrong",
+        "I don't think it is C",
+        "The answer is C... no, D.",
+        "It is not \\boxed{Paris}.",
+        "\\boxed{Paris} is wrong.",
+        "The answer is not Paris.",
+        "I don't think the answer is Paris.",
+        "The answer is Paris... no, Rome.",
+        "The answer is Paris or Rome.",
+        "<answer>not C</answer>",
+        "<answer>C or D</answer>",
+        "Paris, Rome",
+    ],
+)
+def test_a_hedged_denied_or_withdrawn_option_is_not_chosen(text: str) -> None:
+    assert value("choice", text, "C", {"choices": CITIES}) == 0.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\\boxed{\\textsf{C}}", "It's C.", "C is correct.", "Not (A), so (C).", "The answer is D... no, C.", "（C）"],
+)
+def test_ways_to_choose_an_option(text: str) -> None:
+    assert value("choice", text, "C", {"choices": CITIES}) == 1.0
+
+
 @pytest.mark.parametrize("answer", [None, "", "Paris", "Z", 7, -1, True, 1.5, ["A"], {"a": 1}])
 def test_a_right_answer_that_is_no_option_is_a_failure(answer: object) -> None:
     with pytest.raises(CannotScore) as caught:

@@ -273,8 +273,8 @@ USES = {
         "from collections import deque\nassert f() == ({'a': 2, 'b': 1}, deque([1]), {'a': 1})",
     ),
     "dates": (
-        "import datetime\ndef f(): return datetime.date(2024, 1, 2)",
-        "from datetime import date\nassert f() == date(2024, 1, 2)",
+        "import datetime\ndef f(): return datetime.date(2024, 1, 2), datetime.timedelta(-1, 2, 3)",
+        "from datetime import date, timedelta\nassert f() == (date(2024, 1, 2), timedelta(-1, 2, 3))",
     ),
     "an object is itself": ("class A: pass\na = A()\ndef f(): return a", "assert f() == f() and f() is a"),
     "an object is nothing else": ("class A: pass\ndef f(): return A()", "assert f() != f()"),

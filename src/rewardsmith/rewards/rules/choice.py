@@ -11,8 +11,9 @@ from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.normalised import normal
 from rewardsmith.rewards.rules.settings import Final, spoken
 from rewardsmith.rewards.rules.truth import extra
-from rewardsmith.text.answers import boxed, stated, tagged
+from rewardsmith.text.answers import tagged
 from rewardsmith.text.choices import choice as chosen
+from rewardsmith.text.choices import wording
 from rewardsmith.types import Prompt
 
 
@@ -23,7 +24,7 @@ def choice(
     letters: Annotated[str, Field(pattern=r"^[A-Z]{2,26}$", description="letters of the options, in order")] = "ABCDE",
     final: Final = "auto",
 ) -> float:
-    """1 when the text chooses the right option, else 0; choosing none, or several, is wrong.
+    """1 when the text chooses the right option, else 0; choosing none, or several, or saying what it is not, is wrong.
 
     The answer is a letter, the index of the option from 0, or the text of the option as `info["choices"]` or
     `info["options"]` has it (a list; a table of letters; or a table of the lists `label` and `text`). Where these are
@@ -37,8 +38,8 @@ def choice(
     inner = tagged(said) or said
     letter = chosen(inner, letters)
     if letter is None and options:
-        words = boxed(inner) or stated(inner) or inner
-        letter = _lookup(words, options) if len(words) < 1_000 else None
+        words = wording(inner)
+        letter = _lookup(words, options) if words and len(words) < 1_000 else None
     return float(letter == gold)
 
 

@@ -18,6 +18,9 @@ from rewardsmith.types import Prompt
 LARGEST = 1 << 20
 """Characters of the longest program that is run; a longer one is wrong."""
 
+MARGIN = 5.0
+"""Seconds that starting and ending a sandbox may take, beyond the time of its tests."""
+
 _MARKS = {"python", "python3", "py"}
 
 
@@ -83,8 +86,11 @@ def sandbox_ready(
     *, deadline: float, total: float, seconds: float, memory: int, isolation: Isolation, **_: object
 ) -> None:
     """Raise a `UserError` unless programs can be run here, and in the time that there is."""
-    if total >= deadline:
-        raise UserError(f"total = {total:g} s for the tests, but the rule's deadline is {deadline:g} s: make it longer")
+    if total + MARGIN > deadline:  # else a slow program would be a timeout of the rule, and not wrong
+        raise UserError(
+            f"total = {total:g} s for the tests, but the rule's deadline is {deadline:g} s: set deadline ="
+            f" {total + MARGIN:g} or more, or a shorter total"
+        )
     try:
         probe(Limits(seconds, total, memory, isolation=isolation))
     except SandboxError as error:

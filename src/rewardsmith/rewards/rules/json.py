@@ -18,6 +18,9 @@ from rewardsmith.types import Prompt
 DEEPEST = 64
 """Levels that an answer may nest."""
 
+DIGITS = 300
+"""Digits of the longest integer, in an answer or a schema."""
+
 _TOKEN = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
 _FENCE = re.compile(r"^[ \t]*```[^\n`]*$", re.MULTILINE)
 
@@ -51,8 +54,9 @@ def json(
 ) -> float:
     """`good` when the text is JSON and satisfies the schema, else `bad`.
 
-    Repeated keys, NaN, infinite numbers and nesting beyond 64 levels are bad. References stay within the schema;
-    nothing is ever fetched. A schema that cannot be used makes the prompt invalid.
+    Repeated keys, NaN, infinite numbers, integers of more than 300 digits, nesting beyond 64 levels, and what takes too
+    long to compare with the schema, are bad. References stay within the schema; nothing is ever fetched. A schema that
+    cannot be used makes the prompt invalid.
     """
     schema = prompt.info.get("schema") if satisfies is None else satisfies
     if isinstance(schema, str):  # files often keep a schema as text
@@ -88,7 +92,7 @@ def _read(text: str, longest: int) -> tuple[bool, object]:
         return False, None
     try:
         return True, standard.loads(
-            text, object_pairs_hook=_distinct, parse_constant=_refuse, parse_float=_finite, parse_int=_bounded
+            text, object_pairs_hook=_distinct, parse_constant=_refuse, parse_float=_finite, parse_int=bounded
         )
     except (ValueError, RecursionError):
         return False, None
@@ -127,9 +131,10 @@ def _finite(digits: str) -> float:
     return value
 
 
-def _bounded(digits: str) -> int:
-    if len(digits) > 400:  # larger than any float, with which it would be compared
-        raise ValueError("the number is too long")
+def bounded(digits: str) -> int:
+    """Return an integer; ValueError for one that is larger than any float, with which it may be compared."""
+    if len(digits) > DIGITS:
+        raise ValueError(f"an integer has {len(digits)} digits")
     return int(digits)
 
 

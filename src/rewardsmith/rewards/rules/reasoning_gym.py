@@ -11,6 +11,7 @@ from pydantic import Field
 
 from rewardsmith.errors import nearest
 from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.rules.limit import TooSlowError, processor_limit
 from rewardsmith.rewards.rules.settings import Extract, Final, spoken
 from rewardsmith.text.answers import extract as found_in
 from rewardsmith.text.gym import UNSOUND, BrokenEntryError, Entry, Task, known_tasks
@@ -36,7 +37,7 @@ def reasoning_gym(
     said = spoken(text, final)
     answer = found_in(said, extract) if said else None
     try:
-        marks = task.score(answer, entry) if answer else 0.0
+        marks = _marks(task, answer, entry) if answer else 0.0
         if not answer:
             task.require_sound(entry)
     except BrokenEntryError as error:
@@ -44,6 +45,16 @@ def reasoning_gym(
     if not 0 <= marks <= 1 + 1e-9:
         raise CannotScore("invalid", f"the scorer of {task.name} gave {marks}, which is not from 0 to 1")
     return float(marks >= 1) if not partial else min(1.0, marks)
+
+
+def _marks(task: Task, answer: str, entry: Entry) -> float:
+    """Return what the scorer gives; 0 for an answer that takes it too long."""
+    try:
+        with processor_limit():
+            return task.score(answer, entry)
+    except TooSlowError:
+        task.require_sound(entry)
+        return 0.0
 
 
 def _read(prompt: Prompt) -> tuple[Task, Entry]:

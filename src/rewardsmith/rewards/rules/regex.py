@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from rewardsmith.rewards.rules.limit import TooSlowError, processor_limit
 from rewardsmith.rewards.rules.settings import Bad, Final, Good, spoken
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.types import Prompt
@@ -46,16 +47,23 @@ def regex(
 ) -> float:
     """`good` when the pattern matches, else `bad`; with a group named `answer`, only when it catches the answer.
 
-    Where the pattern matches several times, the last match counts.
+    Where the pattern matches several times, the last match counts. A text on which matching takes more than 1.5 seconds
+    of processor time is bad.
     """
     compiled = _compiled(pattern)
     golds = truths(prompt) if "answer" in compiled.groupindex else ()
     said = spoken(text, final)
-    found: re.Match[str] | None = None
-    if said is not None and match == "fullmatch":
-        found = compiled.fullmatch(said.strip())
-    elif said is not None:
-        found = next(iter(deque(compiled.finditer(said), maxlen=1)), None)
+    found = None if said is None else _last_match(compiled, said, match)
     if found is None:
         return bad
     return good if not golds or (found["answer"] or "").strip() in golds else bad
+
+
+def _last_match(pattern: re.Pattern[str], text: str, match: str) -> re.Match[str] | None:
+    try:
+        with processor_limit():  # a pattern with repetitions inside repetitions can take hours to say no
+            if match == "fullmatch":
+                return pattern.fullmatch(text.strip())
+            return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
+    except TooSlowError:
+        return None

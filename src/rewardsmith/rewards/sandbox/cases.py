@@ -85,13 +85,13 @@ class Sources:
     Attributes:
         sources: one per test.
         setup: source that is run before each test.
-        before: source that is run before the program, in its namespace.
+        prompt: source that is run before the program, in its namespace, and before the tests, in theirs.
         entry: name of the function that is handed to `check`; "" for assert statements.
     """
 
     sources: Sequence[str]
     setup: str = ""
-    before: str = ""
+    prompt: str = ""
     entry: str = ""
 
     def __len__(self) -> int:
@@ -99,9 +99,20 @@ class Sources:
 
     def open(self, program: str, limits: Limits) -> Sandbox:
         """Return a sandbox with the program, and the tests out of its reach."""
-        names = {*names_used(tuple(self.sources), self.setup), *([self.entry] if self.entry else [])}
-        tests = {"sources": self.sources, "setup": self.setup, "names": sorted(names), "entry": self.entry}
-        return Sandbox([self.before, program], limits, tests)
+        names = self.names()
+        tests = {
+            "sources": self.sources,
+            "setup": self.setup,
+            "prompt": self.prompt,
+            "entry": self.entry,
+            "names": sorted(names.of_program),
+            "modules": sorted(names.modules),
+        }
+        return Sandbox([self.prompt, program], limits, tests)
+
+    def names(self) -> Names:
+        """Return what the tests use without defining it; BrokenTestsError when nobody can give it to them."""
+        return names_used(tuple(self.sources), self.setup, self.prompt, self.entry)
 
     def passes(self, sandbox: Sandbox, index: int, comparison: Comparison) -> bool:
         """Return whether the source runs to its end."""
@@ -205,8 +216,7 @@ def _read_sources(table: Mapping[str, Any]) -> Sources:
         if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in _parse(source).body):
             raise BrokenTestsError("test defines no function check(candidate)")
         found = Sources([source], setup, _source(table.get("prompt") or "", "prompt"), entry)
-    names_used(tuple(found.sources), setup)  # says now what cannot be parsed
-    _parse(found.before)
+    found.names()  # says now what cannot be parsed
     return found
 
 
@@ -218,26 +228,83 @@ def _source(value: Any, what: str) -> str:
     return value
 
 
-@lru_cache(maxsize=16)
-def names_used(sources: tuple[str, ...], setup: str) -> frozenset[str]:
-    """Return the names that test sources take from the program: those that they use and nobody else defines.
+@dataclass(frozen=True)
+class Names:
+    """What test sources use without defining it.
 
-    A program may bear the name of a built-in function (`sum`). Such a name is the program's only where the tests use no
-    other unknown name and every test calls it; otherwise a program could redefine the `abs` or `all` of its own tests.
+    Attributes:
+        of_program: names that are taken from the program.
+        modules: modules of the standard library that nobody imports; the tests get their own.
+    """
+
+    of_program: frozenset[str]
+    modules: frozenset[str] = frozenset()
+
+
+@lru_cache(maxsize=16)
+def names_used(sources: tuple[str, ...], setup: str = "", prompt: str = "", entry: str = "") -> Names:
+    """Return the names that test sources use and nobody else defines.
+
+    With an entry point, it alone comes from the program. Without, all of them do. A program may bear the name of a
+    built-in function (`sum`): such a name is the program's only where the tests use no other unknown name and every
+    test calls it; otherwise a program could redefine the `abs` or `all` of its own tests.
     """
     trees = [_parse(source) for source in sources]
-    everything = [*trees, _parse(setup)]
-    _require_library(*everything)
-    bound = {name for tree in everything for name in _bound(tree)}
-    known = bound | set(dir(builtins))
-    used = {node.id for tree in everything for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    if used - known:
-        return frozenset(used - known)
-    called = [
-        {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-        for tree in trees
-    ]
-    return frozenset(set.intersection(*called) - bound)
+    tests, others = [*trees, _parse(setup)], [_parse(prompt)]
+    _require_library(*tests, *others)
+    bound = {name for tree in (*tests, *others) for name in _bound(tree)}
+    used = {node.id for tree in tests for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    missing = used - bound - set(dir(builtins)) - {entry}
+    modules = frozenset(missing & sys.stdlib_module_names - _used_bare(tests))
+    missing -= modules
+    if entry:
+        if missing and "*" not in bound:
+            raise BrokenTestsError(
+                f"they use {min(missing)!r}, which neither they nor the prompt define, and of the program they get"
+                f' {entry!r} alone: give the source that defines it as "prompt" or "test_setup_code"'
+            )
+        of_program = frozenset([entry])
+    else:
+        of_program = frozenset(missing) or frozenset([_built_in(trees, bound)])
+    _require_data(tests, of_program)
+    return Names(of_program, modules)
+
+
+def _used_bare(trees: Sequence[ast.Module]) -> set[str]:
+    """Return the names that are used other than as `name.attribute`."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    dotted = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    return {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in dotted}
+
+
+def _built_in(trees: Sequence[ast.Module], bound: set[str]) -> str:
+    """Return the name of a built-in function that the program redefines: the only one that every test calls."""
+    calls = [[n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)] for tree in trees]
+    called = set.intersection(*({n.func.id for n in found if isinstance(n.func, ast.Name)} for found in calls)) - bound
+    if len(called) != 1:
+        raise BrokenTestsError(
+            f"every test calls {' and '.join(sorted(called))}, and one of them must be the program's: give"
+            ' {"fn_name": …} or {"test": …, "entry_point": …}, which say which'
+            if called
+            else "they use nothing that a program could define: every program would pass, or none"
+        )
+    return called.pop()
+
+
+def _require_data(trees: Sequence[ast.Module], of_program: frozenset[str]) -> None:
+    """Raise BrokenTestsError where a call in the tests hands the program what cannot be sent to its process.
+
+    A test that finds out when it runs does so for those programs alone that get so far.
+    """
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    checks = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args]
+    names = of_program | {check.args.args[0].arg for check in checks}
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+                if isinstance(argument, ast.Lambda | ast.GeneratorExp):
+                    kind = "function" if isinstance(argument, ast.Lambda) else "generator"
+                    raise BrokenTestsError(f"they hand the program a {kind}, which cannot be sent to its process")
 
 
 def _require_library(*trees: ast.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Comparison:
         return bool(_NUMBER.fullmatch(a) and _NUMBER.fullmatch(b)) and self._close(float(a), float(b))
 
     def _close(self, a: float, b: float) -> bool:
-        return abs(a - b) <= self.tolerance * max(1.0, abs(b))
+        return a == b or (math.isfinite(b) and abs(a - b) <= self.tolerance * max(1.0, abs(b)))
 
     def same_reply(self, reply: bytes, expected: object) -> bool:
         """Return whether an answer of `player.Player` holds the expected JSON value.
@@ -54,7 +55,7 @@ class Comparison:
         try:
             answer = json.loads(reply)
             return isinstance(answer, dict) and "value" in answer and self._same(answer["value"], expected)
-        except (ValueError, TypeError, RecursionError, OverflowError):
+        except (ValueError, TypeError, RecursionError, OverflowError, MemoryError):
             return False
 
     def _same(self, got: Any, expected: object) -> bool:

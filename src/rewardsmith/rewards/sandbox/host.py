@@ -164,17 +164,19 @@ class Host:
         return self._exchange(self._playing(), message)
 
     def _test(self, index: int) -> bytes:
-        """Have a test run; return the verdict."""
-        player, judge = self._playing(), self._judging()
-        return self._mediate(judge, player, str(index).encode())
+        """Have a test run; return the verdict.
 
-    def _mediate(self, judge: Jail, player: Jail, message: bytes) -> bytes:
-        """Carry requests of the judge to the player and answers back, until there is a verdict."""
-        while True:
-            answer = self._exchange(judge, message)
-            if answer.startswith(b"="):
-                return answer[1:]
-            message = self._exchange(player, answer[1:])
+        Requests of the judge are carried to the player, and answers back. The program is loaded at the first request:
+        what is wrong with the tests alone is found without it.
+        """
+        if self._unloadable:
+            raise Ended(self._unloadable)
+        judge, message = self._judging(), str(index).encode()
+        while (answer := self._exchange(judge, message)).startswith(b"?"):
+            message = self._exchange(self._playing(), answer[1:])
+            if not message:  # the judge would wait for more
+                raise Ended("it answered nothing")
+        return answer[1:]
 
     def _playing(self) -> Jail:
         """Return the process that holds the program. One that cannot be loaded once is not tried again."""
@@ -183,7 +185,6 @@ class Host:
         if self._player is None:
             from .player import play  # noqa: PLC0415 programs that run as scripts do without
 
-            add_exits()
             sources = self._job["sources"]
             self._player = self._fork_speaker(lambda receive, send: play(sources, receive, send))
             try:
@@ -211,10 +212,10 @@ class Host:
                 preside(sources, receive, send)
 
             self._judge = self._fork_speaker(role, tests)
-            self._mediate(self._judge, self._playing(), b"")
         return self._judge
 
     def _fork_speaker(self, role: Callable[..., None], *kept: int) -> Jail:
+        add_exits()
         their_reading, our_writing = os.pipe()
         our_reading, their_writing = os.pipe()
         line = Line(their_reading, their_writing)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import builtins
 import json
+from collections import deque
 from contextlib import suppress
+from functools import partial
 
 from .values import DEPTH, Malformed, decode, encode
 
@@ -42,6 +44,8 @@ class Asking:
     def __call__(self, op: str, on: Any, *arguments: Any, **named: Any) -> Any:
         """Return what an operation gives in the program's process, or raise what it raised there."""
         self.asked += 1
+        # What comes of a class is believed more than what a function returns, see `Remote`.
+        made = on._made if isinstance(on, Remote) else op == "name" and on[:1].isupper()
         request = {
             "op": op,
             "on": _encode(on),
@@ -51,29 +55,38 @@ class Asking:
         try:
             reply = json.loads(self._exchange(json.dumps(request).encode()))
             if "raise" in reply:
-                raise _raised(*reply["raise"])
+                raise _raised(op, *reply["raise"])
+            remote = partial(self._remote, made)
             for argument, changed in zip(arguments, reply["args"], strict=False):
-                _update(argument, changed and decode(changed, self._remote, 4 * DEPTH))
-            return decode(reply["value"], self._remote)
+                _update(argument, changed and decode(changed, remote, 4 * DEPTH))
+            return decode(reply["value"], remote)
         except (TypeError, KeyError, RecursionError, json.JSONDecodeError) as error:
             if getattr(error, "of_program", False):
                 raise
             raise Malformed("the program's process answered something else") from None
 
-    def _remote(self, number: int) -> Remote:
+    def _remote(self, made: bool, number: int) -> Remote:
         if number not in self._known:
-            self._known[number] = Remote(self, number)
+            self._known[number] = Remote(self, number, made)
         return self._known[number]
 
 
 class Remote:
-    """An object of the program, seen from the tests."""
+    """An object of the program, seen from the tests.
 
-    __slots__ = ("_ask", "_at")
+    Args:
+        ask: the border.
+        at: its number in the program's process.
+        made: whether it is a class, or comes of one: then the tests are about its methods, `__contains__` too. What a
+            function returns contains what it yields, whatever it says about that.
+    """
 
-    def __init__(self, ask: Asking, at: int) -> None:
+    __slots__ = ("_ask", "_at", "_made")
+
+    def __init__(self, ask: Asking, at: int, made: bool) -> None:
         object.__setattr__(self, "_ask", ask)
         object.__setattr__(self, "_at", at)
+        object.__setattr__(self, "_made", made)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call it."""
@@ -94,7 +107,9 @@ class Remote:
         self._ask("store", self, key, value)
 
     def __contains__(self, value: object) -> bool:
-        return self._ask("contains", self, value) is True
+        if self._made:
+            return self._ask("contains", self, value) is True
+        return any(item is value or item == value for item in self)
 
     def __bool__(self) -> bool:
         return self._ask("bool", self) is True
@@ -125,13 +140,16 @@ def _encode(value: object) -> Any:
 def _number(value: object) -> list[object]:
     if isinstance(value, Remote):
         return ["o", value._at]
+    if isinstance(value, list | tuple | set | frozenset | dict | deque):  # only a program nests values so deeply
+        raise RecursionError("a value of the program is nested too deeply")
     raise Broken(f"the tests hand the program a {type(value).__name__}, which cannot be sent to its process")
 
 
-def _raised(name: str, message: str) -> Exception:
+def _raised(op: str, name: str, message: str) -> Exception:
     kind = getattr(builtins, str(name), None)
     error: Exception = ProgramError(f"{name}: {message}")
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    ends = name in ("StopIteration", "StopAsyncIteration") and op != "next"  # it would end a loop of the tests
+    if isinstance(kind, type) and issubclass(kind, Exception) and not ends:
         with suppress(TypeError):  # UnicodeDecodeError and others want more than a message
             error = kind(message)
     error.of_program = True  # type: ignore[attr-defined]
@@ -151,47 +169,73 @@ class Judge:
     """Test sources, each run on its own against one loaded program.
 
     Args:
-        tests: `sources`, one per test; `setup`, run before each; `names` of the program that the tests use;
-            `entry`, the name that is handed to a function `check` which the source defines, or "".
+        tests: `sources`, one per test; `prompt` and `setup`, run before each; `modules` that the tests use without
+            importing them; `names` of the program that they use; `entry`, the one that is handed to a function `check`
+            which the source defines, or "".
         exchange: sends a request to the program's process and returns its answer.
     """
 
     def __init__(self, tests: dict[str, Any], exchange: Callable[[bytes], bytes]) -> None:
         self._tests = tests
-        self._names: dict[str, Any] = {}
-        self._ask = ask = Asking(exchange)
-        for name in tests["names"]:
-            try:
-                self._names[name] = ask("name", name)
-            except Exception:  # noqa: BLE001 a name that the program lacks is missing in the tests
-                continue
+        self._ask = Asking(exchange)
+        self._asked = 0
+        self._of_program: dict[str, Any] | None = None
 
     def verdict(self, index: int) -> bytes:
         """Return `pass`, `fail` or `broken` with the reason."""
-        asked = self._ask.asked
+        self._asked = self._ask.asked
         try:
             self._run(self._tests["sources"][index])
         except Broken as error:
             return f"broken{error}".encode(errors="replace")
         except BaseException as error:  # noqa: BLE001 whatever a test raises, it has not passed
-            if isinstance(error, ImportError) and self._ask.asked == asked:  # before the program had a part in it
+            if isinstance(error, ImportError) and not self._has_asked():
                 return f"broken{type(error).__name__}: {error}".encode(errors="replace")
             return b"fail"
         return b"pass"
 
     def _run(self, source: str) -> None:
-        namespace: dict[str, Any] = {"__name__": "tests", **self._names}
-        asked = self._ask.asked
+        tests = self._tests
+        namespace: dict[str, Any] = {"__name__": "tests"}
         try:
             compiled = compile(source, "test.py", "exec", dont_inherit=True)
-            exec(compile(self._tests["setup"], "setup.py", "exec", dont_inherit=True), namespace)
+            setup = compile(tests["setup"], "setup.py", "exec", dont_inherit=True)
+            namespace |= {name: __import__(name) for name in tests["modules"]}
+            exec(compile(tests["prompt"], "prompt.py", "exec", dont_inherit=True), namespace)
+        except BaseException as error:  # noqa: BLE001 SystemExit too
+            raise Broken(f"before the program is called: {type(error).__name__}: {error}") from None
+        namespace |= self._names()
+        try:
+            exec(setup, namespace)
         except Exception as error:
-            if isinstance(error, NameError) or self._ask.asked > asked:  # the set-up uses the program, too
+            if isinstance(error, NameError) or self._has_asked():  # the set-up uses the program, too
                 raise
             raise Broken(f"before the program is called: {type(error).__name__}: {error}") from None
         exec(compiled, namespace)
-        if self._tests["entry"]:
-            namespace["check"](self._names[self._tests["entry"]])
+        if tests["entry"]:
+            namespace["check"](self._names()[tests["entry"]])
+
+    def _has_asked(self) -> bool:
+        """Return whether the program has had a part in this test, beyond the names that it defines."""
+        return self._ask.asked > self._asked
+
+    def _names(self) -> dict[str, Any]:
+        """Return what the tests take from the program, by name."""
+        if self._of_program is None:
+            self._of_program = {}
+            for name in self._tests["names"]:
+                try:
+                    self._of_program[name] = self._ask("name", name)
+                except Exception:  # noqa: BLE001 a name that the program lacks is missing in the tests
+                    if hasattr(builtins, name):
+                        self._of_program[name] = partial(_missing, name)
+            self._asked = self._ask.asked
+        return self._of_program
+
+
+def _missing(name: str, *_: object, **__: object) -> None:
+    """Stand for a function of the program that it has not; else the tests would call the built-in one."""
+    raise NameError(f"the program has no {name}")
 
 
 def preside(tests: dict[str, Any], receive: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
@@ -202,6 +246,5 @@ def preside(tests: dict[str, Any], receive: Callable[[], bytes], send: Callable[
         return receive()
 
     judge = Judge(tests, exchange)
-    send(b"=ready")
     while index := receive():
         send(b"=" + judge.verdict(int(index)))

@@ -50,8 +50,10 @@ def encode(value: Any, opaque: Callable[[Any], Any], depth: int = DEPTH) -> Any:
     for letter, kind in _SEQUENCES.items():
         if isinstance(value, kind):
             return [letter, [encode(item, opaque, depth - 1) for item in value]]
-    number_kind = _NUMBERS.get(f"{type(value).__module__}.{type(value).__name__}")
-    return [number_kind, str(value)] if number_kind else opaque(value)
+    name = f"{type(value).__module__}.{type(value).__name__}"
+    if name == "datetime.timedelta":
+        return ["delta", [value.days, value.seconds, value.microseconds]]
+    return [_NUMBERS[name], str(value)] if name in _NUMBERS else opaque(value)
 
 
 _SEQUENCES: dict[str, type[Any]] = {
@@ -92,7 +94,7 @@ def _decode(data: Any, opaque: Callable[[int], Any], depth: int) -> Any:
         return opaque(int(content))
     if letter in _SIMPLE:
         return _SIMPLE[letter](content)
-    if letter in ("D", "F", "date", "datetime"):
+    if letter in ("D", "F", "date", "datetime", "delta"):
         return _number(letter, content)
     if depth <= 0:
         raise Malformed("nested too deeply")
@@ -119,7 +121,7 @@ _FROM_LIST: dict[str, Callable[[list[Any]], Any]] = {
 }
 
 
-def _number(letter: str, text: str) -> Any:
+def _number(letter: str, text: Any) -> Any:
     if letter == "D":
         from decimal import Decimal  # noqa: PLC0415 most programs return none
 
@@ -130,4 +132,6 @@ def _number(letter: str, text: str) -> Any:
         return Fraction(text)
     import datetime  # noqa: PLC0415
 
+    if letter == "delta":
+        return datetime.timedelta(*text)
     return (datetime.date if letter == "date" else datetime.datetime).fromisoformat(text)

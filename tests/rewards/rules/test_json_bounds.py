@@ -1,0 +1,165 @@
+"""No answer chooses a failure: an answer that takes too long is bad, and only a schema can be invalid."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from rewardsmith import Message, Prompt, Rollout, RolloutGroup
+from rewardsmith.rewards import CannotScore, make_reward
+from rewardsmith.rewards.rules import json_schema
+from rewardsmith.rewards.rules.json import DEEPEST, DIGITS
+from tests.rewards.rules.ask import problem, value
+
+
+def nested(depth: int, inner: str) -> str:
+    return "[" * depth + inner + "]" * depth
+
+
+def compact(content: object) -> str:
+    return json.dumps(content, separators=(",", ":"))
+
+
+_TREE = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
+TREE = {"$ref": "#/$defs/tree", "$defs": {"tree": {"anyOf": [_TREE, {**_TREE, "minItems": 0}, {"type": "integer"}]}}}
+OLD_TREE = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "anyOf": [{"items": {"$ref": "#"}, "type": "array"}] * 2,
+}
+EVALUATED = {"anyOf": [{"items": {"$ref": "#"}, "type": "array"}, {"type": "integer"}], "unevaluatedItems": False}
+
+# A schema, an answer that made the rule fail, and what it gets.
+COSTLY: dict[str, tuple[dict[str, Any], str, float]] = {
+    "many objects, all different": ({"uniqueItems": True}, compact([{"a": i} for i in range(9_000)]), 1.0),
+    "many objects, two alike": ({"uniqueItems": True}, compact([{"a": i % 8_999} for i in range(9_000)]), 0.0),
+    "many lists and numbers": ({"uniqueItems": True}, compact([[i] if i % 2 else i for i in range(9_000)]), 1.0),
+    "recursive anyOf": (TREE, nested(DEEPEST, '"x"'), 0.0),
+    "recursive anyOf of an older draft": (OLD_TREE, nested(DEEPEST, "1"), 0.0),
+    "recursive oneOf": ({"oneOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}]}, nested(DEEPEST, "1"), 0.0),
+    "unevaluated entries at every level": (EVALUATED, nested(DEEPEST, '"x"'), 0.0),
+    "many unevaluated entries": ({"prefixItems": [{}], "unevaluatedItems": {}}, compact([1] * 49_000), 0.0),
+    "a long list in every message": (TREE, "[" * 20 + ",".join(['"x"'] * 20_000) + "]" * 20, 0.0),
+    "a long enum": ({"items": {"enum": [str(i) for i in range(5_000)]}}, compact(["x"] * 24_000), 0.0),
+}
+
+
+@pytest.mark.parametrize("name", ["many objects, all different", "recursive anyOf"])
+def test_an_answer_that_is_costly_to_compare_gets_a_value_within_the_deadline(name: str) -> None:
+    schema, text, expected = COSTLY[name]
+    reward = make_reward({"type": "rule", "rule": {"type": "json", "satisfies": schema}})
+    (found,) = asyncio.run(reward.score(RolloutGroup(Prompt("p", [Message("user", "?")]), [Rollout(text)])))
+    assert (found.failure, found.value) == (None, expected)
+
+
+@pytest.mark.parametrize(("schema", "text", "expected"), COSTLY.values(), ids=COSTLY.keys())
+def test_answers_of_any_cost_get_a_value_in_few_steps(
+    schema: dict[str, Any], text: str, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_schema, "STEPS", 30_000)
+    assert value("json", text, satisfies=schema) == expected
+
+
+@pytest.mark.parametrize("digits", [DIGITS + 1, 310, 350, 400, 5_000])
+@pytest.mark.parametrize("schema", [{"multipleOf": 0.5}, {"multipleOf": 3}, {"minimum": 0.5}, {"type": "number"}, {}])
+def test_integers_beyond_the_floats_are_bad(digits: int, schema: dict[str, Any]) -> None:
+    assert value("json", "9" * digits, satisfies=schema) == 0.0
+    assert value("json", "[-" + "9" * digits + "]", satisfies={"items": schema}) == 0.0
+
+
+def test_integers_within_the_floats_are_numbers() -> None:
+    assert value("json", "9" * DIGITS, satisfies={"multipleOf": 3}) == 1.0
+    assert value("json", "1" + "0" * 290, satisfies={"multipleOf": 0.5}) == 1.0
+    assert value("json", "1" + "0" * 290, satisfies={"multipleOf": 1e-300}) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("number", ["1e308", "-1e308", "5e-324", "1e-400", "0", "-0.0", "1.7976931348623157e308"])
+@pytest.mark.parametrize("divisor", [0.5, 1e-300, 1e308, 5e-324, 3, 10**299])
+def test_any_number_under_any_divisor_gets_a_value(number: str, divisor: float) -> None:
+    assert value("json", number, satisfies={"multipleOf": divisor}) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("entries", "unique"),
+    [
+        ("[1, 1.0]", False),
+        ("[0, -0.0]", False),
+        ("[1, true]", True),
+        ("[0, false]", True),
+        ('[1, "1"]', True),
+        ("[[1], [true]]", True),
+        ('[{"a": 1, "b": 2}, {"b": 2.0, "a": 1}]', False),
+        ('[{"a": [1]}, {"a": [2]}]', True),
+        ("[null, null]", False),
+        ("[1e300, 1.0e300]", False),
+        ("[0.1, 0.10]", False),
+        ('["a", "\\u0061"]', False),
+        ("[]", True),
+    ],
+)
+def test_unique_entries_are_those_of_the_standard(entries: str, unique: bool) -> None:
+    assert value("json", entries, satisfies={"uniqueItems": True}) == float(unique)
+    assert value("json", entries, satisfies={"uniqueItems": False}) == 1.0
+
+
+def test_an_answer_as_deep_as_it_may_be_satisfies_a_recursive_schema() -> None:
+    part = {"allOf": [{"anyOf": [{"$ref": "#/$defs/list"}, {"type": "integer"}]}]}
+    schema = {
+        "$ref": "#/$defs/part",
+        "$defs": {"part": part, "list": {"type": "array", "items": {"$ref": "#/$defs/part"}}},
+    }
+    assert value("json", nested(DEEPEST, "1"), satisfies=schema) == 1.0
+    assert value("json", nested(DEEPEST, '"x"'), satisfies=schema) == 0.0
+
+
+@pytest.mark.parametrize("hops", [3, 10, 30, 90])
+def test_references_within_references_end_in_a_value(hops: int) -> None:
+    chain = {f"n{i}": {"allOf": [{"$ref": f"#/$defs/n{i + 1}"}]} for i in range(hops)}
+    chain[f"n{hops}"] = {"items": {"$ref": "#/$defs/n0"}}
+    schema = {"$ref": "#/$defs/n0", "$defs": chain}
+    assert value("json", "[[1]]", satisfies=schema) == 1.0
+    assert value("json", nested(DEEPEST, "1"), satisfies=schema) == (1.0 if hops == 3 else 0.0)
+
+
+def test_the_bound_is_on_steps_and_not_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = {"items": {"type": "integer", "minimum": 0}}  # 2 steps for a list of up to 13 entries, 5 for each entry
+    monkeypatch.setattr(json_schema, "STEPS", 37)
+    assert value("json", "[1, 2, 3, 4, 5, 6, 7]", satisfies=schema) == 1.0
+    assert value("json", "[1, 2, 3, 4, 5, 6, 7, 8]", satisfies=schema) == 0.0
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}]},
+        {"anyOf": [{"type": "string"}, {"$ref": "#"}]},
+        {"not": {"$ref": "#"}},
+        {"if": {"type": "string"}, "else": {"$ref": "#"}},
+        {"dependentSchemas": {"a": {"$ref": "#"}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        {"properties": {"x": {"$ref": "#/properties/x"}}},
+        {"multipleOf": 10**400},
+        {"maximum": 10**301},
+    ],
+)
+@pytest.mark.parametrize("text", ['"text"', "5", "{}", '{"a": 1}', '{"x": 1}', "no JSON", ""])
+def test_a_schema_without_end_is_invalid_whatever_the_answer(schema: dict[str, Any], text: str) -> None:
+    with pytest.raises(CannotScore) as caught:
+        value("json", text, info={"schema": schema})
+    assert caught.value.kind == "invalid"
+    assert "cannot be used" in problem("json", satisfies=schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"not": {"items": {"$ref": "#"}}},
+        {"properties": {"not": {"$ref": "#"}, "allOf": {"$ref": "#"}}},
+        {"anyOf": [{"type": "integer"}, {"items": {"$ref": "#"}}]},
+        {"dependentSchemas": {"not": {"properties": {"not": {"$ref": "#"}}}}},
+        {"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "integer"}}},
+    ],
+)
+def test_a_schema_may_refer_to_itself_one_level_down(schema: dict[str, Any]) -> None:
+    assert value("json", "5", satisfies=schema) in (0.0, 1.0)
