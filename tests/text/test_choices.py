@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rewardsmith.text.choices import choice
 from tests.rewards.hostile import hostile, megabytes
 
-# Labelled texts over the options A to E: those that choose B, and those that choose none or several.
+# Labelled texts over the options A to E: those that choose B, those that choose B in a way that is not read on purpose
+# (it is too close to a way of not choosing B), and those that choose none or several.
 READINGS = json.loads(Path(__file__).with_name("choice_readings.json").read_text(encoding="utf-8"))
 
 
@@ -39,9 +40,8 @@ READINGS = json.loads(Path(__file__).with_name("choice_readings.json").read_text
         ("Let us see.\n\n**(B)**\n", "B"),
         ("B. Paris", "B"),
         ("(B) Paris", "B"),
-        ("We choose **B** here.", "B"),
-        ("Hence **B. Paris** it is.", "B"),
-        ("Only (b) can be right.", "B"),
+        ("We choose **B** here.", None),
+        ("Hence **B. Paris** it is.", None),
         ("Option C is the right one.", "C"),
         ("A. 1\nB. 2\nThe answer is B.", "B"),
         ("", None),
@@ -56,7 +56,7 @@ READINGS = json.loads(Path(__file__).with_name("choice_readings.json").read_text
         ("\\boxed{A, C}", None),
         ("\\boxed{42}", None),
         ("(A) 1 (B) 2", None),
-        ("(A) is wrong\n(B) is right\nas I said", "B"),
+        ("(A) is wrong\n(B) is right\nas I said", None),
         ("F", None),
         ("The answer is Both", None),
         ("Vitamin B12 and E.coli", None),
@@ -72,7 +72,7 @@ def test_a_text_that_chooses_one_option_is_read(text: str) -> None:
     assert choice(text) == "B"
 
 
-@pytest.mark.parametrize("text", READINGS["none"])
+@pytest.mark.parametrize("text", READINGS["none"] + READINGS["unread"])
 def test_a_text_that_chooses_none_or_several_is_not_taken_for_one(text: str) -> None:
     assert choice(text) is None
 

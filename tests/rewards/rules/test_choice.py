@@ -78,7 +78,7 @@ def test_a_hedged_denied_or_withdrawn_option_is_not_chosen(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["\\boxed{\\textsf{C}}", "It's C.", "C is correct.", "Not (A), so (C).", "The answer is D... no, C.", "（C）"],
+    ["\\boxed{\\textsf{C}}", "It's C.", "C is correct.", "Not (A), so (C).", "（C）"],
 )
 def test_ways_to_choose_an_option(text: str) -> None:
     assert value("choice", text, "C", {"choices": CITIES}) == 1.0
@@ -101,3 +101,11 @@ def test_letters() -> None:
     assert value("choice", "The answer is G", 6, letters="ABCDEFGHIJ") == 1.0
     assert "letters" in problem("choice", letters="abc")
     assert "letters" in problem("choice", letters="A")
+
+
+def test_known_options_are_read_with_their_label_whatever_their_words_are() -> None:
+    options = {"choices": ["Both B and C", "not enough information", "None of these"]}
+    assert value("choice", "The answer is (B) not enough information.", "B", options) == 1.0
+    assert value("choice", "\\boxed{\\text{(A) Both B and C}}", "A", options) == 1.0
+    assert value("choice", "C. None of these", "C", options) == 1.0
+    assert value("choice", "C. None of them", "C", options) == 0.0

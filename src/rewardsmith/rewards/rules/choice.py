@@ -28,7 +28,7 @@ def choice(
 
     The answer is a letter, the index of the option from 0, or the text of the option as `info["choices"]` or
     `info["options"]` has it (a list; a table of letters; or a table of the lists `label` and `text`). Where these are
-    known, a text that states an option's words in place of its letter is understood too.
+    known, a text that states the words of an option, with its letter or without, is understood too.
     """
     options = _options(prompt, letters)
     gold = _gold(prompt, options, letters)
@@ -74,6 +74,12 @@ def _gold(prompt: Prompt, options: Mapping[str, str], letters: str) -> str:
 
 
 def _lookup(words: str, options: Mapping[str, str]) -> str | None:
-    """Return the letter of the only option with these words."""
-    found = [letter for letter, option in options.items() if normal(option) == normal(words)]
+    """Return the letter of the only option with these words; its label may stand before them."""
+    given = normal(words)
+    found = [
+        letter
+        for letter, option in options.items()
+        if given
+        in {normal(option), *(normal(label + option) for label in (f"({letter}) ", f"{letter}) ", f"{letter}. "))}
+    ]
     return found[0] if len(found) == 1 else None
