@@ -133,8 +133,8 @@ def test_files_that_lost_lines_are_named_and_accepted_only_on_demand(stopped: Pa
 
 PLACES = [
     ".lock", "metrics.jsonl", "recipe.toml", "summary.json", "run.log", "report.html", ".summary.json.part",
-    "lineage.json", "rollouts", "rollouts/policy.jsonl", "checkpoints", f"checkpoints/{LAST}/policy/model.safetensors", "models",
-    "models/policy", "references", "evaluations", "trackers", "trackers/wandb.json", "servers/judge.log",
+    "lineage.json", "rollouts", "rollouts/policy.jsonl", "checkpoints", f"checkpoints/{LAST}/policy/model.safetensors",
+    "models", "models/policy", "references", "evaluations", "trackers", "trackers/wandb.json", "servers/judge.log",
 ]  # fmt: skip
 
 
