@@ -154,7 +154,7 @@ def run(
         str, typer.Option(help="auto goes on with a run that was stopped; must insists on one; never starts anew.")
     ] = "auto",
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Go on although the recipe has changed since the run stopped.")
+        bool, typer.Option("--accept-changes", help="Go on although the recipe has changed, as with more steps.")
     ] = False,
 ) -> None:
     """Run a recipe: its stages in order, in one run folder.

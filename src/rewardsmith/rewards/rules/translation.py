@@ -26,7 +26,7 @@ At most 1 of 100 characters could match then, so that chrF with beta = 2 would b
 
 Reference = Annotated[
     str,
-    Field(min_length=1, description='"answer", or the place in the prompt\'s info: "references", "extra.reference"'),
+    Field(min_length=1, description='"answer", or the place in the prompt\'s info or extra_info: "references"'),
 ]
 Lowercase = Annotated[bool, Field(description="compare without regard to case")]
 
