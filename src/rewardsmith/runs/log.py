@@ -61,7 +61,8 @@ class _Both(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._log.write(f"warning: {record.getMessage()}")
-        if not logging.root.handlers and logging.lastResort is not None:
+        others = [*logging.root.handlers, *logging.getLogger("rewardsmith").handlers]
+        if others == [self] and logging.lastResort is not None:
             logging.lastResort.handle(record)
 
 

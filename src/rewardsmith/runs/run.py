@@ -190,8 +190,8 @@ class Run:
         await self._lineage.begin(index, self.source)
         self._saved |= set(trainer.learners)
         self._trained |= set(trainer.learners)
-        going_on = f", going on after {done}" if done > 0 else ""
-        self.log.write(f"stage {stage.name} begins: {trainer.steps} steps{going_on}")
+        after = f", going on after {done}" * (done > 0)
+        self.log.write(f"stage {stage.name} begins: {trainer.steps} steps{after}")
         with self._progress.stage(stage.name, trainer.steps, max(0, done)):
             if done < 0:
                 update = self._counted(await trainer.begin())
@@ -297,13 +297,11 @@ class Run:
         self.placed = True
         if found is None:
             return 0, -1
-        self._resumed = found
+        self._resumed, self._steps = found, found.steps
         self._saved, self._trained = set(found.models), set(found.trained)
         self._best, self._learned = dict(found.best), found.learned
-        self._steps = found.steps
         self._begun = time.monotonic() - found.seconds
-        self.summary = found.summary
-        self._asked_before = found.summary.models
+        self.summary, self._asked_before = found.summary, found.summary.models
         self.say(f"going on from {found.name}")
         return found.stage, found.step
 

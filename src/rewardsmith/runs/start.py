@@ -21,7 +21,7 @@ from rewardsmith.recipe import Recipe, explain
 from rewardsmith.runs.changes import changes
 from rewardsmith.runs.folder import CHECKPOINTS, LOCK, METRICS, RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.links import refuse_links
-from rewardsmith.runs.log import LOG
+from rewardsmith.runs.log import LOG, RunLog
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.report import write_report
 from rewardsmith.runs.resuming import extended
@@ -66,7 +66,11 @@ def start(
             if _state(path) == "finished" and not (accept_changes and extended(files, recipe)):
                 console.print(f"{path} has finished already; its report is {path / 'report.html'}")
                 return path
-        run = Run(recipe, files, Progress(console), accept_changes=accept_changes)
+        try:
+            run = Run(recipe, files, Progress(console), accept_changes=accept_changes)
+        except UserError as error:
+            RunLog(path / LOG).failed(error)
+            raise
         console.print(f"run folder: {path}", highlight=False)
         try:
             with _recorded(run, files), _stopping(run, console):
