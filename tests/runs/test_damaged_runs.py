@@ -24,8 +24,8 @@ LAST = "02-policy-000000"
 def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped before the first step of its second stage, which has a reference."""
     folder = prepared(tmp_path_factory.mktemp("stopped"), SMALL)
-    status, said = run(folder, strikes=[Strike("rewardsmith.trainers.scoring:score", 5, signal.SIGINT)])
-    assert status == 130, said
+    status, output = run(folder, strikes=[Strike("rewardsmith.trainers.scoring:score", 5, signal.SIGINT)])
+    assert status == 130, output
     return folder
 
 
@@ -42,10 +42,10 @@ def flip(file: Path, place: int = -1) -> None:
 
 
 def refused(folder: Path, *arguments: str) -> str:
-    status, said = run(folder, *arguments)
-    assert "Traceback" not in said
-    assert status == 2, said
-    return said.partition("error: ")[2]
+    status, output = run(folder, *arguments)
+    assert "Traceback" not in output
+    assert status == 2, output
+    return output.partition("error: ")[2]
 
 
 # ---- hashes ----------------------------------------------------------------------------------------------------------
@@ -122,9 +122,9 @@ def test_files_that_lost_lines_are_named_and_accepted_only_on_demand(stopped: Pa
     assert (folder / "metrics.jsonl").stat().st_size == size - 10
     (stopped / "runs").rename(stopped / "elsewhere")
     (stopped / "runs").symlink_to("elsewhere")  # which is nothing to complain about
-    status, said = run(stopped, "--accept-changes")
-    assert status == 0, said
-    assert f"warning: runs/small/metrics.jsonl has {size - 10:,} bytes" in said
+    status, output = run(stopped, "--accept-changes")
+    assert status == 0, output
+    assert f"warning: runs/small/metrics.jsonl has {size - 10:,} bytes" in output
     assert len(metrics(folder)) == (1 + 2 - 1) + (1 + 6)  # no half of a line is left in the way
 
 

@@ -36,17 +36,17 @@ def reported(folder: Path) -> dict[str, Any]:
 def test_after_a_failed_start_the_next_one_uses_the_same_folder(resume: str, tmp_path: Path) -> None:
     prepared(tmp_path, SFT)
     for mistake in (NO_DATA, NO_MODEL):
-        status, said = run(tmp_path, mistake, "--resume", resume)
-        assert status == 2, said
-        error = said.partition("error: ")[2].strip()
+        status, output = run(tmp_path, mistake, "--resume", resume)
+        assert status == 2, output
+        error = output.partition("error: ")[2].strip()
         folder = tmp_path / "runs/small"
         assert error in (folder / "run.log").read_text().replace("\n    ", "\n")
         assert (summary(folder)["state"], summary(folder)["error"]) == ("failed", error)
         assert (reported(folder)["state"], reported(folder)["error"]) == ("failed", error)
         assert [path.name for path in (tmp_path / "runs").iterdir()] == ["small"]
-    status, said = run(tmp_path, "--resume", resume)
-    assert status == 0, said
-    assert "run folder: runs/small\n" in said
+    status, output = run(tmp_path, "--resume", resume)
+    assert status == 0, output
+    assert "run folder: runs/small\n" in output
     assert (summary(folder)["state"], summary(folder)["error"]) == ("finished", "")
     assert reported(folder)["error"] == ""
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["small"]
@@ -66,9 +66,9 @@ def test_a_folder_in_which_no_run_began_or_one_goes_on_is_not_used(tmp_path: Pat
     (tmp_path / "runs/small").mkdir(parents=True)
     (tmp_path / "runs/small/notes.txt").touch()  # somebody's own
     with RunFolder(tmp_path / "runs/small-2").locked():
-        status, said = run(tmp_path, NO_DATA, "--resume", "never")
+        status, output = run(tmp_path, NO_DATA, "--resume", "never")
     assert status == 2
-    assert "run folder: runs/small-3" in said
+    assert "run folder: runs/small-3" in output
     assert [path.name for path in (tmp_path / "runs/small").iterdir()] == ["notes.txt"]
 
 
@@ -108,21 +108,21 @@ def test_the_log_tells_of_the_whole_run_with_times(tmp_path: Path) -> None:
     assert run(tmp_path)[0] == 0
     lines = (tmp_path / "runs/small/run.log").read_text().splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S", line) for line in lines)
-    told = [line[20:] for line in lines]
+    texts = [line[20:] for line in lines]
     wanted = ["rewardsmith ", "loading policy", "stage sft begins: 2 steps", "stopping", "stopped", "rewardsmith ",
               "going on from 01-sft-000001", "stage sft begins: 2 steps, going on after 1", "stage sft has ended",
               "finished after "]  # fmt: skip
-    rest = iter(told)
+    rest = iter(texts)
     for start in wanted:
-        assert any(line.startswith(start) for line in rest), (start, told)
+        assert any(line.startswith(start) for line in rest), (start, texts)
 
 
 def test_a_warning_of_this_package_reaches_the_log_and_the_console(tmp_path: Path) -> None:
     prepared(tmp_path, SFT.replace('title = "', 'trackers = ["tracking:Broken"]\ntitle = "'))
     (tmp_path / "tracking.py").write_text(BROKEN)
-    status, said = run(tmp_path)
-    assert status == 0, said
-    for text in (said, (tmp_path / "runs/small/run.log").read_text()):
+    status, output = run(tmp_path)
+    assert status == 0, output
+    for text in (output, (tmp_path / "runs/small/run.log").read_text()):
         assert text.count("no connection") == 1
 
 

@@ -25,9 +25,9 @@ MORE = ("stages.sft.steps=6", "--accept-changes")
 
 def counts(folder: Path) -> dict[str, tuple[int, int]]:
     """Return the steps that each stage has taken and has, which the report must say too."""
-    told = json.loads((folder / "summary.json").read_text())["stages"]
+    texts = json.loads((folder / "summary.json").read_text())["stages"]
     shown = Page((folder / "report.html").read_text()).data["stages"]
-    found = [{stage["name"]: (stage["done"], stage["steps"]) for stage in stages} for stages in (told, shown)]
+    found = [{stage["name"]: (stage["done"], stage["steps"]) for stage in stages} for stages in (texts, shown)]
     assert found[0] == found[1]
     return found[0]
 
@@ -36,8 +36,8 @@ def counts(folder: Path) -> dict[str, tuple[int, int]]:
 def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four steps and an evaluation that has ended."""
     folder = prepared(tmp_path_factory.mktemp("finished"), SFT + EVALUATE)
-    status, said = run(folder)
-    assert status == 0, said
+    status, output = run(folder)
+    assert status == 0, output
     return folder
 
 
@@ -50,8 +50,8 @@ def finished(finished_once: Path, tmp_path: Path) -> Path:
 def six(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What comes of six steps in one go."""
     folder = prepared(tmp_path_factory.mktemp("six"), SFT + EVALUATE)
-    status, said = run(folder, MORE[0])
-    assert status == 0, said
+    status, output = run(folder, MORE[0])
+    assert status == 0, output
     return outcome(folder / "runs/small")
 
 
@@ -62,10 +62,10 @@ def test_fewer_steps_than_were_taken_are_counted_as_taken(tmp_path: Path) -> Non
     folder = prepared(tmp_path, SFT)
     assert run(folder, strikes=[Strike(LEARN, 2, signal.SIGINT)])[0] == 130
     assert counts(folder / "runs/small") == {"sft": (2, 4)}
-    status, said = run(folder, "stages.sft.steps=1", "--accept-changes")
-    assert status == 0, said
+    status, output = run(folder, "stages.sft.steps=1", "--accept-changes")
+    assert status == 0, output
     assert counts(folder / "runs/small") == {"sft": (2, 1)}
-    assert "2 steps have been taken already, and the recipe has 1" in said
+    assert "2 steps have been taken already, and the recipe has 1" in output
     assert len(metrics(folder / "runs/small")) == 1 + 2
 
 
@@ -104,11 +104,11 @@ def test_a_finished_run_that_gets_more_steps_ends_like_one_that_had_them_from_th
     finished: Path, six: dict[str, Any]
 ) -> None:
     before = (finished / "runs/small/models/policy/model.safetensors").read_bytes()
-    status, said = run(finished, *MORE)
-    assert status == 0, said
-    assert "run folder: runs/small\n" in said
-    assert "going on from 01-sft-000004" in said
-    assert "schedule" not in said
+    status, output = run(finished, *MORE)
+    assert status == 0, output
+    assert "run folder: runs/small\n" in output
+    assert "going on from 01-sft-000004" in output
+    assert "schedule" not in output
     found = outcome(finished / "runs/small")
     assert found == six
     assert found["models"]["models/policy/model.safetensors"] != before
@@ -121,14 +121,14 @@ def test_a_finished_run_that_gets_more_steps_ends_like_one_that_had_them_from_th
 @pytest.mark.parametrize("moment", [Strike(LEARN, 1), Strike("rewardsmith.runs.run:explain", 1), Strike(SAVE, 1)])
 def test_a_kill_while_it_gets_more_steps_changes_nothing(moment: Strike, finished: Path, six: dict[str, Any]) -> None:
     assert run(finished, *MORE, strikes=[moment])[0] == -signal.SIGKILL
-    status, said = run(finished, *MORE)
-    assert status == 0, said
+    status, output = run(finished, *MORE)
+    assert status == 0, output
     assert outcome(finished / "runs/small") == six
 
 
 def test_more_steps_without_accept_changes_are_another_run(finished: Path) -> None:
-    status, said = run(finished, "stages.sft.steps=6", "--folder", "runs/small")
-    assert (status, "stages.0.steps: 4 -> 6" in said, "--accept-changes" in said) == (2, True, True)
+    status, output = run(finished, "stages.sft.steps=6", "--folder", "runs/small")
+    assert (status, "stages.0.steps: 4 -> 6" in output, "--accept-changes" in output) == (2, True, True)
     assert "run folder: runs/small-2" in run(finished, "stages.sft.steps=6", strikes=[Strike(LEARN, 1)])[1]
 
 
@@ -138,22 +138,22 @@ def test_a_finished_run_stays_finished_when_the_longer_recipe_is_refused(finishe
     assert run(finished, *MORE, mistake)[0] == 2
     assert (finished / "runs/small/summary.json").read_bytes() == before
     assert "none.jsonl" in (finished / "runs/small/run.log").read_text()
-    status, said = run(finished, "--folder", "runs/small")
-    assert (status, "has finished already" in said) == (0, True)
+    status, output = run(finished, "--folder", "runs/small")
+    assert (status, "has finished already" in output) == (0, True)
 
 
 def test_other_changes_do_not_start_a_finished_run_again(finished: Path) -> None:
-    status, said = run(finished, "stages.sft.steps=3", "seed=1", "--accept-changes", "--folder", "runs/small")
-    assert (status, "has finished already" in said) == (0, True)
+    status, output = run(finished, "stages.sft.steps=3", "seed=1", "--accept-changes", "--folder", "runs/small")
+    assert (status, "has finished already" in output) == (0, True)
 
 
 def test_a_learning_rate_that_depends_on_the_number_of_steps_is_warned_of(tmp_path: Path) -> None:
     recipe = SFT.replace("lr = 2e-3", 'lr = 2e-3, schedule = "cosine"')
     folder = prepared(tmp_path, recipe.replace("steps = 4", "steps = 1"))
     assert run(folder)[0] == 0
-    status, said = run(folder, "stages.sft.steps=2", "--accept-changes")
-    assert status == 0, said
-    assert 'warning: 2 steps instead of 1. With optimizer.schedule = "cosine"' in said
+    status, output = run(folder, "stages.sft.steps=2", "--accept-changes")
+    assert status == 0, output
+    assert 'warning: 2 steps instead of 1. With optimizer.schedule = "cosine"' in output
 
 
 def test_more_epochs_go_on_too(tmp_path: Path) -> None:
@@ -164,8 +164,8 @@ def test_more_epochs_go_on_too(tmp_path: Path) -> None:
     for folder in (one, two):
         (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert run(one)[0] == 0
-    status, said = run(one, "stages.sft.epochs=2", "--accept-changes")
-    assert status == 0, said
+    status, output = run(one, "stages.sft.epochs=2", "--accept-changes")
+    assert status == 0, output
     assert run(two, "stages.sft.epochs=2")[0] == 0
     assert counts(one / "runs/small")["sft"] == (4, 4)
     assert outcome(one / "runs/small")["models"] == outcome(two / "runs/small")["models"]
@@ -175,12 +175,12 @@ def test_a_stage_from_which_a_later_one_has_trained_cannot_have_more_steps(tmp_p
     folder = prepared(tmp_path, SFT + POLICY)
     assert run(folder, strikes=[Strike(LEARN, 4 + 1, signal.SIGINT)])[0] == 130
     before = outcome_files(folder / "runs/small")
-    status, said = run(folder, *MORE)
-    assert "Traceback" not in said
-    assert status == 2, said
-    assert "stages.0.steps = 6: the stage 'sft' has ended after 4 steps" in said
-    assert "the stage 'policy' has trained since" in said
-    assert "--resume never" in said
+    status, output = run(folder, *MORE)
+    assert "Traceback" not in output
+    assert status == 2, output
+    assert "stages.0.steps = 6: the stage 'sft' has ended after 4 steps" in output
+    assert "the stage 'policy' has trained since" in output
+    assert "--resume never" in output
     assert outcome_files(folder / "runs/small") == before
     assert run(folder, "stages.policy.steps=3", "--accept-changes")[0] == 0  # the last one can
     assert counts(folder / "runs/small") == {"sft": (4, 4), "policy": (3, 3)}
@@ -202,7 +202,7 @@ def test_a_policy_that_gets_more_steps_keeps_its_reference_and_its_surplus(tmp_p
 def test_stages_can_be_added_to_a_finished_run(finished: Path) -> None:
     added = EVALUATE.replace("[[stages]]", '[[stages]]\nname = "again"')
     (finished / "small.toml").write_text(SFT + EVALUATE + added)
-    status, said = run(finished, "--accept-changes")
-    assert status == 0, said
-    assert "run folder: runs/small\n" in said
+    status, output = run(finished, "--accept-changes")
+    assert status == 0, output
+    assert "run folder: runs/small\n" in output
     assert counts(finished / "runs/small") == {"sft": (4, 4), "evaluate": (1, 1), "again": (1, 1)}

@@ -22,7 +22,7 @@ from rewardsmith.runs.summary import Summary
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run takes over from a checkpoint, beside the folders of its models.
+    """What a run takes over from a checkpoint in addition to its models.
 
     Attributes:
         name: of its folder.
@@ -171,8 +171,8 @@ def other_length(stage: Chosen, planned: int, done: int, steps: int) -> str:
 
 def _longer(files: RunFolder, recipe: Recipe) -> Iterator[_Longer]:
     try:
-        told = {str(stage["name"]): stage for stage in files.facts(files.checkpoints()[-1])["summary"]["stages"]}
-        steps = {name: (int(stage.get("done", stage["steps"])), int(stage["steps"])) for name, stage in told.items()}
+        stages = {str(stage["name"]): stage for stage in files.facts(files.checkpoints()[-1])["summary"]["stages"]}
+        steps = {name: (int(stage.get("done", stage["steps"])), int(stage["steps"])) for name, stage in stages.items()}
         before = {str(stage["name"]): stage for stage in tomllib.loads(files.read(RECIPE) or "").get("stages", [])}
     except (KeyError, TypeError, ValueError, AttributeError):  # `Run` reports what is wrong with a checkpoint
         return

@@ -95,7 +95,7 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
         with run.log.warnings():
             yield
     except BaseException as caught:
-        error = _told(caught)
+        error = _as_user_error(caught)
         stopped = isinstance(error, Stopped)
         if stopped:
             run.log.write("stopped; everything is saved")
@@ -114,7 +114,7 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
     run.log.write(f"finished after {run.summary.seconds:.0f} s")
 
 
-def _told(error: BaseException) -> BaseException:
+def _as_user_error(error: BaseException) -> BaseException:
     """Return an error as the user is shown it: a full GPU is theirs to change."""
     if not isinstance(error, torch.OutOfMemoryError):
         return error

@@ -350,7 +350,7 @@ def test_the_same_reward_compares_as_the_same_although_a_run_keeps_its_implicit_
     found = compared(monkeypatch, capsys, trained, f"{trained}:learn", "--out", "all.jsonl")
     assert (found["changed"], found["turned"], found["left_out"]) == (0, 0, ["process"])
     assert found["both"] == found["rollouts"] == (STEPS + STEPS + 1) * 16
-    # What another weight would have done is still told; the implicit part counts on neither side.
+    # What another weight would have done still shows; the implicit part counts on neither side.
     other = compared(monkeypatch, capsys, trained, f"{trained}:learn", "stages.learn.reward.parts.answer.weight=2.0")
     assert other["changed"] > 0
     assert other["new_mean"] == pytest.approx(2 * other["old_mean"])
