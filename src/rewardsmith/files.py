@@ -1,17 +1,27 @@
-"""Files and folders that are there as a whole or not at all, whatever happens while they are written."""
+"""Files and folders that are there as a whole or not at all, whatever happens while they are written.
+
+`write_sums` and `damaged` find files that have changed since.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from rewardsmith.errors import UserError
+
+SUMS = "SHA256SUMS"
+"""The file with the hashes of all others in its folder, in the form that `sha256sum --check` reads."""
+
+_HASHING_THREADS = 4  # hashing releases the interpreter lock
 
 
 @contextmanager
@@ -87,6 +97,44 @@ def remove(folder: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
+
+
+def write_sums(folder: Path) -> None:
+    """Write the hash of every file below a folder to its `SHA256SUMS`."""
+    lines = [f"{digest}  {name}\n" for name, digest in _digests(folder).items()]
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def damaged(folder: Path) -> str:
+    """Return which file below a folder is not as `write_sums` found it, and why; "" when all are.
+
+    Files that were added since do not count. A folder without `SHA256SUMS` cannot be checked; ask for it first.
+    """
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+        known = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        found = _digests(folder)
+    except (OSError, UnicodeDecodeError) as error:
+        return f"{folder / SUMS} cannot be read ({error})"
+    for name, digest in known.items():
+        if name not in found:
+            return f"{folder / name} is missing"
+        if found[name] != digest:
+            return f"{folder / name} is damaged: it is not as it was written (its SHA-256 differs from {SUMS})"
+    return "" if known else f"{folder / SUMS} is damaged: it is empty"
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file below a folder but `SHA256SUMS`, by its relative path."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
+    with ThreadPoolExecutor(_HASHING_THREADS) as threads:
+        digests = list(threads.map(_digest, files))
+    return {path.relative_to(folder).as_posix(): digest for path, digest in zip(files, digests, strict=True)}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,12 +121,21 @@ def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(
     assert_same(outcome(disk / "runs/small"), whole)
 
 
+def rollouts_on_a_full_device() -> None:
+    from rewardsmith.runs.folder import RunFolder
+
+    before = RunFolder.keep
+
+    def keep(folder: RunFolder, *arguments: Any) -> None:
+        folder._files["rollouts/policy.jsonl"] = Path("/dev/full").open("ab")  # noqa: SIM115 the folder closes it
+        before(folder, *arguments)
+
+    RunFolder.keep = keep  # type: ignore[method-assign]
+
+
 def test_a_full_device_behind_a_growing_file(tmp_path: Path) -> None:
     """Where no disk can be mounted, a device that is always full does."""
-    prepared(tmp_path)
-    (tmp_path / "it/rollouts").mkdir(parents=True)
-    (tmp_path / "it/rollouts/policy.jsonl").symlink_to("/dev/full")
-    status, said = run(tmp_path, "--folder", "it")
+    status, said = run(prepared(tmp_path), "--folder", "it", set_up=rollouts_on_a_full_device)
     assert "Traceback" not in said
     assert status == 2, said
     assert f"error: the disk of 'it' {FULL}" in said

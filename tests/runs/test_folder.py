@@ -251,6 +251,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no optimizer": (lambda c: (c / "policy/learner.safetensors").unlink(), "the checkpoint is not complete"),
     "optimizer": (lambda c: (c / "policy/learner.safetensors").write_bytes(b""), "learner.safetensors cannot be read"),
     "state": (lambda c: facts(c / "checkpoint.json", state={}), "is not usable"),
+    "length": (lambda c: facts(c / "checkpoint.json", lengths={"metrics.jsonl": -1}), "is not usable"),
+    "no length": (lambda c: facts(c / "checkpoint.json", lengths={"metrics.jsonl": 1.5}), "is not usable"),
+    "step": (lambda c: facts(c / "checkpoint.json", step=-1), "is not usable"),
 }
 
 
@@ -258,6 +261,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_a_damaged_checkpoint_is_named(damage: str, stopped: Path, tmp_path: Path) -> None:
     change, message = DAMAGE[damage]
     folder = shutil.copytree(stopped, tmp_path / "it")
+    (folder / "runs/small/checkpoints/02-policy-000000/SHA256SUMS").unlink()  # as an earlier version left it
     change(folder / "runs/small/checkpoints/02-policy-000000")
     status, said = run(folder)
     assert "Traceback" not in said

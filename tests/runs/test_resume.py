@@ -58,7 +58,7 @@ VARIANTS = {
 MOMENTS = [
     Strike(WRITE, 1),  # the first checkpoint: weights are written, the optimizer's state is not
     Strike(LEARN, 7),  # between two checkpoints of sft
-    Strike(SYNC, 14),  # a checkpoint is written, and not yet in its place
+    Strike(SYNC, 12),  # a checkpoint is written, and not yet in its place
     Strike(KEEP, 1),  # validation before the first step of policy
     Strike(SCORE, 6),  # while answers are written
     Strike(SCORE, 14),

@@ -78,6 +78,9 @@ LimitOption = Annotated[int | None, typer.Option(min=1, help="Only the first gro
 ResponsesOption = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="Of a table: the responses, a list in each row or one.")
 ]
+PromptsColumnOption = Annotated[
+    str | None, typer.Option("--prompts", metavar="COLUMN", help="Of a table: the prompt, such as extra_info.question.")
+]
 AnswersOption = Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the right answer.")]
 FailOption = Annotated[
     float,
@@ -151,7 +154,7 @@ def run(
         str, typer.Option(help="auto goes on with a run that was stopped; must insists on one; never starts anew.")
     ] = "auto",
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Go on although the recipe has changed since the run stopped.")
+        bool, typer.Option("--accept-changes", help="Go on although the recipe has changed, as with more steps.")
     ] = False,
 ) -> None:
     """Run a recipe: its stages in order, in one run folder.
@@ -188,6 +191,7 @@ def score(
     kind: KindOption = None,
     step: StepOption = None,
     limit: LimitOption = None,
+    prompts: PromptsColumnOption = None,
     responses: ResponsesOption = None,
     answers: AnswersOption = None,
     at_once: AtOnceOption = 32,
@@ -225,7 +229,9 @@ def score(
     # Here, so that other commands need not wait for it.
     from rewardsmith.runs.rescoring.command import Interrupted, score_stored, wanted  # noqa: PLC0415
 
-    groups = wanted(stage=stage, kind=kind, step=step, limit=limit, responses=responses, answers=answers)
+    groups = wanted(
+        stage=stage, kind=kind, step=step, limit=limit, responses=responses, answers=answers, prompts=prompts
+    )
     show_most = show if compare else None
     try:
         enough = score_stored(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, TypeVar
 
 from pydantic import Field
@@ -100,6 +100,13 @@ class Sum(Composed):
         if isinstance(left, Failure):
             return Score(failure=left, parts=parts)
         return finite(sum(self._terms[name].weight * value for name, value in left.items()), parts)
+
+    def without(self, score: Score, names: Collection[str]) -> Score:
+        """Return a score of this sum as it would be if some of its parts had been skipped."""
+        skipped = Score(failure=Failure("skipped", "it is left out"))
+        parts = {name: skipped if name in names else part for name, part in score.parts.items()}
+        dropped = {n: p.failure if p.failure and p.failure.kind == "dropped" else None for n, p in parts.items()}
+        return self._add({name: Column((part,), dropped[name]) for name, part in parts.items()}, parts)
 
 
 class Product(Composed):

@@ -13,16 +13,27 @@ from pathlib import Path
 from typing import IO, Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.files import new_folder, recover, remove, write_atomically, writing
+from rewardsmith.files import (
+    SUMS,
+    damaged,
+    new_folder,
+    recover,
+    remove,
+    write_atomically,
+    write_sums,
+    writing,
+)
 from rewardsmith.records import to_json
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import save
+from rewardsmith.runs.links import refuse_links
 from rewardsmith.trainers.protocol import GroupRecord
 
 CHECKPOINTS = "checkpoints"
 EVALUATIONS = "evaluations"
 RECIPE = "recipe.toml"
 METRICS = "metrics.jsonl"
+LOCK = ".lock"
 SUMMARY = "summary.json"
 _FACTS = "checkpoint.json"
 _REWARDS = ".rewards"
@@ -37,6 +48,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        refuse_links(path)
         try:
             (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             (path / "rollouts").mkdir(exist_ok=True)
@@ -48,7 +60,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder; another process that wants it is told so."""
         with writing(self.path):
-            handle = (self.path / ".lock").open("w")
+            handle = (self.path / LOCK).open("w")
         with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,12 +103,29 @@ class RunFolder:
         files = [self.path / METRICS, *(self.path / "rollouts").glob("*.jsonl")]
         return {str(file.relative_to(self.path)): file.stat().st_size for file in files if file.exists()}
 
+    def shortened(self, lengths: Mapping[str, int]) -> list[str]:
+        """Return a sentence on each growing file that is shorter now than it was at a checkpoint."""
+        found = []
+        for name, length in lengths.items():
+            if type(length) is not int or length < 0:
+                raise ValueError(f"the length of {name} is {length!r}")
+            file = self.path / name
+            size = file.stat().st_size if file.exists() else 0
+            if size < length:
+                found.append(f"{file} has {size:,} bytes, and had {length:,} when the checkpoint was written")
+        return found
+
     def rewind(self, lengths: Mapping[str, int]) -> None:
-        """Cut the growing files to what they were at a checkpoint: what came after it is done again."""
+        """Cut the growing files to what they were at a checkpoint: what came after it is done again.
+
+        A file that has become shorter is cut after its last whole line.
+        """
         for file in [self.path / METRICS, *(self.path / "rollouts").glob("*.jsonl")]:
             length = lengths.get(str(file.relative_to(self.path)), 0)
             if file.exists() and file.stat().st_size > length:
                 os.truncate(file, length)
+            elif file.exists() and file.stat().st_size < length:
+                os.truncate(file, _whole_lines(file))
 
     def keep_evaluations_of(self, stages: Sequence[str]) -> None:
         """Remove what other stages measured: those that come again, and those that the recipe no longer has."""
@@ -134,7 +163,7 @@ class RunFolder:
     ) -> None:
         """Write a checkpoint: facts as JSON, each model's folder, and what online rewards have learned.
 
-        It is there as a whole or not at all.
+        It is there as a whole or not at all, with the hash of every file.
         """
         with writing(self.path), new_folder(self.path / CHECKPOINTS / name) as folder:
             for model, engine in models.items():
@@ -143,11 +172,25 @@ class RunFolder:
                 save(reward, folder / _REWARDS)
             facts = facts | {"lengths": self._lengths(), "models": sorted(models)}
             (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
+            write_sums(folder)
 
     def checkpoints(self) -> list[str]:
         """Return the names of the checkpoints, oldest first."""
         folders = (self.path / CHECKPOINTS).iterdir()
         return sorted(f.name for f in folders if not f.name.startswith(".") and (f / _FACTS).exists())
+
+    def require_intact(self, name: str) -> bool:
+        """Raise a `UserError` if a file of a checkpoint has changed since it was written.
+
+        Returns:
+            whether that could be checked: earlier versions wrote no hashes.
+        """
+        folder = self.path / CHECKPOINTS / name
+        if not (folder / SUMS).exists():
+            return False
+        if problem := damaged(folder):
+            raise UserError(f"{problem}: remove that checkpoint's folder to go on before it")
+        return True
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return the facts of a checkpoint."""
@@ -181,3 +224,9 @@ class RunFolder:
         self.rewind({})
         for name in ("references", EVALUATIONS):
             shutil.rmtree(self.path / name, ignore_errors=True)
+
+
+def _whole_lines(file: Path) -> int:
+    """Return how many bytes of a file belong to lines that end."""
+    with file.open("rb") as lines:
+        return sum(len(line) for line in lines if line.endswith(b"\n"))

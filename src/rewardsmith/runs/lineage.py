@@ -180,11 +180,13 @@ def _taught(recipe: Recipe, number: int, model: str) -> str:
 
 def _was_taught(run: Path, model: str) -> bool:
     """Whether the record of a run says that a model of it learned to be a process reward model."""
+    if not (run / LINEAGE).is_file():  # a pipe would wait for ever
+        return False
     try:
         stages = json.loads((run / LINEAGE).read_text(encoding="utf-8"))["stages"]
         rewards = [about for stage in stages for about in stage["rewards"].values()]
         return any(about["type"] == "implicit" and about["model"] == model and "loss" in about for about in rewards)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no run, or an older one
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # an older one
         return False
 
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as RichProgress
 
 from rewardsmith.runs.forms import is_share
+from rewardsmith.runs.log import printable_lines
 from rewardsmith.trainers.protocol import Update
 
 _SHOWN = {
@@ -54,9 +55,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Write a line."""
-        # A line may quote a model's output, which may try to steer the terminal.
-        plain = "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
-        self._console.print(plain, style="dim", highlight=False, markup=False, soft_wrap=True)
+        self._console.print(printable_lines(text), style="dim", highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def stage(self, name: str, total: int, done: int, unit: str = "steps") -> Iterator[None]:

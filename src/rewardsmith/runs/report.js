@@ -18,7 +18,8 @@ function top() {
   return el("header", { class: "top" },
     el("div", { class: "brand" }, "rewardsmith", el("span", { class: `chip ${data.state}` }, STATE[data.state])),
     el("h1", {}, data.title),
-    el("p", { class: "soft" }, about.filter(Boolean).join(" · ")));
+    el("p", { class: "soft" }, about.filter(Boolean).join(" · ")),
+    data.error ? el("div", { class: "error", role: "alert" }, el("b", {}, "The run ended by an error"), el("pre", {}, data.error)) : null);
 }
 
 function rail() {
@@ -31,7 +32,10 @@ function rail() {
   return el("nav", { class: "rail", "aria-label": "Stages" }, links, longest > 20 ? el("label", {}, "Smoothing", slider) : null);
 }
 
-const about = (stage) => [stage.steps ? plural(stage.steps, "step") : "", duration(stage.seconds)].filter(Boolean).join(" · ");
+// A stage may have been stopped before its end, or have gone on beyond what the recipe has now.
+const taken = (stage) => (stage.done < stage.steps ? `${stage.done} of ${plural(stage.steps, "step")}`
+  : stage.done ? plural(stage.done, "step") : "");
+const about = (stage) => [taken(stage), duration(stage.seconds)].filter(Boolean).join(" · ");
 
 function head(stage, result, hero) {
   const metric = result.name;

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardsmith.runs.forms import chance_of, is_share, results
+from rewardsmith.runs.links import refuse_links
 from rewardsmith.runs.report_evaluations import read_evaluations
 from rewardsmith.runs.report_metrics import MAX_LINE, Curves, drawn, number, parsed, read_metrics
 from rewardsmith.runs.report_rollouts import read_rollouts
@@ -39,6 +40,9 @@ MAX_STAGES = 64
 MAX_MODELS = 64
 """Models whose use is told."""
 
+MAX_ERROR = 4_000
+"""Characters of the error that ended a run."""
+
 MAX_RECIPE = 200_000
 """Characters of the recipe that are shown."""
 
@@ -55,7 +59,9 @@ def write_report(folder: Path) -> Path:
 
     Raises:
         OSError: the folder is not there, or cannot be written.
+        UserError: it holds a link.
     """
+    refuse_links(folder)
     path = folder / "report.html"
     partial = folder / f".report.html.{os.getpid()}"
     try:
@@ -114,6 +120,7 @@ def digest(folder: Path) -> dict[str, Any]:
     return {
         "title": _text(summary.get("title")) or folder.resolve().name or "run",
         "state": state if state in _STATES else "unknown",
+        "error": _text(summary.get("error"), MAX_ERROR),
         "seconds": number(summary.get("seconds")),
         "stages": stages,
         "evaluations": read_evaluations(folder, list(told)),
@@ -139,6 +146,7 @@ def _stage(
         "name": name[:200],
         "type": _text(told.get("type")),
         "steps": number(told.get("steps")) or steps,
+        "done": steps if number(told.get("done")) is None else number(told.get("done")),
         "seconds": number(told.get("seconds")),
         "before": told_before,
         "after": told_after,
@@ -180,5 +188,5 @@ def _numbers(table: object) -> dict[str, float | int | None]:
     return {str(name)[:200]: number(value) for name, value in rows}
 
 
-def _text(value: object) -> str:
-    return value[:500] if isinstance(value, str) else ""
+def _text(value: object, limit: int = 500) -> str:
+    return value[:limit] if isinstance(value, str) else ""

@@ -16,17 +16,19 @@ from rewardsmith.components import Chosen, import_name
 from rewardsmith.data import Reads, Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.settings import ModelSettings
-from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.errors import UserError
 from rewardsmith.files import new_folder, writing
 from rewardsmith.recipe import Recipe, explain
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.protocol import Halt
 from rewardsmith.rewards.tree import check, check_source, load, routes, unfit, walk
-from rewardsmith.runs.folder import RECIPE, RunFolder
+from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.lineage import Lineage, forgotten
+from rewardsmith.runs.log import LOG, RunLog
 from rewardsmith.runs.models import AskedModels, open_engine
 from rewardsmith.runs.progress import Progress
+from rewardsmith.runs.resuming import Checkpoint, other_length, read_checkpoint, unusable
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.runs.usage import added
@@ -54,15 +56,18 @@ class Run:
         recipe: what to do.
         folder: where the files go.
         progress: what the user sees.
+        accept_changes: go on although lines of a growing file were lost.
     """
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, progress: Progress) -> None:
+    def __init__(self, recipe: Recipe, folder: RunFolder, progress: Progress, *, accept_changes: bool = False) -> None:
         self.recipe = recipe
         self.seed = recipe.seed
         self.folder = folder.path
         self.stopping = False
+        self.log = RunLog(self.folder / LOG)
         self._files = folder
         self._progress = progress
+        self._accept_changes = accept_changes
         self._engines: dict[str, EmbeddedEngine] = {}
         self._saved: set[str] = set()  # models that checkpoints hold
         self._trained: set[str] = set()
@@ -71,7 +76,9 @@ class Run:
         self._best: dict[str, tuple[float, str]] = {}
         self._steps = 0  # of all stages together, for trackers
         self._begun = time.monotonic()
-        self._resumed: str | None = None
+        self.placed = False  # whether it is known from where the run goes on
+        self._resumed: Checkpoint | None = None
+        self._learned = ""  # the last checkpoint of a stage that trained: a longer stage goes on from there
         self.summary = Summary(recipe.title)
         self._asked_before: dict[str, Usage] = {}  # of models, until the run was resumed
         if recipe.workers is not None:
@@ -87,7 +94,7 @@ class Run:
         if name not in self._engines:
             engine = open_engine(self.recipe.models, name, self.engine, seed=self.seed, say=self.say)
             if self._resumed is not None and name in self._saved:
-                engine.load(self._files.model(self._resumed, name))
+                engine.load(self._files.model(self._resumed.name, name))
             elif engine.settings.copy_of is not None:
                 self._saved.add(name)  # of what it is a copy may have changed when the run is resumed
             self._models.share(engine)
@@ -118,6 +125,7 @@ class Run:
 
     def say(self, text: str) -> None:
         """Tell the user something."""
+        self.log.write(text)
         self._progress.say(text)
 
     def pause(self) -> None:
@@ -132,12 +140,12 @@ class Run:
         position = self._position()
         try:
             await self._check()
+            self._rewind(position)
             await self._run_stages(position)
         finally:
             await self._models.close()
 
     async def _run_stages(self, position: tuple[int, int]) -> None:
-        self._files.write(RECIPE, explain(self.recipe))
         self._lineage.resume(position[0], begun=position[1] >= 0)
         try:
             for tracker in self._trackers:
@@ -148,14 +156,9 @@ class Run:
                         index, stage.name, stage.settings, position[1] if index == position[0] else -1
                     )
             self._publish()
-            self.summary.state = "finished"
-        except BaseException as error:
-            self.summary.state = "stopped" if isinstance(error, Stopped) else "failed"
-            raise
         finally:
             self.summary.seconds = self._seconds
             self._sum_up_models()
-            self._files.write("summary.json", self.summary.dumps())
             for tracker in self._trackers:
                 tracker.close()
 
@@ -163,6 +166,9 @@ class Run:
         """Run one stage; `done` steps are there already, -1 when it has not begun."""
         self._stage = stage.name
         trainer: Trainer = import_name(stage.runs_by)(stage, self)
+        planned = self.summary.begin(stage.name, kind, trainer.steps)
+        if done > 0 and (text := other_length(self.recipe.stages[index], planned, done, trainer.steps)):
+            self.say(f"stages.{index}: {text}")
         if done >= trainer.steps:
             await self._lineage.end(index, trainer)
             self._finish(trainer)
@@ -170,27 +176,29 @@ class Run:
         if done >= 0:
             assert self._resumed is not None
             for name, engine in trainer.learners.items():
-                engine.load_learner(self._files.model(self._resumed, name))
+                engine.load_learner(self._files.model(self._resumed.name, name))
             try:
-                trainer.restore(self._files.facts(self._resumed)["state"])
+                trainer.restore(self._files.facts(self._resumed.name)["state"])
                 if trainer.reward is not None:
-                    load(trainer.reward, self._files.rewards(self._resumed))
+                    load(trainer.reward, self._files.rewards(self._resumed.name))
             except UserError:
                 raise
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise self._unusable(error) from None
+                raise unusable(self._files, self._resumed.name, error) from None
         if trainer.reward is not None:
             await check(trainer.reward)  # this one: what it opened to be checked is open now
         await self._lineage.begin(index, self.source)
         self._saved |= set(trainer.learners)
         self._trained |= set(trainer.learners)
-        self.summary.begin(stage.name, kind, trainer.steps)
+        after = f", going on after {done}" * (done > 0)
+        self.log.write(f"stage {stage.name} begins: {trainer.steps} steps{after}")
         with self._progress.stage(stage.name, trainer.steps, max(0, done)):
             if done < 0:
                 update = self._counted(await trainer.begin())
                 self._log(update)
                 self._is_best(trainer, update, index)
             await self._steps_of(index, trainer, stage, max(0, done))
+        self.log.write(f"stage {stage.name} has ended")
         await self._lineage.end(index, trainer)
         self._finish(trainer)
 
@@ -263,12 +271,14 @@ class Run:
 
     def _save(self, index: int, step: int, state: dict[str, Any], trainer: Trainer, stage: Any) -> None:
         name = _checkpoint(index, self._stage, step)
+        self._learned = name if trainer.learners else self._learned
         facts = {
             "stage": self._stage,
             "step": step,
             "state": state,
             "trained": sorted(self._trained),
             "best": self._best,
+            "learned": self._learned,
             "steps": self._steps,
             "seconds": self._seconds,
             "summary": self.summary.as_json(),
@@ -278,39 +288,35 @@ class Run:
         # A name beyond this one is from before the recipe lost a stage: it must not pass for the last checkpoint.
         ours = [other for other in self._files.checkpoints() if other <= name]
         last = ours[-max((s.keep for s in saving), default=1) :]
-        best = {checkpoint for _, checkpoint in self._best.values()}
-        self._files.prune({*last, *best.intersection(ours)})
+        needed = {self._learned, *(checkpoint for _, checkpoint in self._best.values())}
+        self._files.prune({*last, *needed.intersection(ours)})
 
     def _position(self) -> tuple[int, int]:
-        """Return (stage, steps done) of the last checkpoint, after taking over what it holds; (0, -1) without one."""
-        names = self._files.checkpoints()
-        if not names:
-            self._files.clear()
+        """Return (stage, steps done) of the checkpoint to go on from, and take over what it holds; else (0, -1)."""
+        found = read_checkpoint(self._files, self.recipe, accept_changes=self._accept_changes, say=self.say)
+        self.placed = True
+        if found is None:
             return 0, -1
-        self._resumed = names[-1]
-        facts = self._files.facts(self._resumed)
-        try:
-            self._saved, self._trained = set(facts["models"]), set(facts["trained"])
-            self._best = {stage: (float(value), str(name)) for stage, (value, name) in facts["best"].items()}
-            self._steps = int(facts["steps"])
-            self._begun = time.monotonic() - float(facts["seconds"])
-            self.summary = Summary.of(facts["summary"])
-            self._asked_before = self.summary.models
-            self._files.rewind(facts["lengths"])
-            stage, step = str(facts["stage"]), int(facts["step"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unusable(error) from None
-        stages = [getattr(chosen.settings, "name", "") for chosen in self.recipe.stages]
-        if stage not in stages:
-            known = f"{nearest(stage, stages)} Known: {listing(stages)}"
-            raise UserError(f"the run stopped in the stage {stage!r}, which the recipe no longer has.{known}")
-        self._files.keep_evaluations_of(stages[: stages.index(stage) + (step > 0)])
-        self._progress.say(f"going on from {self._resumed}")
-        return stages.index(stage), step
+        self._resumed, self._steps = found, found.steps
+        self._saved, self._trained = set(found.models), set(found.trained)
+        self._best, self._learned = dict(found.best), found.learned
+        self._begun = time.monotonic() - found.seconds
+        self.summary, self._asked_before = found.summary, found.summary.models
+        self.say(f"going on from {found.name}")
+        return found.stage, found.step
 
-    def _unusable(self, error: Exception) -> UserError:
-        where = self._files.path / "checkpoints" / str(self._resumed)
-        return UserError(f"the checkpoint {where} is not usable ({error!r}): remove it to go on before it")
+    def _rewind(self, position: tuple[int, int]) -> None:
+        """Make the folder what it was at the checkpoint from which the run goes on, and note that it is running."""
+        if self._resumed is None:
+            self._files.clear()
+        else:
+            # Checkpoints of later stages, where a stage is longer now. They go first: one must not outlast its files.
+            self._files.prune({name for name in self._files.checkpoints() if name <= self._resumed.name})
+            self._files.rewind(self._resumed.lengths)
+            stages = [getattr(chosen.settings, "name", "") for chosen in self.recipe.stages]
+            self._files.keep_evaluations_of(stages[: position[0] + (position[1] > 0)])
+        self._files.write(RECIPE, explain(self.recipe))
+        self._files.write(SUMMARY, self.summary.dumps())
 
     def _publish(self) -> None:
         """Write every model that was trained, and every copy that one was measured against, as a plain folder."""
@@ -326,7 +332,7 @@ class Run:
                 raise UserError(f'data.{name} has no {of}: a source of type "{self.recipe.data[name].name}" has none')
             check_data = getattr(self.source(name), "check", None)
             if check_data is not None:
-                self._progress.say(f"checking data.{name}")
+                self.say(f"checking data.{name}")
                 check_data(of=of)
         for i, stage in enumerate(self.recipe.stages):
             for text in forgotten(self.recipe, i):

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import signal
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 import torch
 from rich.console import Console
 
+from rewardsmith import __version__
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, explain
 from rewardsmith.runs.changes import changes
-from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
+from rewardsmith.runs.folder import CHECKPOINTS, LOCK, METRICS, RECIPE, SUMMARY, RunFolder
+from rewardsmith.runs.links import refuse_links
+from rewardsmith.runs.log import LOG, RunLog
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.report import write_report
+from rewardsmith.runs.resuming import extended
 from rewardsmith.runs.run import Run, Stopped
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.usage import told
@@ -51,34 +56,79 @@ def start(
         Stopped: after Ctrl-C, when everything has been saved.
     """
     console = console or Console(stderr=True)
-    files = RunFolder(_choose(folder, Path("runs") / name, resume))
+    path = _choose(folder, Path("runs") / name, resume, recipe, accept_changes)
+    files = RunFolder(path)
     with files.locked():
         if files.checkpoints():
             if resume == "never" and folder is not None:
-                raise UserError(f"{str(files.path)!r} holds a run already: use another --folder, or --resume auto")
+                raise UserError(f"{str(path)!r} holds a run already: use another --folder, or --resume auto")
             _require_unchanged(files, recipe, accept_changes)
-            if _state(files.path) == "finished":
-                console.print(f"{files.path} has finished already; its report is {files.path / 'report.html'}")
-                return files.path
-        run = Run(recipe, files, Progress(console))
-        console.print(f"run folder: {files.path}", highlight=False)
+            if _state(path) == "finished" and not (accept_changes and extended(files, recipe)):
+                console.print(f"{path} has finished already; its report is {path / 'report.html'}")
+                return path
         try:
-            with _stopping(run, console):
+            run = Run(recipe, files, Progress(console), accept_changes=accept_changes)
+        except UserError as error:
+            RunLog(path / LOG).failed(error)
+            raise
+        console.print(f"run folder: {path}", highlight=False)
+        try:
+            with _recorded(run, files), _stopping(run, console):
                 asyncio.run(run.go())
         except Stopped:
             _tell_models(run.summary, console)
             raise
-        except torch.OutOfMemoryError as error:
-            raise UserError(
-                "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
-                f" learning, or set recompute = true; then run the same command with --accept-changes. ({error})"
-            ) from None
         finally:
-            _report(files.path, console)
+            _report(path, console)
         console.print(run.summary.table())
         _tell_models(run.summary, console)
-        console.print(f"models: {files.path / 'models'}\nreport: {files.path / 'report.html'}", highlight=False)
-    return files.path
+        console.print(f"models: {path / 'models'}\nreport: {path / 'report.html'}", highlight=False)
+    return path
+
+
+@contextmanager
+def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
+    """Write down how a run ended: in `run.log`, and in its summary, which the report shows."""
+    run.log.write(f"rewardsmith {__version__} starts in {files.path}")
+    finished = _state(files.path) == "finished"  # which it stays if this start fails before it changes anything
+    try:
+        with run.log.warnings():
+            yield
+    except BaseException as caught:
+        error = _as_user_error(caught)
+        stopped = isinstance(error, Stopped)
+        if stopped:
+            run.log.write("stopped; everything is saved")
+        else:
+            run.log.failed(error)
+        run.summary.state = "stopped" if stopped else "failed"
+        run.summary.error = "" if stopped else _cause(error)
+        if run.placed and not (finished and _state(files.path) == "finished"):
+            with suppress(UserError):  # of a disk that is full: that is the error already
+                files.write(SUMMARY, run.summary.dumps())
+        if error is caught:
+            raise
+        raise error from None
+    run.summary.state = "finished"
+    files.write(SUMMARY, run.summary.dumps())
+    run.log.write(f"finished after {run.summary.seconds:.0f} s")
+
+
+def _as_user_error(error: BaseException) -> BaseException:
+    """Return an error as the user is shown it: a full GPU is theirs to change."""
+    if not isinstance(error, torch.OutOfMemoryError):
+        return error
+    return UserError(
+        "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
+        f" learning, or set recompute = true; then run the same command with --accept-changes. ({error})"
+    )
+
+
+def _cause(error: BaseException) -> str:
+    """Return an error in a few words, for the summary."""
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped at once by a second Ctrl-C: the steps after the last checkpoint are lost"
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error} (see {LOG})"
 
 
 def _report(folder: Path, console: Console) -> None:
@@ -93,20 +143,45 @@ def _tell_models(summary: Summary, console: Console) -> None:
         console.print(f"{name}: {told(used)}", highlight=False, markup=False)
 
 
-def _choose(folder: Path | None, default: Path, resume: Resume) -> Path:
-    """Return the folder to use: the newest one of this name that has not finished, or the next free one."""
+def _choose(folder: Path | None, default: Path, resume: Resume, recipe: Recipe, accept_changes: bool) -> Path:
+    """Return the folder to use: the newest one of this name that has not finished, or the next free one.
+
+    A start that failed before its first step leaves a folder that is free.
+    """
     if folder is not None:
         if resume == "must" and not (folder / RECIPE).exists():
             raise UserError(f"there is no run in {str(folder)!r} to go on with: check --folder, or use --resume auto")
         return folder
-    number, last = 1, None
-    while (candidate := default if number == 1 else default.with_name(f"{default.name}-{number}")).exists():
-        last, number = candidate, number + 1
-    if last is not None and resume != "never" and (last / RECIPE).exists() and _state(last) != "finished":
-        return last
+    taken: list[Path] = []
+    while (free := default if not taken else default.with_name(f"{default.name}-{len(taken) + 1}")).exists():
+        taken.append(free)
+    while taken and _has_not_begun(taken[-1]):
+        free = taken.pop()
+    if taken and resume != "never" and _can_go_on(taken[-1], recipe, accept_changes):
+        return taken[-1]
     if resume == "must":
         raise UserError(f"no run {str(default)!r} has been stopped before its end: there is nothing to go on with")
-    return candidate
+    return free
+
+
+def _has_not_begun(folder: Path) -> bool:
+    """Return whether a folder is what a start that failed has left: no step, no checkpoint, and no process in it."""
+    refuse_links(folder)
+    try:
+        with (folder / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # no run has ever begun here, or one goes on
+        return False
+    grown = [folder / METRICS, *(folder / "rollouts").glob("*.jsonl")]
+    steps = any(path.exists() and path.stat().st_size for path in grown)
+    return not steps and not any((folder / CHECKPOINTS).glob("[!.]*"))
+
+
+def _can_go_on(folder: Path, recipe: Recipe, accept_changes: bool) -> bool:
+    refuse_links(folder)
+    if not (folder / RECIPE).exists():
+        return False
+    return _state(folder) != "finished" or (accept_changes and extended(RunFolder(folder), recipe))
 
 
 def _state(folder: Path) -> str:
@@ -142,6 +217,7 @@ def _stopping(run: Run, console: Console) -> Iterator[None]:
         if run.stopping:
             raise KeyboardInterrupt
         run.stopping = True
+        run.log.write("stopping: saving at the next safe point")
         console.print("\nstopping: saving at the next safe point (Ctrl-C again to stop at once)", style="yellow")
 
     before = {kind: signal.signal(kind, stop) for kind in (signal.SIGINT, signal.SIGTERM)}

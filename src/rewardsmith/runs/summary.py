@@ -22,7 +22,8 @@ class StageSummary:
     Attributes:
         name: of the stage.
         type: of the stage.
-        steps: how many it has.
+        steps: how many the recipe gives it.
+        done: how many it has taken.
         seconds: how long it took.
         before: the first validation.
         after: the last validation; where process reward models learn without any, what they know of fresh rollouts.
@@ -31,6 +32,7 @@ class StageSummary:
     name: str
     type: str
     steps: int
+    done: int = 0
     seconds: float = 0.0
     before: dict[str, float] = field(default_factory=dict)
     after: dict[str, float] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class Summary:
         seconds: how long it took so far.
         stages: those that have begun.
         models: what was asked of each model for rewards, before a resume too.
+        error: what ended the run, in the words that the user was shown; "" unless it failed.
     """
 
     title: str
@@ -53,15 +56,21 @@ class Summary:
     seconds: float = 0.0
     stages: list[StageSummary] = field(default_factory=list)
     models: dict[str, Usage] = field(default_factory=dict)
+    error: str = ""
 
-    def begin(self, name: str, kind: str, steps: int) -> None:
-        """A stage begins, or goes on."""
-        if all(stage.name != name for stage in self.stages):
+    def begin(self, name: str, kind: str, steps: int) -> int:
+        """A stage begins, or goes on; return how many steps it had before, which the recipe may have changed."""
+        stage = next((stage for stage in self.stages if stage.name == name), None)
+        if stage is None:
             self.stages.append(StageSummary(name, kind, steps))
+            return steps
+        before, stage.steps = stage.steps, steps
+        return before
 
     def note(self, name: str, update: Update, seconds: float) -> None:
         """Take over what a step says about validation; `seconds` is the time since the run began."""
         stage = next(stage for stage in self.stages if stage.name == name)
+        stage.done = update.step
         stage.seconds = seconds - sum(other.seconds for other in self.stages if other is not stage)
         measured = {metric: value for metric, value in update.metrics.items() if metric.startswith("validation/")}
         if measured:
@@ -83,7 +92,8 @@ class Summary:
     @classmethod
     def of(cls, table: dict[str, Any]) -> Summary:
         """Return the summary that `as_json` returned."""
-        stages = [StageSummary(**stage) for stage in table["stages"]]
+        # Earlier versions did not write how many steps were taken.
+        stages = [StageSummary(**{"done": stage["steps"], **stage}) for stage in table["stages"]]
         models = {name: Usage(**used) for name, used in table.get("models", {}).items()}
         return cls(str(table["title"]), "running", float(table["seconds"]), stages, models)
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Row
-from rewardsmith.files import new_folder, writing
+from rewardsmith.errors import UserError
+from rewardsmith.files import SUMS, damaged, new_folder, write_sums, writing
 from rewardsmith.trainers.protocol import Context
 
 
@@ -55,10 +56,13 @@ class Reference:
             return
         self._other = self._engine.copy(name=f"{self._name}.reference")
         if resumed:
+            if (self._folder / SUMS).exists() and (problem := damaged(self._folder)):
+                raise UserError(f"{problem}. Put it back from a copy, or start a new run with --resume never")
             self._other.load(self._folder)
         else:
             with writing(self._context.folder), new_folder(self._folder) as folder:
                 self._other.save(folder)
+                write_sums(folder)
 
     def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, most: int | None = None) -> Tensor:
         """Return log-probabilities, float32 [B, T]; `most` limits the rows of a pass."""

@@ -287,3 +287,15 @@ def test_a_reward_that_stops_shows_what_was_scored(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "failure.share" in done.stderr
     assert "reward invalid, the first: the prompt" in done.stdout
+
+
+def test_the_columns_of_a_table_are_named_by_options(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(place / "t.jsonl", [{"extra_info": {"question": "1+1?", "gold": "2"}, "out": {"texts": ["2", "3"]}}])
+    (place / "exact.toml").write_text('type = "rule"\nrule = "exact"\n')
+    columns = ("--prompts", "extra_info.question", "--responses", "out.texts", "--answers", "extra_info.gold")
+    assert run(monkeypatch, "t.jsonl", "--reward", "exact.toml", "--json", *columns) == 0
+    assert json.loads(capsys.readouterr().out)["reward"]["mean"] == 0.5
+    assert run(monkeypatch, "t.jsonl", "--reward", "exact.toml", "--json", *columns[2:]) == 2
+    assert "--prompts NAME says which column has the prompt" in capsys.readouterr().err

@@ -330,3 +330,53 @@ def test_an_adapter_is_read_beside_its_model_so_that_it_can_be_switched_off(trai
     assert settings.lora.init == str(folder / "models" / "prm" / "adapter")
     with pytest.raises(UserError, match=r"models.prm.lora.init = .*there is no adapter of peft's"):
         EmbeddedEngine.open(settings, name="prm")
+
+
+# ---- compared with the run ---------------------------------------------------------------------------------------
+
+
+def compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rollouts: Path, reward: str, *more: str
+) -> dict[str, Any]:
+    capsys.readouterr()
+    assert run(monkeypatch, "score", str(rollouts), "--reward", reward, "--compare", "--json", *more) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["compared"]
+    return found
+
+
+def test_the_same_reward_compares_as_the_same_although_a_run_keeps_its_implicit_part_apart(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = compared(monkeypatch, capsys, trained, f"{trained}:learn", "--out", "all.jsonl")
+    assert (found["changed"], found["turned"], found["left_out"]) == (0, 0, ["process"])
+    assert found["both"] == found["rollouts"] == (STEPS + STEPS + 1) * 16
+    # What another weight would have done still shows; the implicit part counts on neither side.
+    other = compared(monkeypatch, capsys, trained, f"{trained}:learn", "stages.learn.reward.parts.answer.weight=2.0")
+    assert other["changed"] > 0
+    assert other["new_mean"] == pytest.approx(2 * other["old_mean"])
+    # A file of this command has the implicit part in its values: so has what it is compared with.
+    again = compared(monkeypatch, capsys, Path("all.jsonl"), f"{trained}:learn")
+    assert (again["changed"], again["left_out"]) == (0, [])
+    assert again["old_mean"] != pytest.approx(found["old_mean"], abs=1e-6)
+
+
+def test_the_comparison_says_that_the_implicit_part_is_left_out(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "score", str(trained), "--reward", f"{trained}:learn", "--compare", "--limit", "2") == 0
+    assert "both without process: " in capsys.readouterr().out
+
+
+def test_an_evaluation_has_the_implicit_part_in_its_values_and_is_compared_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = recipe(reference_model="base")
+    learn = table["stages"][0] | {"steps": 1}
+    reward = {**learn["reward"], "parts": {**learn["reward"]["parts"]}}
+    measure = {"type": "evaluate", "name": "measure", "model": "policy", "data": "train", "prompts": 2}
+    measure |= {"rollouts_per_prompt": 2, "sampling": {"max_tokens": 8}, "reward": reward}
+    folder = start(parse_recipe(table | {"stages": [learn, measure]}), "x", folder=tmp_path / "run")
+    for stage, left_out in (("learn", ["process"]), ("measure", [])):
+        found = compared(monkeypatch, capsys, folder, f"{folder}:{stage}", "--stage", stage)
+        assert (found["left_out"], found["turned"]) == (left_out, 0), stage
+        assert found["old_mean"] == pytest.approx(found["new_mean"], abs=1e-5), stage

@@ -201,6 +201,41 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
     assert group.prompt.info == {"response": "not this"}
 
 
+NESTED = {"extra_info": {"question": "1+1?", "outputs": ["2", "3"], "gold": "2", "index": 7}, "prompt": "not this"}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_columns_may_be_dotted_paths(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"t{suffix}"
+    if suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([NESTED]), file)
+    else:
+        write(file, [NESTED])
+    columns = {"prompts": "extra_info.question", "responses": "extra_info.outputs", "answers": "extra_info.gold"}
+    (group,) = groups_of(file, **columns)
+    assert [message.content for message in group.prompt.messages] == ["1+1?"]
+    assert (texts(group), group.prompt.answer) == (["2", "3"], "2")
+    assert group.prompt.info == {"extra_info": {"index": 7}, "prompt": "not this"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"),
+    [
+        ({"prompts": "extra_info.qestion"}, ["--prompts NAME", 'Did you mean "extra_info.question"?']),
+        ({"prompts": "question"}, ["there is no question", "--prompts NAME"]),
+        ({"responses": "extra_info.output"}, ["--responses NAME", 'Did you mean "extra_info.outputs"?']),
+    ],
+)
+def test_a_column_that_is_not_there_is_named_with_its_option(
+    columns: dict[str, str], parts: list[str], tmp_path: Path
+) -> None:
+    file = write(tmp_path / "t.jsonl", [NESTED])
+    with pytest.raises(UserError) as caught:
+        StoredRollouts(str(file), Wanted(**{"responses": "extra_info.outputs"} | columns)).count()  # type: ignore[arg-type]
+    for part in parts:
+        assert part in str(caught.value)
+
+
 def test_a_column_of_answers_that_no_row_has_is_refused(tmp_path: Path) -> None:
     rows = [{"prompt": "1?", "responses": ["a"], "gold": "b"}, {"prompt": "2?", "responses": ["a"]}]
     file = write(tmp_path / "t.jsonl", rows)
@@ -213,7 +248,7 @@ def test_a_column_of_answers_that_no_row_has_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"prompt": "x", "respones": ["y"]}], 'there is no responses or response: --responses NAME says which column'),
+        ([{"prompt": "x", "respones": ["y"]}], 'there is no responses and no response: --responses NAME'),
         ([{"prompt": "x", "respones": ["y"]}], 'Did you mean "respones"? There is: prompt, respones'),
         ([{"prompt": "x", "responses": []}], "responses is an empty list"),
         ([{"prompt": "x", "responses": ["a", None]}], "responses holds null"),

@@ -113,7 +113,8 @@ def recipe(variant: str) -> str:
 def everything(folder: Path) -> dict[str, Any]:
     """Return the outcome of a run, and beside it the references, and all that its checkpoints hold."""
     kept = [f for place in ("references", "checkpoints") for f in folder.glob(f"{place}/**/*") if f.is_file()]
-    files = {str(f.relative_to(folder)): f.read_bytes() for f in kept if f.name != "checkpoint.json"}
+    timed = ("checkpoint.json", "SHA256SUMS")  # the first has times, the second its hash
+    files = {str(f.relative_to(folder)): f.read_bytes() for f in kept if f.name not in timed}
     states = {f.parent.name: json.loads(f.read_text())["state"] for f in folder.glob("checkpoints/*/checkpoint.json")}
     return outcome(folder) | {"files": files, "states": states}
 

@@ -236,6 +236,7 @@ def policy(
     kind: Annotated[str | None, typer.Option(help="Only train or validation groups of a run.")] = None,
     step: Annotated[str | None, typer.Option(metavar="N[-M]", help="Only this step of a run, or these.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first groups.")] = None,
+    prompts: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the prompt.")] = None,
     responses: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the responses.")] = None,
     answers: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the right answer.")] = None,
     seed: SeedOption = 0,
@@ -262,7 +263,9 @@ def policy(
     from rewardsmith.runs.evaluating.policy import evaluate_policy  # noqa: PLC0415
     from rewardsmith.runs.rescoring.command import wanted  # noqa: PLC0415
 
-    groups = wanted(stage=stage, kind=kind, step=step, limit=limit, responses=responses, answers=answers)
+    groups = wanted(
+        stage=stage, kind=kind, step=step, limit=limit, responses=responses, answers=answers, prompts=prompts
+    )
     try:
         enough = evaluate_policy(
             rollouts,

@@ -26,7 +26,7 @@ At most 1 of 100 characters could match then, so that chrF with beta = 2 would b
 
 Reference = Annotated[
     str,
-    Field(min_length=1, description='"answer", or the place in the prompt\'s info: "references", "extra.reference"'),
+    Field(min_length=1, description='"answer", or the place in the prompt\'s info or extra_info: "references"'),
 ]
 Lowercase = Annotated[bool, Field(description="compare without regard to case")]
 
@@ -86,16 +86,15 @@ def references_of(prompt: Prompt, place: str) -> list[str]:
 
     Args:
         prompt: whose `answer` or `info` holds one text, or a list of texts.
-        place: `answer`, or the name of an entry of `info`; dots lead into tables.
+        place: `answer`, or the name of an entry of `info`, or else of `extra_info` there; dots lead into tables.
 
     Raises:
         CannotScore: `invalid`, when there is no such text.
     """
     found: Any = prompt.answer
     if place != "answer":
-        found = prompt.info
-        for name in place.split("."):
-            found = found.get(name) if isinstance(found, Mapping) else None
+        found = _at(prompt.info, place)
+        found = _at(prompt.info.get("extra_info"), place) if found is None else found
     texts = [found] if isinstance(found, str) else found
     where = "answer" if place == "answer" else f"info.{place}"
     if not isinstance(texts, Sequence) or not texts:
@@ -103,6 +102,13 @@ def references_of(prompt: Prompt, place: str) -> list[str]:
     if not all(isinstance(text, str) and text.strip() for text in texts):
         raise CannotScore("invalid", f"the prompt {prompt.id!r} has a reference in {where} that is blank or no text")
     return list(texts)
+
+
+def _at(table: Any, path: str) -> Any:
+    """Return what lies at a dotted path, None where there is nothing."""
+    for name in path.split("."):
+        table = table.get(name) if isinstance(table, Mapping) else None
+    return table
 
 
 def _hypothesis(said: str | None, ways: Sequence[str], references: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from rewardsmith.data.rows import ANSWER
+from rewardsmith.data.rows import ANSWER, PROMPT
 from rewardsmith.errors import UserError, nearest
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.choice import find_reward
@@ -36,11 +36,14 @@ def wanted(
     limit: int | None,
     responses: str | None,
     answers: str | None,
+    prompts: str | None,
 ) -> Wanted:
     """Return what the options choose, each as the user wrote it."""
     if kind is not None and kind not in KINDS:
         raise UserError(f"--kind is {kind!r}: it must be {' or '.join(KINDS)}.{nearest(kind, KINDS)}")
-    return Wanted(stage, kind, None if step is None else _steps(step), limit, responses, answers or ANSWER)
+    return Wanted(
+        stage, kind, None if step is None else _steps(step), limit, responses, answers or ANSWER, prompts or PROMPT
+    )
 
 
 def _steps(text: str) -> tuple[int, int]:

@@ -74,6 +74,7 @@ class Compared:
         new_failed: rollouts by the kind of failure that they have now.
         only_old_failed: rollouts that have a reward now, and had none.
         only_new_failed: rollouts that had a reward, and have none now.
+        left_out: parts that do not count on either side: the stored values have none of them.
     """
 
     rollouts: int
@@ -95,6 +96,7 @@ class Compared:
     new_failed: Mapping[str, int]
     only_old_failed: int
     only_new_failed: int
+    left_out: Sequence[str] = ()
 
 
 class Comparison:
@@ -102,9 +104,13 @@ class Comparison:
 
     Args:
         show: how many turned rollouts to keep.
+
+    Attributes:
+        left_out: parts that count on neither side.
     """
 
     def __init__(self, show: int = 10) -> None:
+        self.left_out: set[str] = set()
         self._show = show
         self._old, self._new = array("d"), array("d")
         self._within: list[tuple[float, float]] = []
@@ -176,6 +182,7 @@ class Comparison:
             new_failed=dict(self._failures[1].most_common()),
             only_old_failed=counts["only_old_failed"],
             only_new_failed=counts["only_new_failed"],
+            left_out=sorted(self.left_out),
         )
 
 

@@ -82,6 +82,11 @@ def _digest(target: Any) -> str:
         return ""
 
 
+def note_of(file: Path) -> Path:
+    """Return the file that says what reward made the scores of another; only this package's own scores have one."""
+    return file.with_name(f"{file.name}.made-by.json")
+
+
 class KeptScores:
     """Scores on disk. Use it inside `open`.
 
@@ -96,7 +101,7 @@ class KeptScores:
         self.file = file
         self._maker = maker
         self._fresh = fresh
-        self._note = file.with_name(f"{file.name}.made-by.json")
+        self._note = note_of(file)
         self._handle: IO[bytes] | None = None
         if file.is_dir() or not file.name:
             raise UserError(f"--out {str(file)!r} is a folder: name a file in it")

@@ -23,6 +23,7 @@ from rewardsmith.rewards.protocol import Halt, Reward, score
 from rewardsmith.rewards.tree import check, latencies
 from rewardsmith.runs.models import AskedModels
 from rewardsmith.runs.progress import Progress
+from rewardsmith.runs.rescoring.alike import Alike
 from rewardsmith.runs.rescoring.compare import Compared, Comparison
 from rewardsmith.runs.rescoring.kept import KeptScores
 from rewardsmith.runs.rescoring.outcomes import Known, Outcomes
@@ -113,7 +114,7 @@ def rescore(
     """
     watched = models if models is None or watch is None else lambda name: watch(models(name))
     reward = Component.root(chosen, progress.say, watched)
-    tally = _Tally(kept, comparison, outcomes, progress)
+    tally = _Tally(kept, comparison, Alike(reward), outcomes, progress)
     try:
         with stoppable(), _kept(rollouts, kept) as total:
             for text in rollouts.left_out:
@@ -188,10 +189,16 @@ class _Tally:
     """All that is noted of the groups while they come in."""
 
     def __init__(
-        self, kept: KeptScores | None, comparison: Comparison | None, outcomes: Outcomes | None, progress: Progress
+        self,
+        kept: KeptScores | None,
+        comparison: Comparison | None,
+        alike: Alike,
+        outcomes: Outcomes | None,
+        progress: Progress,
     ) -> None:
         self._kept = kept
         self._comparison = comparison
+        self._alike = alike
         self._outcomes = outcomes
         self._progress = progress
         self._measures = Measures()
@@ -236,7 +243,8 @@ class _Tally:
                     self._details.setdefault(f"{name} {part.failure.kind}", part.failure.detail)
         if self._comparison is not None:
             assert item.scores is not None
-            self._comparison.add(item.group, item.scores, scored.scores)
+            self._comparison.add(item.group, item.scores, self._alike.scores(item, scored.scores))
+            self._comparison.left_out |= self._alike.left_out
         if self._outcomes is not None:
             self._outcomes.add(item.scores, scored.scores)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rewardsmith.data.rows import ANSWER, Layout, RowError
-from rewardsmith.errors import listing, nearest
+from rewardsmith.data.fields import ABSENT, find, no_column, without
+from rewardsmith.data.rows import ANSWER, MESSAGES, PROMPT, Layout, RowError
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
 COLUMNS = ("responses", "response")
@@ -46,12 +46,17 @@ class ResponseRows:
         names: a short name for each file, for the ids of rows that have none.
         column: with the responses; None finds it out.
         answers: column with the right answer.
+        prompts: column with the prompt.
+
+    Columns may be dotted paths into tables.
     """
 
-    def __init__(self, names: Sequence[str], column: str | None = None, answers: str = ANSWER) -> None:
+    def __init__(
+        self, names: Sequence[str], column: str | None = None, answers: str = ANSWER, prompts: str = PROMPT
+    ) -> None:
         self._names = names
         self._column = column
-        self._layout = Layout(answer=answers)
+        self._layout = Layout(answer=answers, prompt=prompts)
         self._lists: bool | None = None
         self._asked: dict[object, Asked] = {}
         self._first: Mapping[str, Any] | None = None
@@ -59,12 +64,12 @@ class ResponseRows:
 
     def add(self, row: Mapping[str, Any], file: int, number: int, place: str) -> Asked | None:
         """Take in a row; return its group when that is complete. A `RowError` says what is wrong with the row."""
-        column = self._column or next((name for name in COLUMNS if row.get(name) is not None), "")
-        if row.get(column) is None:
-            wanted = column or " or ".join(COLUMNS)
-            what = f"{wanted}: --responses NAME says which column has the responses"
-            raise _no_column(row, column or COLUMNS[0], what)
-        responses = row[column]
+        column = self._column or next((name for name in COLUMNS if row.get(name) is not None), COLUMNS[0])
+        responses = find(row, column)
+        if responses is ABSENT:
+            also = "" if self._column else f" and no {COLUMNS[1]}"
+            raise no_column(column, _columns(row), "--responses NAME says which column has the responses", also=also)
+        self._require_prompt(row)
         texts = responses if isinstance(responses, list) else [responses]
         for text in texts:
             if not isinstance(text, str):
@@ -75,7 +80,7 @@ class ResponseRows:
         if self._lists not in (None, isinstance(responses, list)):
             raise RowError(f"{column} is a list in some rows and text in others: use one form in all")
         self._lists = isinstance(responses, list)
-        prompt = self._layout.prompt_of({k: v for k, v in row.items() if k != column}, self._names[file], number)
+        prompt = self._layout.prompt_of(without(row, [column]), self._names[file], number)
         self._answered = self._answered or prompt.answer is not None
         self._first = row if self._first is None else self._first
         if self._lists:
@@ -87,11 +92,17 @@ class ResponseRows:
         """Yield the groups of rows with one response each, in the order of their first rows."""
         yield from self._asked.values()
 
+    def _require_prompt(self, row: Mapping[str, Any]) -> None:
+        prompt = self._layout.prompt
+        if find(row, prompt) is ABSENT and not (self._layout.chat_asks and find(row, MESSAGES) is not ABSENT):
+            also = f" and no {MESSAGES}" if self._layout.chat_asks else ""
+            raise no_column(prompt, _columns(row), "--prompts NAME says which column has the prompt", also=also)
+
     def require_answers(self) -> None:
         """Raise a `RowError` if a column for the right answers was named, and none of the rows so far has it."""
         if self._layout.answer != ANSWER and self._first is not None and not self._answered:
-            column = self._layout.answer
-            raise _no_column(self._first, column, f"{column}: --answers NAME says which column has the right answer")
+            what = "--answers NAME says which column has the right answer"
+            raise no_column(self._layout.answer, _columns(self._first), what)
 
     def _gather(self, prompt: Prompt, text: str, place: str, *, numbered: bool) -> None:
         said = tuple((message.role, message.content) for message in prompt.messages)
@@ -102,7 +113,7 @@ class ResponseRows:
         asked.responses.append(text)
 
 
-def _no_column(row: Mapping[str, Any], column: str, what: str) -> RowError:
-    """Return the error for a row without a column: what is missing, the nearest name, and what there is."""
-    names = [name for name, value in row.items() if value is not None]
-    return RowError(f"there is no {what}.{nearest(column, names)} There is: {listing(names[:20])}")
+def _columns(row: Mapping[str, Any]) -> list[str]:
+    """Return what can be named in a row: its columns, and what is in those that are tables."""
+    tables = {column: table for column, table in row.items() if isinstance(table, Mapping)}
+    return [*row, *(f"{column}.{name}" for column, table in tables.items() for name in table)]

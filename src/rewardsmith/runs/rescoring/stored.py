@@ -17,9 +17,10 @@ from typing import Any
 
 from rewardsmith.checks import require_count, require_text
 from rewardsmith.data.readers import find_files, jsonl_rows, names_of, parquet_rows, parse_line, parse_row
-from rewardsmith.data.rows import ANSWER, RowError, printable
+from rewardsmith.data.rows import ANSWER, PROMPT, RowError, printable
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json
+from rewardsmith.runs.links import refuse_links
 from rewardsmith.runs.rescoring.rows import Asked, ResponseRows
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.types import RolloutGroup, Score, ScoredGroup
@@ -47,6 +48,7 @@ class Wanted:
         limit: how many groups at most; None takes all.
         responses: column of a table with a list of responses, or one; None: `responses`, or else `response`.
         answers: column of a table with the right answer.
+        prompts: column of a table with the prompt. Columns may be dotted paths.
     """
 
     stage: str | None = None
@@ -55,6 +57,7 @@ class Wanted:
     limit: int | None = None
     responses: str | None = None
     answers: str = ANSWER
+    prompts: str = PROMPT
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,14 @@ class Stored:
         scores: what it was given then, one per rollout; None where that is not known.
         record: the record of the run that it comes from; None where there is none.
         place: the file and line, for messages.
+        file: that holds it.
     """
 
     group: RolloutGroup
     scores: tuple[Score, ...] | None
     record: GroupRecord | None
     place: str
+    file: Path = Path()
 
     def rescored(self, scored: ScoredGroup) -> GroupRecord | ScoredGroup:
         """Return new scores in the form that the group was found in; advantages that rest on the old ones are gone."""
@@ -109,16 +114,17 @@ class StoredRollouts:
         return count
 
     def __iter__(self) -> Iterator[Stored]:
-        for place, form, raw in self._limited():
-            yield _made(place, form, raw)
+        for file, place, form, raw in self._limited():
+            yield _made(file, place, form, raw)
 
-    def _limited(self) -> Iterator[tuple[str, str, Any]]:
+    def _limited(self) -> Iterator[tuple[Path, str, str, Any]]:
         return islice(self._raw(), self.wanted.limit)
 
-    def _raw(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield each wanted group with its place and form: a row of a JSONL file, or what a table has gathered."""
+    def _raw(self) -> Iterator[tuple[Path, str, str, Any]]:
+        """Yield each wanted group with its file, place and form: a row of a file, or what a table has gathered."""
         first = ""
-        table = self._table = ResponseRows(names_of(self.files), self.wanted.responses, self.wanted.answers)
+        wanted = self.wanted
+        table = self._table = ResponseRows(names_of(self.files), wanted.responses, wanted.answers, wanted.prompts)
         for file, number, row in self._rows():
             place = _place(self.files[file], number)
             try:
@@ -127,12 +133,12 @@ class StoredRollouts:
                 if form == "table":
                     gathered = table.add(row, file, number, place)
                     if gathered is not None:
-                        yield place, form, gathered
+                        yield self.files[file], place, form, gathered
                 elif self._is_wanted(row):
-                    yield place, form, row
+                    yield self.files[file], place, form, row
             except RowError as error:
                 raise UserError(f"{place}: {error}") from None
-        yield from ((asked.place, "table", asked) for asked in table.rest())
+        yield from ((self.files[0], asked.place, "table", asked) for asked in table.rest())
 
     def _rows(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         """Yield the rows of all files, each with the number of its file and of its line there."""
@@ -184,15 +190,15 @@ def _place(file: Path, number: int) -> str:
     return f"{printable(str(file), 200)}, {'row' if _is_parquet(file) else 'line'} {number}"
 
 
-def _made(place: str, form: str, raw: Any) -> Stored:
+def _made(file: Path, place: str, form: str, raw: Any) -> Stored:
     try:
         if isinstance(raw, Asked):
-            return Stored(raw.group(), None, None, place)
+            return Stored(raw.group(), None, None, place, file)
         if form == "group":
-            return Stored(from_json(RolloutGroup, raw), None, None, place)
+            return Stored(from_json(RolloutGroup, raw), None, None, place, file)
         record = _checked(from_json(GroupRecord, raw)) if form == "record" else None
         scored = record.scored if record else from_json(ScoredGroup, raw)
-        return Stored(scored.group, tuple(scored.scores), record, place)
+        return Stored(scored.group, tuple(scored.scores), record, place, file)
     except (RowError, TypeError, ValueError) as error:  # a `UserError` is a `ValueError`
         raise UserError(f"{place}: {printable(str(error))}") from None
     except RecursionError:
@@ -216,6 +222,7 @@ def _run_files(folder: Path, stage: str | None) -> list[Path]:
         raise UserError(
             f"{str(folder)!r} has no folder rollouts, so it is no run: name a run folder, or a JSONL or Parquet file"
         )
+    refuse_links(folder)
     files = {file.stem: file for file in sorted(inner.glob("*.jsonl")) if file.stat().st_size}
     if stage is not None and stage not in files:
         raise UserError(f"the run has no rollouts of a stage {stage!r}.{nearest(stage, files)} Known: {listing(files)}")

@@ -136,6 +136,9 @@ def _comparison(compared: Compared) -> Iterator[RenderableType]:
     table.add_row("could not score", _failures(compared.old_failed), _failures(compared.new_failed))
     table.add_row("could score, and the other not", f"{compared.only_new_failed:,}", f"{compared.only_old_failed:,}")
     yield table
+    if compared.left_out:
+        names = ", ".join(printable(name, 60) for name in compared.left_out)
+        yield Text(f"both without {names}: a run keeps an implicit reward apart from the value of the others")
     yield Text(
         f"changed: {compared.changed:,} of {compared.both:,} rollouts that both scored ({compared.rollouts:,} in all)\n"
         f"order over all: Spearman {_number(compared.spearman)}, Kendall τ_b {_number(compared.kendall)}\n"
