@@ -130,6 +130,32 @@ def test_the_server_sees_the_environment_of_the_recipe(tmp_path: Path) -> None:
     assert asyncio.run(run()) == ["plain", "3,1", "1", "1", os.environ["PATH"]]
 
 
+def test_secrets_of_a_server_come_from_the_environment_and_are_shown_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "hunter2-hunter2-hunter2"
+    reference = {"env": "MY_SECRET"}
+
+    async def run(**settings: object) -> None:
+        told: list[str] = []
+        model = managed(tmp_path, environment={"FLAVOUR": reference}, told=told, **settings)
+        try:
+            assert (await model.ask(question("variable FLAVOUR"))).text == secret
+        finally:
+            await model.close()
+        assert secret not in "\n".join([*told, await model.identity()])
+
+    with pytest.raises(CannotAnswer, match=r"MY_SECRET.* is not set"):
+        asyncio.run(run())
+    monkeypatch.setenv("MY_SECRET", secret)
+    asyncio.run(run())
+    failing = managed(tmp_path, "--fail", reference)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"(?s)command: .*--fail.*its last lines") as caught:
+        asyncio.run(failing.check())
+    assert secret not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_sleep_and_wake_reach_the_server(tmp_path: Path) -> None:
     async def run() -> None:
         model = managed(tmp_path, sleeps=True)

@@ -154,9 +154,7 @@ class Wandb:
         entity: Annotated[str, Field(description='the user or team; "" for your default one')] = "",
         mode: Annotated[
             Literal["online", "offline", "disabled"] | None,
-            Field(
-                description="offline keeps the run in the folder, for `wandb sync` later; not set: WANDB_MODE, or online"
-            ),
+            Field(description="offline: the run stays in the folder, for `wandb sync`; not set: WANDB_MODE, or online"),
         ] = None,
     ) -> None:
         self._project = project

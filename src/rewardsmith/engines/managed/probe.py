@@ -30,10 +30,14 @@ class Probe:
 
     def __init__(self, root: str, key: str = "") -> None:
         self.root = root
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     async def __aenter__(self) -> Probe:
-        self._session = aiohttp.ClientSession(headers=self._headers, timeout=aiohttp.ClientTimeout(LIMIT))
+        self._session = aiohttp.ClientSession(
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(LIMIT),
+            auto_decompress=False,  # a small reply must not become a large one
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
