@@ -14,6 +14,7 @@ from rewardsmith.engines.managed.process import Log
 from rewardsmith.engines.settings import ManagedSettings
 from rewardsmith.errors import UserError
 from rewardsmith.types import Message
+from tests.engines.faulty import FaultyServer
 from tests.engines.processes import alive
 
 SERVER = str(Path(__file__).with_name("small_server.py"))
@@ -154,6 +155,22 @@ def test_secrets_of_a_server_come_from_the_environment_and_are_shown_nowhere(
         asyncio.run(failing.check())
     assert secret not in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_stranger_that_repeats_the_key_in_its_list_of_models_does_not_get_it_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "hunter2-hunter2")
+
+    async def run() -> None:
+        async with FaultyServer(models=["hunter2-hunter2", "other"]) as stranger:
+            model = managed(tmp_path, port=stranger.port, key_from="JUDGE_KEY")
+            with pytest.raises(UserError, match="other") as caught:
+                await model.check()
+            assert "hunter2" not in str(caught.value)
+            await model.close()
+
+    asyncio.run(run())
 
 
 def test_sleep_and_wake_reach_the_server(tmp_path: Path) -> None:

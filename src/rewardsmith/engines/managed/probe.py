@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 
 from rewardsmith.errors import UserError
+from rewardsmith.masking import Mask
 
 LIMIT = 10.0
 """Seconds for one look at a server."""
@@ -30,6 +31,7 @@ class Probe:
 
     def __init__(self, root: str, key: str = "") -> None:
         self.root = root
+        self._mask = Mask([key])
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     async def __aenter__(self) -> Probe:
@@ -70,7 +72,7 @@ class Probe:
                     body += piece
                     if len(body) > LONGEST:
                         return {}
-                return _models(json.loads(body))
+                return _models(self._mask.json(json.loads(body), body))
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, RecursionError):
             return {}
 
