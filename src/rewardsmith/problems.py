@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rewardsmith.errors import Problem, listing, nearest
+from rewardsmith.masking import HIDDEN, names_secret, without_secrets
 
 
 def problems_of(
@@ -29,7 +30,8 @@ def problems_of(
         if inner is not None:  # found inside a component, which names its own paths
             yield from (Problem(f"{path}.{p.path}".strip("."), p.message, p.value) for p in inner)
         else:
-            yield Problem(path, *_worded(detail, model, owner, also))
+            message, value = _worded(detail, model, owner, also)
+            yield Problem(path, message, HIDDEN if value and names_secret(path.rpartition(".")[2]) else value)
 
 
 def _worded(detail: ErrorDetails, model: type[BaseModel], owner: str, also: Iterable[str]) -> tuple[str, str]:
@@ -82,7 +84,7 @@ def _plain(kind: Any) -> Any:
 
 
 def shown(value: object) -> str:
-    """Return a value as TOML would show it, cut to one short line."""
+    """Return a value as TOML would show it, cut to one short line; what looks like a key is not shown."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -91,4 +93,5 @@ def shown(value: object) -> str:
         text = f"an integer of {value.bit_length()} bits"
     else:
         text = repr(value)
+    text = without_secrets(text)
     return text if len(text) <= 80 else f"{text[:77]}…"

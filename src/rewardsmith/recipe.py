@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from rewardsmith.components import Choice, Chosen, Refers, Settings, summary
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
+from rewardsmith.masking import HIDDEN, names_secret, without_secrets
 from rewardsmith.problems import problems_of, shown
 from rewardsmith.rewards.component import Component
 
@@ -153,6 +154,8 @@ def override(table: dict[str, Any], change: str) -> None:
     tables are made.
     """
     key, equals, text = change.partition("=")
+    if names_secret(key.rpartition(".")[2]) or without_secrets(change) != change:
+        change = f"{key}={HIDDEN}"  # for messages
     if not equals or not key.strip():
         raise UserError(f"cannot read the override {change!r}: write it as key.path=value")
     try:

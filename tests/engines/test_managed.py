@@ -14,6 +14,7 @@ from rewardsmith.engines.managed.process import Log
 from rewardsmith.engines.settings import ManagedSettings
 from rewardsmith.errors import UserError
 from rewardsmith.types import Message
+from tests.engines.faulty import FaultyServer
 from tests.engines.processes import alive
 
 SERVER = str(Path(__file__).with_name("small_server.py"))
@@ -128,6 +129,48 @@ def test_the_server_sees_the_environment_of_the_recipe(tmp_path: Path) -> None:
             await model.close()
 
     assert asyncio.run(run()) == ["plain", "3,1", "1", "1", os.environ["PATH"]]
+
+
+def test_secrets_of_a_server_come_from_the_environment_and_are_shown_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "hunter2-hunter2-hunter2"
+    reference = {"env": "MY_SECRET"}
+
+    async def run(**settings: object) -> None:
+        told: list[str] = []
+        model = managed(tmp_path, environment={"FLAVOUR": reference}, told=told, **settings)
+        try:
+            assert (await model.ask(question("variable FLAVOUR"))).text == secret
+        finally:
+            await model.close()
+        assert secret not in "\n".join([*told, await model.identity()])
+
+    with pytest.raises(CannotAnswer, match=r"MY_SECRET.* is not set"):
+        asyncio.run(run())
+    monkeypatch.setenv("MY_SECRET", secret)
+    asyncio.run(run())
+    failing = managed(tmp_path, "--fail", reference)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"(?s)command: .*--fail.*its last lines") as caught:
+        asyncio.run(failing.check())
+    assert secret not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_stranger_that_repeats_the_key_in_its_list_of_models_does_not_get_it_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "hunter2-hunter2")
+
+    async def run() -> None:
+        async with FaultyServer(models=["hunter2-hunter2", "other"]) as stranger:
+            model = managed(tmp_path, port=stranger.port, key_from="JUDGE_KEY")
+            with pytest.raises(UserError, match="other") as caught:
+                await model.check()
+            assert "hunter2" not in str(caught.value)
+            await model.close()
+
+    asyncio.run(run())
 
 
 def test_sleep_and_wake_reach_the_server(tmp_path: Path) -> None:

@@ -207,6 +207,15 @@ def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCaptureFi
         "https://h/v1?%6bey=hunter2",
         "https://h/v1?sig=hunter2",
         "https://h/v1?X-Amz-Signature=hunter2",
+        "https://h/v1?jwt=hunter2",
+        "https://h/v1?code=hunter2",
+        "https://h/v1?hunter2",
+        "https://h/v1?api-version=2024-10-21&hunter2=1",
+        "https://h/v1?api-version=hunter2%20",
+        "https://h/v1?version=eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.hunter2",
+        "https://h/v1#hunter2",
+        "https://h/v1#access_token=hunter2",
+        "https://h/hf_hunter2hunter2hunter2/v1",
     ],
 )
 def test_a_secret_in_an_address_is_refused_and_shown_nowhere(url: str) -> None:
@@ -240,10 +249,10 @@ def test_an_address_that_is_none(url: str) -> None:
         ServedModel(ClientSettings(), [])
 
 
-def test_other_parameters_of_an_address_are_sent() -> None:
+def test_the_version_in_an_address_is_sent() -> None:
     async def main() -> None:
         async with FaultyServer() as server:
-            url = f"{server.url}?api-version=2024-10-21&design=1"
+            url = f"{server.url}?api-version=2024-10-21&version=1.2"
             seen = []
 
             async def look(server: FaultyServer, request: web.Request, body: dict) -> web.StreamResponse:
@@ -253,7 +262,7 @@ def test_other_parameters_of_an_address_are_sent() -> None:
             server.plan(look)
             model = ServedModel.of(ServerSettings(urls=[url], model="tiny"))
             assert (await model.ask(question())).text == "echo: hi"
-            assert seen == ["api-version=2024-10-21&design=1"]
+            assert seen == ["api-version=2024-10-21&version=1.2"]
             await model.close()
 
     asyncio.run(main())

@@ -3,14 +3,19 @@
 import asyncio
 import contextlib
 import gzip
+import json
 import math
 import socket
 import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import numpy as np
 import pytest
+from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -247,6 +252,61 @@ def test_any_json_is_read_or_is_a_fault(body: object, logprobs: bool, chat: bool
         assert all(replies.served_models(body))
 
 
+RAW = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("GZIP", lambda body: gzip.compress(body[:9]) + gzip.compress(body[9:]) + b"\0" * 512),
+        ("deflate", zlib.compress),
+        ("deflate", lambda body: RAW.compress(body) + RAW.flush()),
+        ("identity", bytes),
+    ],
+)
+def test_a_reply_that_is_packed_unasked_is_read(encoding: str, pack: Callable[[bytes], bytes]) -> None:
+    reply = json.dumps({"choices": [{"finish_reason": "stop", "message": {"content": "packed"}}]}).encode()
+
+    async def respond(server: FaultyServer, request: web.Request, body: dict) -> web.StreamResponse:
+        headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+        return web.Response(body=pack(reply), headers=headers)
+
+    async def main() -> None:
+        async with FaultyServer() as server:
+            server.plan(respond)
+            model = client(server, retries=0)
+            assert (await model.ask(question())).text == "packed"
+            await model.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_a_gzip_bomb_is_not_unpacked_beyond_the_limit_of_a_reply(kind: str) -> None:
+    packer = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
+    bomb = b"".join(packer.compress(b" " * 2**20) for _ in range(1024)) + packer.flush()  # 1 GiB in 1 MiB
+    served = []
+
+    async def respond(server: FaultyServer, request: web.Request, body: dict) -> web.StreamResponse:
+        served.append(request.headers["Accept-Encoding"])
+        return web.Response(body=bomb, headers={"Content-Type": kind, "Content-Encoding": "gzip"})
+
+    async def main() -> None:
+        async with FaultyServer() as server:
+            server.plan(respond)
+            model = client(server, retries=3)
+            tracemalloc.start()
+            result = await outcome(model, question())
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert (kind_of(result), served) == ("unparsable", ["identity"])  # sent once, and not again
+            assert peak < 80 * 2**20
+            await model.close()
+
+    asyncio.run(main())
+
+
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
@@ -255,7 +315,10 @@ OK = b"HTTP/1.1 200 OK\r\n"
     [
         (OK + b"Content-Length: abc\r\n\r\n{}", "unparsable"),
         (OK + b"Content-Length: 100\r\n\r\n{}", "unreachable"),
-        (OK + b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello", "unreachable"),
+        (OK + b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello", "unparsable"),
+        (OK + b"Content-Encoding: br\r\nContent-Length: 5\r\n\r\nhello", "unparsable"),
+        (OK + b"Content-Encoding: deflate\r\n\r\n" + zlib.compress(b" " * 2**26), "unparsable"),
+        (OK + b"Content-Encoding: gzip, gzip\r\n\r\n" + gzip.compress(gzip.compress(b" " * 2**26)), "unparsable"),
         (OK + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(b" " * 2**26), "unparsable"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\nhello", "unparsable"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhel", "unreachable"),

@@ -181,7 +181,7 @@ def test_a_server_that_cannot_sleep() -> None:
         ("http://h:1/v1/", "http://h:1/v1/chat", "http://h:1/classify"),
         ("http://h:1", "http://h:1/chat", "http://h:1/classify"),
         ("https://h/proxy/a%20b/v1", "https://h/proxy/a%20b/v1/chat", "https://h/proxy/a%20b/classify"),
-        ("https://h/v1?version=2#x", "https://h/v1/chat?version=2", "https://h/classify?version=2"),
+        ("https://h/v1?version=2", "https://h/v1/chat?version=2", "https://h/classify?version=2"),
     ],
 )
 def test_where_the_verbs_are(url: str, chat: str, classify: str) -> None:

@@ -2,8 +2,13 @@
 
 import asyncio
 import errno
+import importlib
+import subprocess
 import urllib.error
+import urllib.request
 from typing import Any
+
+import aiohttp
 
 from rewardsmith import Failure, RolloutGroup, Score
 from rewardsmith.rewards import CannotScore, Halt
@@ -50,6 +55,49 @@ class TooLate:
     async def score(self, group: RolloutGroup) -> Any:
         connection = type("APIConnectionError", (Exception,), {})
         raise type("APITimeoutError", (connection,), {})("slow")
+
+
+class Wrapped:
+    """An exception raised while another one was handled, without `from`."""
+
+    async def score(self, group: RolloutGroup) -> Any:
+        try:
+            raise ConnectionResetError("port 9")
+        except ConnectionResetError:
+            raise RuntimeError("my client")  # noqa: B904
+
+
+class Expired(_Raises):
+    error = subprocess.TimeoutExpired("judge", 3)
+
+
+class Service:
+    """Asks a service by HTTP, as users do with the common clients."""
+
+    def __init__(self, *, url: str, client: str) -> None:
+        self.url, self.client = url, client
+
+    async def score(self, group: RolloutGroup) -> list[Score]:
+        if self.client == "aiohttp":
+            limit = aiohttp.ClientTimeout(total=0.2)
+            session = aiohttp.ClientSession(raise_for_status=True, timeout=limit)
+            async with session, session.get(self.url) as reply:
+                value = await reply.text()
+        else:
+            value = await asyncio.to_thread(getattr(self, f"_{self.client}"))
+        return [Score(float(value)) for _ in group.rollouts]
+
+    def _requests(self) -> str:
+        reply = importlib.import_module("requests").get(self.url, timeout=0.2)
+        reply.raise_for_status()
+        return str(reply.text)
+
+    def _httpx(self) -> str:
+        return str(importlib.import_module("httpx").get(self.url, timeout=0.2).raise_for_status().text)
+
+    def _urllib(self) -> str:
+        with urllib.request.urlopen(self.url, timeout=0.2) as reply:
+            return str(reply.read().decode())
 
 
 class SaysSkipped:

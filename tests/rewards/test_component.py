@@ -1,12 +1,18 @@
 """What a failure does: policy, budget, waiting for what is gone, health check; and the state of online rewards."""
 
 import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup, UserError
 from rewardsmith.rewards import Component, Halt, make_reward, patience
+from rewardsmith.rewards.protocol import failure_of
 from rewardsmith.rewards.tree import check, latencies, learn, load, save, walk
 from tests.rewards.stubs import Flaky, given, group, said, values
 
@@ -168,6 +174,78 @@ def test_a_rollout_that_alone_is_unreachable_fails_alone() -> None:
     assert [s.value if s.ok else s.failure.kind for s in (*first, *second)] == [1, "unreachable", 1]
 
 
+CLIENTS = ["aiohttp", "requests", "httpx", "urllib"]
+
+
+@contextmanager
+def service(answers: list[int]) -> Iterator[tuple[str, list[int]]]:
+    """Serve 1 by HTTP after these statuses, each once; 0 is an answer that does not come in time."""
+    given_statuses: list[int] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status = answers.pop(0) if answers else 200
+            given_statuses.append(status)
+            if not status:
+                time.sleep(0.4)
+                return
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"1")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/", given_statuses
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", [503, 429, 0])
+def test_a_reward_of_ones_own_whose_service_is_away_for_a_while_is_waited_for(client: str, status: int) -> None:
+    pytest.importorskip(client)
+    with service([status, status]) as (url, statuses):
+        assert values(odd("Service", url=url, client=client, failure={"wait": 30.0}), {}, {}) == [1.0, 1.0]
+    assert statuses == [status, status, 200]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(("status", "kind"), [(503, "unreachable"), (404, "crashed"), (500, "crashed"), (0, "timeout")])
+def test_the_kind_of_an_http_error_of_a_reward_of_ones_own(client: str, status: int, kind: str) -> None:
+    pytest.importorskip(client)
+    with service([status]) as (url, _):
+        assert values(odd("Service", url=url, client=client, failure={"wait": 0.0}), {}) == [kind]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_service_that_stays_slow_is_tried_a_few_times_and_stops_no_run() -> None:
+    with service([0] * 20) as (url, statuses):
+        assert values(odd("Service", url=url, client="aiohttp", failure={"wait": 30.0}), {}) == ["timeout"]
+    assert len(statuses) == 1 + patience.BLAMED
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_timeout_that_a_reward_names_itself_is_not_tried_again() -> None:
+    assert values(odd("SilentCannotScore", failure={"wait": 30.0}), {}) == ["timeout"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("UNAVAILABLE", "unreachable"), ("DEADLINE_EXCEEDED", "timeout"), ("INVALID_ARGUMENT", "crashed")],
+)
+def test_the_kind_of_a_grpc_error(code: str, kind: str) -> None:
+    grpc = pytest.importorskip("grpc")
+    error = grpc.RpcError()
+    error.code = lambda: grpc.StatusCode[code]
+    assert failure_of(error).kind == kind
+
+
 # ---- before the first step -----------------------------------------------------------------------------------------
 
 
@@ -255,7 +333,9 @@ def odd(name: str, **beside: object) -> dict:
         ("WithReason", "unreachable", "URLError"),
         ("NoRoute", "unreachable", "no route"),
         ("WithCause", "unreachable", "RuntimeError: my client"),
+        ("Wrapped", "unreachable", "RuntimeError: my client"),
         ("TooLate", "timeout", "APITimeoutError"),
+        ("Expired", "timeout", "TimeoutExpired"),
         ("Exits", "crashed", "SystemExit"),
         ("Huge", "invalid", "beyond 1e+30"),
         ("Nothing", "crashed", "TypeError"),

@@ -120,6 +120,7 @@ def test_waiting_in_the_queue_does_not_count_against_the_deadline(one: Pool) -> 
         ("garble nonsense", "no verdict"),
         ('forge ["value",0,NaN,false]', "no verdict"),
         ('forge ["value",0,true,false]', "no verdict"),
+        ('forge ["result",0,1.0,false]', "no verdict"),
         ('forge ["value",0,"1.0",false]', "no verdict"),
         ('forge ["value",7,1.0,false]', "no verdict"),
         ('forge ["value",0,1e999,false]', "no verdict"),

@@ -92,11 +92,34 @@ def finished_records(path: Path) -> list[Any]:
     raise AssertionError(f"{path.name} has no end")
 
 
-def test_wandb_offline_keeps_one_run_over_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def wandb_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
     for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     monkeypatch.setenv("WANDB_SILENT", "true")
+
+
+@pytest.mark.usefixtures("wandb_home")
+@pytest.mark.parametrize(("mode", "files"), [("offline", 1), ("disabled", 0)])
+def test_the_mode_and_project_of_wandb_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, files: int
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", mode)
+    monkeypatch.setenv("WANDB_PROJECT", "from-the-environment")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody must be asked
+    folder = tmp_path / "run"
+    follow(Wandb(), folder, {1: 0.25})
+    found = list(folder.glob("trackers/wandb/offline-run-*/*.wandb"))
+    assert len(found) == files
+    for path in found:
+        runs = [record.run for record in finished_records(path) if record.WhichOneof("record_type") == "run"]
+        assert {run.project for run in runs} == {"from-the-environment"}
+
+
+@pytest.mark.usefixtures("wandb_home")
+def test_wandb_offline_keeps_one_run_over_a_resume(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     follow(Wandb(mode="offline", project="p"), folder, {1: 0.25, 2: 0.5})
     follow(Wandb(mode="offline", project="p"), folder, {2: 0.75})

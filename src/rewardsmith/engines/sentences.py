@@ -19,7 +19,8 @@ from huggingface_hub import snapshot_download
 from numpy.typing import NDArray
 
 from rewardsmith.asking import CannotAnswer, Usage
-from rewardsmith.engines.embedded.loading import place, quiet
+from rewardsmith.engines.embedded.loading import place
+from rewardsmith.engines.embedded.quiet import quiet
 from rewardsmith.engines.settings import SentenceSettings
 from rewardsmith.errors import UserError
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from rewardsmith.components import Refers, Settings
 from rewardsmith.errors import Problem, listing, nearest
+from rewardsmith.masking import is_reference, secrets_in
+
+Text = str | dict[str, str]
+"""A text, or `{ env = "NAME" }`: what an environment variable holds."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class LoraSettings(Settings):
@@ -87,6 +95,9 @@ class ModelSettings(Settings):
 class ClientSettings(Settings):
     """How a server is spoken to, whoever started it."""
 
+    # What is wrong with a setting is reported without its value: there may be a password in it.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
     serves: Literal["chat", "classify", "score", "embed"] = Field(
         default="chat", description="what is asked of it: answers, one number per conversation, or vectors"
     )
@@ -113,7 +124,7 @@ class ClientSettings(Settings):
     )
     batch: int = Field(default=32, ge=1, description="texts in one request that scores or embeds")
     body: dict[str, Any] = Field(
-        default={}, description="further fields of each request, such as chat_template_kwargs or reasoning_effort"
+        default={}, description="further fields of each request, such as chat_template_kwargs; { env = } for a key"
     )
     price_in: float = Field(default=0.0, ge=0, description="cost of a million tokens read")
     price_out: float = Field(default=0.0, ge=0, description="cost of a million tokens written")
@@ -126,12 +137,28 @@ class ClientSettings(Settings):
     @field_validator("key_from")
     @classmethod
     def _is_a_name(cls, name: str | None) -> str | None:
-        if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            told = (
-                "must be the name of an environment variable. What stands there is not shown: it may be the key itself"
+        if name is not None and not _VARIABLE.fullmatch(name):
+            raise _refused(
+                {
+                    "": "must be the name of an environment variable. What stands there is not shown: it may be"
+                    " the key itself"
+                }
             )
-            raise PydanticCustomError("key_from", "{told}", {"told": told, "problems": [Problem("", told)]})
         return name
+
+    @field_validator("body", mode="before")
+    @classmethod
+    def _has_no_secret(cls, body: Any) -> Any:
+        return _without_secret(body)
+
+    @model_validator(mode="after")
+    def _does_not_repeat_the_key(self) -> ClientSettings:
+        key = os.environ.get(self.key_from or "", "").strip()
+        texts = {name: json.dumps(getattr(self, name), ensure_ascii=False) for name in type(self).model_fields}
+        place = next((name for name, text in texts.items() if len(key) >= 8 and json.dumps(key)[1:-1] in text), "")
+        if place:
+            raise _refused({place: f"holds the key that is in {self.key_from}: leave it out"})
+        return self
 
     @field_validator("body")
     @classmethod
@@ -141,6 +168,35 @@ class ClientSettings(Settings):
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"cannot be sent as JSON ({error}): write dates and times as text, in quotes") from None
         return body
+
+
+def _without_secret(value: Any) -> Any:
+    """Refuse a table or a list of a recipe that has a secret in it, or a reference that is none."""
+    remedy = 'put it into an environment variable, and write { env = "NAME" } instead'
+    problems = dict.fromkeys(secrets_in(value), f"holds a key or a password, which is not shown: {remedy}")
+    problems |= {
+        place: 'must be { env = "NAME" } with the name of an environment variable'
+        for place, name in _references("", value)
+        if not _VARIABLE.fullmatch(name)
+    }
+    if problems:
+        raise _refused(problems)
+    return value
+
+
+def _references(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    if is_reference(value):
+        yield path, value["env"]
+    elif isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _references(f"{path}.{name}".lstrip("."), inner)
+
+
+def _refused(problems: Mapping[str, str]) -> PydanticCustomError:
+    """Return an error that says where something is wrong and what, and does not show what stands there."""
+    text = "; ".join(f"{place}: {what}".removeprefix(": ") for place, what in problems.items())
+    found = [Problem(place, what) for place, what in problems.items()]
+    return PydanticCustomError("refused", "{text}", {"text": text, "problems": found})
 
 
 INCIDENTAL = frozenset(
@@ -153,9 +209,6 @@ INCIDENTAL = frozenset(
 
 class ServerSettings(ClientSettings):
     """A model behind one or several OpenAI-compatible servers that are already running."""
-
-    # What is wrong with an address is told without the address: there may be a password in it.
-    model_config = ConfigDict(hide_input_in_errors=True)
 
     urls: list[str] = Field(
         min_length=1, description="base addresses such as http://localhost:8000/v1; the load is shared among them"
@@ -171,17 +224,15 @@ class ServerSettings(ClientSettings):
         from rewardsmith.engines.urls import read_url  # noqa: PLC0415 only who has a server needs it
 
         if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
-            problems = [Problem("", 'must be a list of texts, such as ["http://localhost:8000/v1"]')]
-        else:
-            problems = []
-            for place, url in enumerate(urls):
-                try:
-                    read_url(url)
-                except ValueError as error:
-                    problems.append(Problem(str(place), str(error)))
+            raise _refused({"": 'must be a list of texts, such as ["http://localhost:8000/v1"]'})
+        problems = {}
+        for place, url in enumerate(urls):
+            try:
+                read_url(url)
+            except ValueError as error:
+                problems[str(place)] = str(error)
         if problems:
-            told = "; ".join(f"{problem.path}: {problem.message}".removeprefix(": ") for problem in problems)
-            raise PydanticCustomError("urls", "{told}", {"told": told, "problems": problems})
+            raise _refused(problems)
         return urls
 
 
@@ -195,8 +246,10 @@ class ManagedSettings(ClientSettings):
     python: str | None = Field(
         default=None, min_length=1, description="interpreter of the server's own environment; not set: this one"
     )
-    arguments: list[str] = Field(default=[], description="further arguments of the command")
-    environment: dict[str, str] = Field(default={}, description="further environment variables of the server")
+    arguments: list[Text] = Field(default=[], description="further arguments of the command; { env = } for a key")
+    environment: dict[str, Text] = Field(
+        default={}, description="environment variables of the server, in addition to those of the run"
+    )
     devices: list[Annotated[int, Field(ge=0)]] | None = Field(
         default=None, description="GPUs that the server may see; not set: all"
     )
@@ -212,6 +265,17 @@ class ManagedSettings(ClientSettings):
     ready_within: float = Field(default=600.0, gt=0, description="seconds until it must be healthy")
     restarts: int = Field(default=2, ge=0, description="times that it is started again when it dies during the run")
     sleeps: bool = Field(default=False, description="let the server sleep while others are at work (vLLM)")
+
+    @field_validator("command", "arguments", "environment", mode="before")
+    @classmethod
+    def _holds_no_secret(cls, value: Any, info: ValidationInfo) -> Any:
+        kinds: Any = {"arguments": list, "environment": dict}.get(info.field_name or "", ())
+        if isinstance(value, kinds):
+            entries = dict(enumerate(value)) if isinstance(value, list) else value
+            odd = [name for name, one in entries.items() if not isinstance(one, str) and not is_reference(one)]
+            if odd:
+                raise _refused({str(name): 'must be text, or { env = "NAME" }' for name in odd})
+        return _without_secret(value)
 
     @model_validator(mode="after")
     def _fits_its_command(self) -> ManagedSettings:

@@ -9,7 +9,12 @@ import re
 
 from yarl import URL
 
-_SECRET = re.compile(r"key|token|secret|passw|pwd|credential|(?<![a-z])(sig|signature|auth)(?![a-z])", re.IGNORECASE)
+from rewardsmith.masking import without_secrets
+
+_PARAMETERS = ("api-version", "version")
+"""What may stand after a `?`; everything else may be a secret."""
+
+_VALUE = re.compile(r"[A-Za-z0-9.-]{1,32}")
 _VERB = re.compile(r"/(chat/completions|completions|responses|embeddings|models|classify|score|rerank)/*$")
 _REMEDY = "put the key into an environment variable and name it in key_from"
 
@@ -18,9 +23,9 @@ def read_url(text: str) -> URL:
     """Return the base address of a server.
 
     Raises:
-        ValueError: it is none, or holds a secret. The message shows neither a secret nor where one might be.
+        ValueError: it is none, or may hold a secret. The message shows neither a secret nor where one might be.
     """
-    shown = "it" if "@" in text or "?" in text else repr(text)
+    shown = "it" if re.search(r"[@?#]", text) or without_secrets(text) != text else repr(text)
     if re.search(r"[\s\x00-\x1f\x7f]", text):
         raise ValueError(f"{shown} is no address: there is white space in it")
     try:
@@ -32,10 +37,16 @@ def read_url(text: str) -> URL:
         raise ValueError(f"{shown} is no address: write http:// or https://, a host, and if need be :port and a path")
     if url.raw_user is not None or url.raw_password is not None:
         raise ValueError(f"the address holds a user or a password: {_REMEDY}")
-    secret = next((name for name in url.query if _SECRET.search(name)), None)
-    if secret is not None:
-        raise ValueError(f"the address holds a secret, {secret[:40]!r}: {_REMEDY}")
-    return url.with_fragment(None)
+    if url.raw_fragment or "#" in text:
+        raise ValueError(
+            f"the address has something after a #, which no server gets: leave it out. For a key: {_REMEDY}"
+        )
+    if any(name not in _PARAMETERS or not _VALUE.fullmatch(value) for name, value in url.query.items()):
+        allowed = " and ".join(_PARAMETERS)
+        raise ValueError(f"the address has parameters that may hold a secret; only {allowed} may be there: {_REMEDY}")
+    if without_secrets(text) != text:
+        raise ValueError(f"the address holds a key: {_REMEDY}")
+    return url
 
 
 def without_verb(url: URL) -> URL:

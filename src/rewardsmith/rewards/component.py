@@ -19,7 +19,7 @@ from rewardsmith.components import Chosen
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.failures import Budget, FailureSettings, because, failed
 from rewardsmith.rewards.patience import Patience
-from rewardsmith.rewards.protocol import Composed, Halt, Part, Reward, failure_of, parts_of, scores_of
+from rewardsmith.rewards.protocol import Composed, Halt, Part, Reward, failure_of, parts_of, scores_and_retry
 from rewardsmith.rewards.tree import components_of, connect, walk
 from rewardsmith.types import NOT_ASKED, Failure, RolloutGroup, Score, ScoredGroup
 
@@ -171,7 +171,7 @@ class Component:
             if not self.forgiven and not self.unlimited:
                 self._budget.spend(self.name, scores)
         else:
-            scores = await self._called(_subset(group, chosen))
+            scores, _ = await self._called(_subset(group, chosen))
         if self._failure.do == "stop":
             for i, score in zip(chosen, scores, strict=True):
                 if score.failure is not None and failed(score):
@@ -185,17 +185,18 @@ class Component:
     async def _waited(self, group: RolloutGroup, chosen: Sequence[int]) -> Sequence[Score]:
         together: list[Score] = []
 
-        async def ask(numbers: Sequence[int]) -> Sequence[Score]:
+        async def ask(numbers: Sequence[int]) -> tuple[Sequence[Score], bool]:
             return await self._called(_subset(group, [chosen[i] for i in numbers]))
 
-        async def ask_whole(numbers: Sequence[int]) -> Sequence[Score]:
+        async def ask_whole(numbers: Sequence[int]) -> tuple[Sequence[Score], bool]:
             # The scores belong together: what is left of a group must not be compared with itself alone.
-            together[:] = await self._called(_subset(group, chosen))
+            together[:], late = await self._called(_subset(group, chosen))
             gone = [score for score in together if score.failure is not None and score.failure.kind == "unreachable"]
-            return [*gone, *together][:1]
+            return [*gone, *together][:1], late
 
         def tell(failure: Failure, seconds: float) -> None:
-            self.say(f'"{self.name}" is unreachable, waiting up to {seconds:.0f} s: {failure.detail[:300]}')
+            what = "is unreachable" if failure.kind == "unreachable" else "does not answer in time"
+            self.say(f'"{self.name}" {what}, waiting up to {seconds:.0f} s: {failure.detail[:300]}')
 
         def back() -> None:
             self.say(f'"{self.name}" answers again: what it missed was asked once more')
@@ -213,12 +214,14 @@ class Component:
             )
         return scores
 
-    async def _called(self, group: RolloutGroup) -> Sequence[Score]:
+    async def _called(self, group: RolloutGroup) -> tuple[Sequence[Score], bool]:
+        """Return the reward's scores, and whether it raised a timeout that may pass."""
         limit = self._failure.deadline if self._leaf and not hasattr(self.reward, "deadline") else None
         try:
             async with asyncio.timeout(limit):
-                scores = await scores_of(self.reward, group)
+                scores, late = await scores_and_retry(self.reward, group)
         except TimeoutError:
+            late = False
             scores = [Score(failure=Failure("timeout", f"no answer within {limit:g} s"))] * len(group.rollouts)
         if self._leaf:
             scores = [_answered(score) for score in scores]
@@ -226,9 +229,9 @@ class Component:
                 self._shape = next((score for score in scores if score.ok), None)
         scores = [self._whole(score) for score in scores]
         try:
-            return ScoredGroup(group, scores).scores
+            return ScoredGroup(group, scores).scores, late
         except (TypeError, ValueError) as error:
-            return [self.lacking(failure_of(error))] * len(scores)
+            return [self.lacking(failure_of(error))] * len(scores), False
 
     def _whole(self, score: Score) -> Score:
         """Give a failed score the part names that it lacks."""

@@ -16,7 +16,8 @@ FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
 BLAMED = 3
 """How often a rollout may find no answer while the service is there for others: then it is the rollout."""
 
-Ask = Callable[[Sequence[int]], Awaitable[Sequence[Score]]]
+Ask = Callable[[Sequence[int]], Awaitable[tuple[Sequence[Score], bool]]]
+"""Scores some rollouts; also says whether a timeout among the failures may pass, as that of a client may."""
 
 
 class Patience:
@@ -53,31 +54,34 @@ class Patience:
             tell: called once when an outage begins, with what was seen and the seconds that we wait.
             back: called once when it is over.
         """
-        scores = list(await ask(range(count)))
-        gone = self._gone(scores, range(count), back)
+        found, late = await ask(range(count))
+        scores = list(found)
+        gone = self._gone(scores, range(count), late, back)
         begun = since = time.monotonic()
         pause, blamed = FIRST_WAIT, 0
         while gone and self._wait and blamed < BLAMED:
             left = begun + self._wait - time.monotonic()
             if left <= 0:
-                return scores, self._answered < begun and not blamed
+                return scores, self._answered < begun and not blamed and not late
             self._tell(tell, scores[gone[0]], left)
             up = await self._back(min(pause, left), left, since)
             pause = min(2 * pause, LONGEST_WAIT)
             if up is False:
                 continue
             tried = time.monotonic()
-            for i, answer in zip(gone, await ask(gone), strict=True):
+            found, late = await ask(gone)
+            for i, answer in zip(gone, found, strict=True):
                 scores[i] = answer
-            asked, gone = gone, self._gone(scores, gone, back)
+            asked, gone = gone, self._gone(scores, gone, late, back)
             since = time.monotonic()
             others = len(gone) < len(asked) or self._answered >= tried
-            blamed += bool(gone) and (up is True or others)
+            blamed += bool(gone) and (up is True or others or late)  # a service that is slow is tried a few times
         return scores, False
 
-    def _gone(self, scores: Sequence[Score], asked: Sequence[int], back: Callable[[], None]) -> list[int]:
+    def _gone(self, scores: Sequence[Score], asked: Sequence[int], late: bool, back: Callable[[], None]) -> list[int]:
         """Return which of those asked found nobody. Answers before an outage say nothing about what came after."""
-        gone = [i for i in asked if (why := scores[i].failure) is not None and why.kind == "unreachable"]
+        kinds = ("unreachable", "timeout") if late else ("unreachable",)
+        gone = [i for i in asked if (why := scores[i].failure) is not None and why.kind in kinds]
         if not gone:
             if self.waiting:
                 back()

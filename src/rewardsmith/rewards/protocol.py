@@ -135,6 +135,14 @@ async def scores_of(reward: Reward, group: RolloutGroup) -> list[Score]:
     Raises:
         Halt: the reward wants the run to stop.
     """
+    return (await scores_and_retry(reward, group))[0]
+
+
+async def scores_and_retry(reward: Reward, group: RolloutGroup) -> tuple[list[Score], bool]:
+    """Return what `scores_of` does, and whether the reward raised the timeout of a client of its own.
+
+    Such a timeout may pass. One that the reward names itself (`CannotScore`) is what it decided.
+    """
     try:
         answer: object = reward.score(group)
         if not inspect.isawaitable(answer):
@@ -144,16 +152,19 @@ async def scores_of(reward: Reward, group: RolloutGroup) -> list[Score]:
         if wrong or len(scores) != len(group.rollouts):
             found = f"one of them a {wrong}" if wrong else f"for {len(group.rollouts)} rollouts"
             raise TypeError(f"score() returned {len(scores)} values, {found}: it must return one Score per rollout")
-        return [_bounded(score) for score in scores]
+        return [_bounded(score) for score in scores], False
     except (Halt, KeyboardInterrupt):
         raise
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return [Score(failure=failure_of(error))] * len(group.rollouts)  # a task of the reward's own was cancelled
+        # A task of the reward's own was cancelled.
+        return [Score(failure=failure_of(error))] * len(group.rollouts), False
     except BaseException as error:  # noqa: BLE001 a reward may be a user's own code
-        return [Score(failure=failure_of(error))] * len(group.rollouts)
+        why = failure_of(error)
+        named = isinstance(_first(error), CannotScore | CannotAnswer)
+        return [Score(failure=why)] * len(group.rollouts), why.kind == "timeout" and not named
 
 
 def _bounded(score: Score) -> Score:
@@ -168,15 +179,19 @@ _NO_CONNECTION = frozenset(
     {"ConnectionError", "ClientConnectionError", "ConnectError", "APIConnectionError", "gaierror"}
 )
 _NO_CONNECTION_IN_TIME = frozenset({"ConnectTimeout", "ConnectionTimeoutError"})
-_TOO_LATE = frozenset({"TimeoutError", "Timeout", "TimeoutException", "ServerTimeoutError", "APITimeoutError"})
+_TOO_LATE = frozenset(
+    {"TimeoutError", "Timeout", "TimeoutException", "ServerTimeoutError", "APITimeoutError", "TimeoutExpired"}
+)
 _GONE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ECONNREFUSED})
+
+# The answer of a service that is overloaded or restarts, or of a proxy in front of one that is gone.
+_PASSING = frozenset({408, 409, 425, 429, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+_PASSING_CODES = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED"})  # of gRPC
 
 
 def failure_of(error: BaseException) -> Failure:
     """Return an exception as a failure with its cause; this raises nothing but a `Halt` that it finds inside."""
-    while isinstance(error, BaseExceptionGroup):  # of a task group: the cause is what counts
-        halt = error.subgroup(Halt)
-        error = (halt or error).exceptions[0]
+    error = _first(error)
     if isinstance(error, Halt):
         raise error
     said = isinstance(error, CannotScore | CannotAnswer)
@@ -190,6 +205,14 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(kind, detail, error.attempts if isinstance(error, CannotAnswer) else 1)
 
 
+def _first(error: BaseException) -> BaseException:
+    """Return the exception that counts in a group of them: one that stops the run, or the first."""
+    while isinstance(error, BaseExceptionGroup):
+        halt = error.subgroup(Halt)
+        error = (halt or error).exceptions[0]
+    return error
+
+
 def _where(error: BaseException) -> str:
     """Return the file and line that raised, the last one outside of this package and of installed ones."""
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
@@ -200,17 +223,49 @@ def _where(error: BaseException) -> str:
 
 def _kind(error: BaseException) -> FailureKind:
     """Return the kind of an exception, or of what it says its cause is."""
-    seen: BaseException | None = error
-    for _ in range(3):
-        if seen is None:
+    cause: BaseException | None = error
+    for _ in range(5):
+        if cause is None:
             break
-        names = {kind.__name__ for kind in type(seen).__mro__}
-        if names & _NO_CONNECTION_IN_TIME or getattr(seen, "errno", None) in _GONE:
+        names = {kind.__name__ for kind in type(cause).__mro__}
+        status = _status(cause)
+        if status in _PASSING or status in _PASSING_CODES:
             return "unreachable"
-        if names & _TOO_LATE:
+        if isinstance(status, int):
+            return "crashed"  # the service has answered, and will answer the same
+        if names & _NO_CONNECTION_IN_TIME or _attribute(cause, "errno") in _GONE:
+            return "unreachable"
+        if names & _TOO_LATE or status == "DEADLINE_EXCEEDED":
             return "timeout"
         if names & _NO_CONNECTION:
             return "unreachable"
-        reason = getattr(seen, "reason", None)
-        seen = seen.__cause__ or (reason if isinstance(reason, BaseException) else None)
+        reason = _attribute(cause, "reason")
+        before = None if cause.__suppress_context__ else cause.__context__
+        cause = cause.__cause__ or (reason if isinstance(reason, BaseException) else before)
     return "crashed"
+
+
+def _status(error: BaseException) -> int | str | None:
+    """Return the HTTP status that an exception of a client has, or the name of a gRPC status; None where it has none.
+
+    aiohttp has `status`, openai `status_code`, requests and httpx `response.status_code`, urllib `code`.
+    """
+    response = _attribute(error, "response")
+    for holder, name in ((error, "status"), (error, "status_code"), (response, "status_code"), (error, "code")):
+        found = _attribute(holder, name)
+        if isinstance(found, int) and not isinstance(found, bool) and 400 <= found < 600:
+            return found
+    try:
+        code = error.code() if any(kind.__name__ == "RpcError" for kind in type(error).__mro__) else None  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 it is no exception of gRPC
+        return None
+    called = _attribute(code, "name")
+    return called if isinstance(called, str) else None
+
+
+def _attribute(holder: object, name: str) -> object:
+    """Return an attribute, None where there is none; an exception's own may raise anything."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # noqa: BLE001
+        return None

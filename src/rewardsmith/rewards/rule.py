@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
-import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from rewardsmith.components import Choice, Chosen
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.pool import Call, shared
+from rewardsmith.rewards.pool import Call, shared, version_of
 from rewardsmith.rewards.rules import NEEDS, Needs
 from rewardsmith.types import RolloutGroup, Score
 
@@ -47,7 +46,7 @@ class Rule:
         self.deadline = needs.deadline if deadline is None else deadline
         self.memory = memory
         self._ready = needs.ready
-        self._call = Call(_home(rule), rule.arguments(), needs.modules, _version(rule.target))
+        self._call = Call(_home(rule), rule.arguments(), needs.modules, version_of(rule.target))
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; what goes wrong with one answer is a failure of that rollout alone."""
@@ -74,16 +73,6 @@ def _home(rule: Chosen) -> str:
     if "<" in home:  # <lambda>, or <locals> of a function
         raise UserError(f"the rule {home} cannot be imported by a worker: define it at the top of a module")
     return home
-
-
-def _version(target: Any) -> str:
-    """Return what changes when the module of a rule does: its file, and when that was written."""
-    path = getattr(sys.modules.get(getattr(target, "__module__", "")), "__file__", None)
-    try:
-        found = os.stat(path or "")
-    except OSError:
-        return ""
-    return f"{path}:{found.st_mtime_ns}:{found.st_size}"
 
 
 def _require_installed(name: str, needs: Needs) -> None:

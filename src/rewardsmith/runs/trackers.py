@@ -148,12 +148,14 @@ class Wandb:
     def __init__(
         self,
         *,
-        project: Annotated[str, Field(min_length=1, description="the wandb project")] = "rewardsmith",
+        project: Annotated[
+            str | None, Field(min_length=1, description="the wandb project; not set: WANDB_PROJECT, or rewardsmith")
+        ] = None,
         entity: Annotated[str, Field(description='the user or team; "" for your default one')] = "",
         mode: Annotated[
-            Literal["online", "offline", "disabled"],
-            Field(description="offline keeps the run in the folder, for `wandb sync` later"),
-        ] = "online",
+            Literal["online", "offline", "disabled"] | None,
+            Field(description="offline: the run stays in the folder, for `wandb sync`; not set: WANDB_MODE, or online"),
+        ] = None,
     ) -> None:
         self._project = project
         self._entity = entity
@@ -165,9 +167,9 @@ class Wandb:
         wandb = _library("wandb", "wandb")
         run_id = _remembered(folder, "wandb", uuid.uuid4().hex[:16])
         self._run = wandb.init(
-            project=self._project,
+            project=self._project or os.environ.get("WANDB_PROJECT") or "rewardsmith",
             entity=self._entity or None,
-            mode=self._mode,
+            mode=self._mode or os.environ.get("WANDB_MODE") or None,  # wandb itself looks there once in a process
             id=run_id,
             name=name,
             resume="allow",

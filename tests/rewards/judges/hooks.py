@@ -1,7 +1,9 @@
 """What a user may write before and after a judge."""
 
 import asyncio
+import os
 import sys
+import time
 from typing import Any
 
 from rewardsmith import Message, RolloutGroup
@@ -9,6 +11,7 @@ from rewardsmith.rewards import Halt
 from rewardsmith.text.reading import Unreadable
 
 NO_FUNCTION = 7
+LOOPS: list[asyncio.AbstractEventLoop] = []
 
 
 def messages(group: RolloutGroup) -> list[Any]:
@@ -99,6 +102,46 @@ def halting(text: str) -> float:
 async def hanging(text: str) -> float:
     await asyncio.sleep(3600)
     return 1.0
+
+
+def blocking_messages(group: RolloutGroup) -> list[str]:
+    while True:
+        time.sleep(0.01)
+
+
+async def blocking_coroutine(group: RolloutGroup) -> list[str]:
+    while True:
+        time.sleep(0.01)
+
+
+def blocking_for_some(text: str) -> float:
+    while "hang" in text:
+        time.sleep(0.01)
+    return 0.5
+
+
+def slow_to_read(text: str) -> float:
+    time.sleep(0.2)
+    return 0.5
+
+
+def dying(text: str) -> float:
+    if "die" in text:
+        os._exit(3)
+    return 0.5
+
+
+def long_prompts(group: RolloutGroup) -> list[str]:
+    return ["é" * 1_000_000 for _ in group.rollouts]
+
+
+def too_long_prompts(group: RolloutGroup) -> list[str]:
+    return ["x" * 70_000_000 for _ in group.rollouts]
+
+
+async def keeps_a_loop(text: str) -> float:
+    LOOPS.append(asyncio.get_running_loop())
+    return float(len({id(loop) for loop in LOOPS}))
 
 
 async def cancelled(text: str) -> float:

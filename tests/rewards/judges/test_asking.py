@@ -122,31 +122,17 @@ def test_a_reader_may_be_a_coroutine() -> None:
     assert verdict.value == 7
 
 
-def test_a_reader_that_does_not_end() -> None:
-    async def read(text: str) -> int:
-        await asyncio.sleep(3600)
-        return 1
-
-    asker = Asker("judge", AskingSettings(deadline=0.05))
-    asker.connect({"judge": Scripted(["7"])}.__getitem__)
-    with pytest.raises(
-        CannotAnswer, match=r"reading the answer was not done within 0.05 s \(asking.deadline\)"
-    ) as caught:
-        asyncio.run(asker.verdict("?", read))
-    assert caught.value.kind == "timeout"
-
-
-def test_the_time_of_a_reader_counts() -> None:
+def test_the_time_of_a_reader_does_not_count_against_the_judge() -> None:
     async def read(text: str) -> int:
         await asyncio.sleep(0.06)
         raise Unreadable("no number")
 
     model = Scripted(lambda question: Answer("x"))
-    asker = Asker("judge", AskingSettings(deadline=0.1, tries=50))
+    asker = Asker("judge", AskingSettings(deadline=0.1, tries=4))
     asker.connect({"judge": model}.__getitem__)
-    with pytest.raises(CannotAnswer, match=r"no verdict within 0\.1 s; the last try: no number|was not done"):
+    with pytest.raises(NoVerdict) as caught:
         asyncio.run(asker.verdict("?", read))
-    assert len(model.asked) <= 2
+    assert (caught.value.kind, len(model.asked)) == ("unparsable", 4)
 
 
 def test_what_a_reader_raises_itself_is_the_reason() -> None:

@@ -8,7 +8,6 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from rewardsmith.components import settings_of
 from rewardsmith.engines import MODELS
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings
-from rewardsmith.rewards.judges.hooks import prompts_by, value_by
+from rewardsmith.rewards.judges.hooks import MEMORY, Hook, prompts_by, value_by
 from rewardsmith.rewards.judges.judge import Judge
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
@@ -89,16 +88,18 @@ def test_a_fence_in_the_middle_of_a_sentence_looks_as_the_page_says() -> None:
     assert f"\n````text\n{model.seen[0]}\n````\n" in PAGE
 
 
-def test_hooks() -> None:
+def test_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = blocks("python")
-    names: dict[str, Any] = {}
-    exec(compile(block, "judges.md", "exec"), names)
-    (prompt,) = asyncio.run(prompts_by(names["ask"], group("Please.")))
+    (tmp_path / "hooks_of_the_page.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    ask = Hook("hooks_of_the_page:ask", "preprocess", deadline=60, memory=MEMORY)
+    read = Hook("hooks_of_the_page:read", "postprocess", deadline=60, memory=MEMORY)
+    (prompt,) = asyncio.run(prompts_by(ask, group("Please.")))
     assert not isinstance(prompt, Exception)
     assert prompt[0].content == "Is this polite?\n\n```\nPlease.\n```"
-    assert asyncio.run(value_by(names["read"], "Yes\n")) == (1.0, "Yes\n")
+    assert asyncio.run(value_by(read, "Yes\n")) == (1.0, "Yes\n")
     with pytest.raises(Unreadable, match="neither yes nor no"):
-        asyncio.run(value_by(names["read"], "perhaps"))
+        asyncio.run(value_by(read, "perhaps"))
 
 
 def test_every_setting_is_named() -> None:

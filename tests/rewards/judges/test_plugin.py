@@ -1,6 +1,7 @@
 """Plug-in files of other systems: loaded unchanged, and the numbers that they give."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.plugin import Plugin
 from rewardsmith.rewards.protocol import CannotScore
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
-from tests.rewards.models import Said
+from tests.rewards.models import Said, Scripted
 
 PLUGINS = Path(__file__).parent / "plugins"
 FLAGS, DIGITS = str(PLUGINS / "flags.py"), str(PLUGINS / "digits.py")
@@ -159,6 +160,73 @@ def test_the_column_that_is_named_must_be_there() -> None:
     reward, _ = connected(Plugin, [], file=DIGITS, prompt_field="rm_prompt_1")
     with pytest.raises(CannotScore, match="the prompt 'p1' has no text 'rm_prompt_1'"):
         asyncio.run(reward.score(group("a", rm_prompt="other")))
+
+
+# ---- worker processes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("deed", "kind"), [("while True: pass", "timeout"), ("__import__('os')._exit(3)", "crashed"), ("1 / 0", "crashed")]
+)
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_plug_in_that_hangs_or_dies_on_one_text_fails_it_alone(
+    tmp_path: Path, where: str, deed: str, kind: str
+) -> None:
+    before, after = "return s", "return [1.0] * len(r)"
+    if where == "before":
+        before = f"if any('bad' in x for x in s):\n        {deed}\n    {before}"
+    else:
+        after = f"if any('bad' in x for x in r):\n        {deed}\n    {after}"
+    file = written(tmp_path, before, after)
+    rollouts = group("good", "bad", "fair")
+    scores, _ = judge(Plugin, lambda q: str(q.prompt), rollouts, file=file, deadline=0.3, asking={"deadline": 60.0})
+    assert outcomes(scores) == [1.0, kind, 1.0]
+    if kind == "timeout":
+        assert "within 0.3 s (deadline)" in str(scores[1].failure)
+
+
+def test_the_judge_is_not_late_where_its_plug_in_is_slow(tmp_path: Path) -> None:
+    file = written(tmp_path, "__import__('time').sleep(0.4); return s", "__import__('time').sleep(0.4); return [1.0]")
+    scores, _ = judge(Plugin, ["x"], group("a"), file=file, asking={"deadline": 0.2})
+    assert outcomes(scores) == [1.0]
+
+
+def test_a_plug_in_that_hangs_while_it_is_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewardsmith.rewards.judges.plugin_file.LOAD", 0.5)
+    path = tmp_path / "mine.py"
+    path.write_text("while True: pass")
+    with pytest.raises(UserError, match=r"more than 0\.5 s"):
+        make(Plugin, file=str(path))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "from helper import VALUE",
+        "from .helper import VALUE",
+        "from verl.workers.reward_function.helper import VALUE",
+        "import verl.workers.reward_function.helper as h; VALUE = h.VALUE",
+        "from inner.deep import VALUE",
+    ],
+)
+@pytest.mark.parametrize("when", ["loaded", "called"])
+def test_modules_in_the_folder_of_a_plug_in_can_be_imported(tmp_path: Path, how: str, when: str) -> None:
+    values = []
+    for number in (1, 2):  # files of the same names in two folders do not meet
+        folder = tmp_path / str(number)
+        (folder / "inner").mkdir(parents=True)
+        (folder / "helper.py").write_text(f"import code\nassert code.InteractiveConsole\nVALUE = {number}")
+        (folder / "inner" / "__init__.py").write_text("")
+        (folder / "inner" / "deep.py").write_text(f"VALUE = {number}")
+        (folder / "code.py").write_text("raise ImportError('the standard library must not be shadowed')")
+        file = written(folder, after=f"{how if when == 'called' else ''}\n    return [VALUE] * len(r)")
+        if when == "loaded":
+            Path(file).write_text(f"{how}\n{Path(file).read_text()}")
+        values.append((folder, make(Plugin, file=file)))
+    for number, (_, reward) in enumerate(values, 1):
+        reward.connect({"judge": Scripted(["x"])}.__getitem__)
+        assert outcomes(asyncio.run(reward.score(group("a")))) == [number]
+    assert not any(name.startswith("verl.workers.reward_function") for name in sys.modules)
 
 
 # ---- the tokenizer ---------------------------------------------------------------------------------------------------

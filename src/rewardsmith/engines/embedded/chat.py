@@ -9,6 +9,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from rewardsmith.engines.embedded.bounds import MAX_TEMPLATE
+from rewardsmith.engines.embedded.rendering import rendered, require_bounded_template
+from rewardsmith.engines.embedded.tiny import CHAT_TEMPLATE
+from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError, listing, nearest
 
 CHATML = """\
@@ -20,8 +24,26 @@ CHATML = """\
 
 _TOKENS = {"chatml": ("<|im_start|>", "<|im_end|>")}
 _BUILT_IN = {"chatml": CHATML}
-_MOST = 200_000  # characters of a template
 _PROBE = "Qzx"  # no template says this of its own accord
+
+
+def for_chat(tokenizer: PreTrainedTokenizerBase, settings: ModelSettings, model: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a model with the chat template that its settings name, if they do.
+
+    Args:
+        tokenizer: of the model.
+        settings: its table.
+        model: its name in the recipe, for messages.
+
+    Raises:
+        UserError: there is no such template, or it cannot be used.
+    """
+    where = f'init = "{settings.init or model}"'
+    if settings.chat is not None:
+        where = f'models.{model}: chat = "{settings.chat}"'
+        tokenizer = with_template(tokenizer, settings.chat, model)
+    require_bounded_template(tokenizer, settings.template, where, known=(CHATML, CHAT_TEMPLATE))
+    return tokenizer
 
 
 def with_template(tokenizer: PreTrainedTokenizerBase, chat: str, model: str) -> PreTrainedTokenizerBase:
@@ -52,8 +74,8 @@ def with_template(tokenizer: PreTrainedTokenizerBase, chat: str, model: str) -> 
             what = getattr(error, "strerror", None) or error
             hint = f"{nearest(chat, _BUILT_IN)} Known: {listing(_BUILT_IN)}, or the path of a Jinja file"
             raise UserError(f"{where} cannot be read ({what}).{hint}") from None
-        if not template.strip() or len(template) > _MOST:
-            raise UserError(f"{where} is empty, or longer than {_MOST:,} characters: it is no chat template")
+        if not template.strip() or len(template) > MAX_TEMPLATE:
+            raise UserError(f"{where} is empty, or longer than {MAX_TEMPLATE:,} characters: it is no chat template")
     made = copy.deepcopy(tokenizer)
     made.chat_template = template
     return made
@@ -92,7 +114,7 @@ def _after_answer(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, An
         return []
     chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
     try:
-        text = str(tokenizer.apply_chat_template(chat, tokenize=False, **arguments))
+        text = rendered(tokenizer, chat, prompt=False, **arguments)
     except Exception:  # noqa: BLE001 a template is a program: who renders a real prompt is told what is wrong
         return []
     _, found, after = text.rpartition(_PROBE)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rewardsmith.asking import CannotAnswer, Conversation
 from rewardsmith.engines.embedded.plain import Plain
+from rewardsmith.engines.embedded.rendering import rendered
 from rewardsmith.engines.protocol import Row
 
 if TYPE_CHECKING:
@@ -52,14 +53,12 @@ class Reader:
         messages = [{"role": m.role, "content": m.content} for m in self._plain(conversation)]
         arguments: dict[str, Any] = dict(self._engine.settings.template)
         try:
-            text = self._engine.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=False, **arguments
-            )
+            text = rendered(self._engine.tokenizer, messages, prompt=False, **arguments)
         except Exception as error:  # noqa: BLE001 a template is a program: it may refuse in any way
             message = f"the chat template of {self._engine.name} cannot render it: {error}"
             raise CannotAnswer("refused", message) from None
         # Not verbose: who asks about a text that is too long tells it in other words.
-        ids = self._engine.tokenizer(str(text), add_special_tokens=False, verbose=False)["input_ids"]
+        ids = self._engine.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         tokens = np.array(ids, dtype=np.int32)
         return tokens[: last_word(tokens, self.padding) + 1]
 

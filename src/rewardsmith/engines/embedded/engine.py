@@ -17,13 +17,15 @@ from torch.nn.functional import linear
 from torch.nn.utils import get_total_norm
 
 from rewardsmith.engines.embedded import adapters, attention, support
-from rewardsmith.engines.embedded.chat import end_of_turn, with_template
+from rewardsmith.engines.embedded.chat import end_of_turn, for_chat
 from rewardsmith.engines.embedded.generate import LENGTH_STEP, Answer, Generator, Request
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.learner import Learner
-from rewardsmith.engines.embedded.loading import Loaded, load, place, quiet, require_chat_template, save_folder
+from rewardsmith.engines.embedded.loading import Loaded, load, place, require_chat_template, save_folder
 from rewardsmith.engines.embedded.packing import Pack, micro_batches, pack
 from rewardsmith.engines.embedded.pieces import Pieces
+from rewardsmith.engines.embedded.quiet import quiet
+from rewardsmith.engines.embedded.rendering import rendered
 from rewardsmith.engines.embedded.resting import Rest
 from rewardsmith.engines.embedded.weights import read_tensors, restore_weights, write_tensors
 from rewardsmith.engines.protocol import Loss, Outputs, Row, Sampling, Step
@@ -49,9 +51,7 @@ class EmbeddedEngine:
     def __init__(self, loaded: Loaded, settings: ModelSettings, *, name: str = "model") -> None:
         self.name = name
         self.settings = settings
-        self.tokenizer = loaded.tokenizer
-        if settings.chat is not None:
-            self.tokenizer = with_template(self.tokenizer, settings.chat, name)
+        self.tokenizer = for_chat(loaded.tokenizer, settings, name)
         self._end = end_of_turn(self.tokenizer, settings.template)
         self._pieces = Pieces(self.tokenizer)
         self.device = loaded.device
@@ -116,10 +116,10 @@ class EmbeddedEngine:
         messages = [{"role": m.role, "content": m.content} for m in prompt.messages]
         arguments: dict[str, Any] = dict(self.settings.template)
         try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **arguments)
+            text = rendered(self.tokenizer, messages, prompt=True, **arguments)
         except Exception as error:  # noqa: BLE001 a template is a program: it may refuse in any way
             raise UserError(f"the chat template of {self.name} cannot render prompt {prompt.id!r}: {error}") from None
-        return self.encode_text(str(text))
+        return self.encode_text(text)
 
     def encode_response(self, text: str) -> NDArray[np.int32]:
         """Return an answer as the model would write it, with the token that ends it under its chat template."""

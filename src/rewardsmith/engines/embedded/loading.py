@@ -11,16 +11,13 @@ import copy
 import json
 import os
 import re
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
@@ -36,8 +33,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
 
+from rewardsmith.engines.embedded import bounds
+from rewardsmith.engines.embedded.quiet import quiet
 from rewardsmith.engines.embedded.support import without_dropout
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
 from rewardsmith.errors import UserError, listing, nearest
@@ -150,25 +148,6 @@ def save_folder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
         text_config.use_cache = False
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the notes, warnings and progress bars of `transformers` off the terminal; what matters we say ourselves."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    hub_bars = not are_progress_bars_disabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            logging.set_verbosity(verbosity)
-            if bars:
-                logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # also those of the hub
-            if not hub_bars:
-                disable_progress_bars()
-
-
 def place(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
     """Return where and in which precision a model runs; a `UserError` where there is no GPU but one was asked for."""
     found = torch.cuda.is_available()
@@ -253,6 +232,7 @@ def _first_line(error: BaseException) -> str:
 
 def _json(init: str, file: Path) -> dict[str, Any]:
     try:
+        bounds.require_small(file, bounds.MAX_JSON)
         value = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as error:
         raise _bad(init, f"{file} cannot be read as JSON ({_first_line(error)}); get the file again") from error
@@ -278,6 +258,7 @@ def _config(init: str, folder: Path, head: HeadKind) -> PreTrainedConfig:
         raise _bad(init, f"{message}{hint}{code} Update transformers if the model is new")
     if table.get("quantization_config"):
         raise _bad(init, "the weights are quantised and cannot be trained; name the original model")
+    _require(init, lambda: bounds.require_sane_config(table))
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, **_SAFE)
     except Exception as error:
@@ -292,8 +273,16 @@ def _config(init: str, folder: Path, head: HeadKind) -> PreTrainedConfig:
     return config
 
 
-def _check_weights(init: str, folder: Path) -> None:
-    """Refuse a folder whose safetensors files are missing, damaged or elsewhere."""
+def _require(init: str, check: Callable[[], None]) -> None:
+    """Refuse a folder that is out of bounds."""
+    try:
+        check()
+    except (ValueError, OSError) as error:
+        raise _bad(init, f"{error}: no model is like that; get the files again from where you trust them") from None
+
+
+def _check_weights(init: str, folder: Path) -> list[Path]:
+    """Return the safetensors files of a folder; refuse it where they are missing, damaged or elsewhere."""
     if (folder / _WEIGHTS).is_file():
         names = {_WEIGHTS}
     elif (folder / _INDEX).is_file():
@@ -315,15 +304,22 @@ def _check_weights(init: str, folder: Path) -> None:
         except (SafetensorError, OSError) as error:
             message = f"{folder / name} is damaged ({_first_line(error)}); copy or download it again"
             raise _bad(init, message) from error
+    return [folder / name for name in sorted(names)]
 
 
 def _model(
     init: str, folder: Path, config: PreTrainedConfig, head: HeadKind, dtype: torch.dtype, attention: str | None
 ) -> PreTrainedModel:
-    _check_weights(init, folder)
+    files = _check_weights(init, folder)
     if head == "scalar" and config.num_labels != 1:
         config.num_labels = 1
     family: Any = AutoModelForCausalLM if head == "language" else AutoModelForSequenceClassification
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            expected = sum(each.numel() for each in family.from_config(copy.deepcopy(config)).parameters())
+    except Exception as error:
+        raise _bad(init, f"config.json does not describe a model: {_first_line(error)}") from error
+    _require(init, lambda: bounds.require_filled(expected, files))
     try:
         with torch.random.fork_rng(devices=[]):  # what is not in the files is drawn at random first
             model, report = family.from_pretrained(
@@ -363,6 +359,7 @@ def _tokenizer(init: str, folder: Path, config: PreTrainedConfig) -> PreTrainedT
     # Looked for first: without files, transformers makes a tokenizer of some types that knows no words at all.
     if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
         raise _bad(init, f"{folder} has no tokenizer. Copy tokenizer*.json of the model that it was trained from")
+    _require(init, lambda: bounds.require_sane_tokenizer(folder))
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, config=config, **_SAFE)
     except Exception as error:

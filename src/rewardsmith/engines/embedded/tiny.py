@@ -42,7 +42,7 @@ _SPECIAL = {"pad_token": "<|pad|>", "bos_token": "<|bos|>", "eos_token": "<|eos|
 _CHARACTERS = ["\n", *map(chr, range(32, 127))]
 
 # The content is printed as it is: a tiny model sees exactly the characters of the message.
-_CHAT_TEMPLATE = """\
+CHAT_TEMPLATE = """\
 {%- for message in messages -%}
 {%- if message['role'] not in ['system', 'user', 'assistant', 'tool'] -%}
 {{- raise_exception('unknown role ' ~ message['role'] ~ ': known are system, user, assistant and tool') -}}
@@ -144,7 +144,7 @@ def _tokenizer(tiny: Tiny) -> PreTrainedTokenizerFast:
     settings: dict[str, Any] = {
         **_SPECIAL,
         "extra_special_tokens": special[len(_SPECIAL) :],
-        "chat_template": _CHAT_TEMPLATE,
+        "chat_template": CHAT_TEMPLATE,
         "clean_up_tokenization_spaces": False,
         "model_max_length": MAX_LENGTH,
         "model_input_names": ["input_ids", "attention_mask"],

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rewardsmith.engines.embedded.loading import quiet
+from rewardsmith.engines.embedded.quiet import quiet
 from rewardsmith.errors import UserError
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from rewardsmith.engines.settings import ManagedSettings
+from rewardsmith.masking import resolved
 
 _PLACEHOLDER = re.compile(r"\{(model|port|host)\}")
 
@@ -29,13 +30,17 @@ def command_of(settings: ManagedSettings, *, name: str, port: int) -> list[str]:
         settings: of the model.
         name: under which the server offers it, where the server can be told.
         port: to listen on.
+
+    Raises:
+        UnsetVariableError: an environment variable that the recipe names is not set.
     """
+    arguments = resolved(settings.arguments)[0]
     if isinstance(settings.command, list):
         values = {"model": settings.model, "port": str(port), "host": settings.host}
         filled = [_PLACEHOLDER.sub(lambda found: values[found[1]], word) for word in settings.command]
-        return [*filled, *settings.arguments]
+        return [*filled, *arguments]
     known = COMMANDS[settings.command](settings, name, port)
-    return [settings.python or sys.executable, *known, *settings.arguments]
+    return [settings.python or sys.executable, *known, *arguments]
 
 
 def _vllm(settings: ManagedSettings, name: str, port: int) -> list[str]:
@@ -87,12 +92,26 @@ COMMANDS: Mapping[str, Callable[[ManagedSettings, str, int], list[str]]] = {
 """The servers that a recipe can name."""
 
 
+def secrets_of(settings: ManagedSettings) -> list[str]:
+    """Return what the recipe takes from environment variables: it is shown nowhere.
+
+    Raises:
+        UnsetVariableError: one of them is not set.
+    """
+    return resolved([settings.arguments, settings.environment])[1]
+
+
 def environment_of(settings: ManagedSettings) -> dict[str, str]:
-    """Return all variables of the server: those of this process, what the command needs, and what the recipe adds."""
+    """Return all variables of the server: those of this process, what the command needs, and what the recipe adds.
+
+    Raises:
+        UnsetVariableError: an environment variable that the recipe names is not set.
+    """
     needed = {"PYTHONUNBUFFERED": "1"}  # the last lines before a crash are the ones that tell
     usual = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1"}  # a run reports to nobody unless asked to
     if settings.sleeps:
         needed["VLLM_SERVER_DEV_MODE"] = "1"  # without it, vLLM has no /sleep
     if settings.devices is not None:
         needed["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, settings.devices))
-    return usual | dict(os.environ) | needed | settings.environment
+    given: dict[str, str] = resolved(settings.environment)[0]
+    return usual | dict(os.environ) | needed | given

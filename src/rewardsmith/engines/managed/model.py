@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question, Usage
-from rewardsmith.engines.managed.commands import at_home, command_of, environment_of
+from rewardsmith.engines.managed.commands import at_home, command_of, environment_of, secrets_of
 from rewardsmith.engines.managed.naming import served_name
 from rewardsmith.engines.managed.probe import Probe, address, free_port
-from rewardsmith.engines.managed.process import Log, Process
+from rewardsmith.engines.managed.process import TAIL, Log, Process
 from rewardsmith.engines.server import ServedModel
 from rewardsmith.engines.settings import ManagedSettings
 from rewardsmith.errors import UserError, listing
+from rewardsmith.masking import Mask, UnsetVariableError, without_secrets
 
 PORTS = 3
 """How many ports are tried: between the moment that one is found free and that the server takes it, another may."""
@@ -213,7 +214,7 @@ class ManagedModel:
         if self._deaths >= most:
             raise self._error(process, f"{how}, and was started again {most} times before (restarts)")
         self._deaths += 1
-        lines = "\n".join(f"    {line}" for line in self._log.tail())
+        lines = "\n".join(f"    {line}" for line in self._tail())
         again = f"it is started again ({self._deaths} of {most}). Its last lines, kept in {self._log.file}.1"
         self._say(f"{self.name}: the server {how}; {again}:\n{lines}")
 
@@ -239,6 +240,13 @@ class ManagedModel:
 
     async def _launch(self) -> tuple[str, str]:
         """Start the server and wait until it is healthy; return its address, and what it calls the model."""
+        try:
+            secrets_of(self._settings)
+        except UnsetVariableError as error:
+            where = "which its arguments or its environment name"
+            raise UserError(
+                f"models.{self.name}: the environment variable {error}, {where}, is not set: set it"
+            ) from None
         self._require_program()
         self._name = served_name(self._settings.model)  # other weights may lie there since the last start
         for _ in range(PORTS):
@@ -287,7 +295,7 @@ class ManagedModel:
                     raise self._error(process, f"was not healthy within {limit}, and was stopped")
                 if now - told >= TELL_EVERY:
                     told = now
-                    self._say(f"{self.name}: starting since {now - begun:.0f} s: {' '.join(self._log.tail(1))[:160]}")
+                    self._say(f"{self.name}: starting since {now - begun:.0f} s: {' '.join(self._tail(1))[:160]}")
                 await asyncio.sleep(min(pause, until - now))
                 pause = min(1.0, 1.3 * pause)
         self._say(f"{self.name}: ready after {time.monotonic() - begun:.0f} s")
@@ -340,12 +348,19 @@ class ManagedModel:
     def _error(self, process: Process | None, what: str) -> UserError:
         if process is None:
             return UserError(f"models.{self.name}: the server {what}")
-        tail = self._log.tail()
+        tail = self._tail()
         if missing := _MISSING.search("\n".join(tail)):
             what += f". Set models.{self.name}.python to the interpreter of an environment that has {missing[1]}"
         lines = "\n".join(f"    {line}" for line in tail) or "    (nothing)"
-        shown = f"  command: {process.command}\n  log: {self._log.file}\n  its last lines:\n{lines}"
+        shown = f"  command: {self._shown(process.command)}\n  log: {self._log.file}\n  its last lines:\n{lines}"
         return UserError(f"models.{self.name}: the server {what}\n{shown}")
+
+    def _tail(self, lines: int = TAIL) -> list[str]:
+        """Return the last lines of the log, as they may be shown."""
+        return [self._shown(line) for line in self._log.tail(lines)]
+
+    def _shown(self, text: str) -> str:
+        return without_secrets(Mask([self._served.key(), *secrets_of(self._settings)]).text(text))
 
     @cached_property
     def _name(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 
 from rewardsmith.errors import UserError
+from rewardsmith.masking import Mask
 
 LIMIT = 10.0
 """Seconds for one look at a server."""
@@ -30,10 +31,15 @@ class Probe:
 
     def __init__(self, root: str, key: str = "") -> None:
         self.root = root
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._mask = Mask([key])
+        self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     async def __aenter__(self) -> Probe:
-        self._session = aiohttp.ClientSession(headers=self._headers, timeout=aiohttp.ClientTimeout(LIMIT))
+        self._session = aiohttp.ClientSession(
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(LIMIT),
+            auto_decompress=False,  # a small reply must not become a large one
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -66,7 +72,7 @@ class Probe:
                     body += piece
                     if len(body) > LONGEST:
                         return {}
-                return _models(json.loads(body))
+                return _models(self._mask.json(json.loads(body), body))
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, RecursionError):
             return {}
 

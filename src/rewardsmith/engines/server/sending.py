@@ -147,14 +147,21 @@ class Sender:
         bases: where to.
         key: returns the API key; raises `UserError` if it is missing.
         usage: where everything is counted.
+        secrets: returns what else of a request is shown nowhere.
     """
 
     def __init__(
-        self, settings: ClientSettings, bases: Sequence[Base], key: Callable[[], str | None], usage: Usage
+        self,
+        settings: ClientSettings,
+        bases: Sequence[Base],
+        key: Callable[[], str | None],
+        usage: Usage,
+        secrets: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._settings = settings
         self.bases = list(bases)
         self._key = key
+        self._secrets = secrets
         self._usage = usage
         self._wire: Wire | None = None
         self._joined: dict[Address, Base] = {}
@@ -168,7 +175,7 @@ class Sender:
             UserError: the key is missing.
         """
         if self._wire is None or not self._wire.usable:
-            self._wire = Wire(self._key())
+            self._wire = Wire(self._key(), self._secrets())
             await self._wire.open()
         return self._wire
 

@@ -19,6 +19,7 @@ from rewardsmith.engines.server.sending import Reply, Request, Sender
 from rewardsmith.engines.server.wire import Base
 from rewardsmith.engines.settings import ClientSettings, ServerSettings
 from rewardsmith.errors import UserError
+from rewardsmith.masking import UnsetVariableError, resolved
 from rewardsmith.types import Message
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ class ServedModel:
         self.usage = Usage()
         self._settings = settings
         self._get_key = get_key
-        self._sender = Sender(settings, _bases(urls), self.key, self.usage)
+        self._sender = Sender(settings, _bases(urls), self.key, self.usage, lambda: self._body()[1])
         self._finder = Finder(self._sender, settings, model, name)
         self._limit = "max_tokens"
         self._asleep: bool | None = None  # nobody knows: a run before this one may have let the servers sleep
@@ -132,7 +133,7 @@ class ServedModel:
         model = await self._named()
         request = Request(
             path="chat/completions" if chat else "completions",
-            payload=lambda: payloads.question(question, model, self._limit, self._settings),
+            payload=lambda: payloads.question(question, model, self._limit, self._filled()),
             deadline=question.deadline,
             tokens=payloads.expected(question),
             mend=self._other_limit,
@@ -175,7 +176,7 @@ class ServedModel:
         return await _all([self._classify(model, conversation) for conversation in conversations])
 
     async def _classify(self, model: str, conversation: Conversation) -> float:
-        body = payloads.classify(conversation, model, self._settings)
+        body = payloads.classify(conversation, model, self._filled())
         size = payloads.size_of([conversation])
         reply = await self._call("classify", body, size, replies.classes, root=True)
         if len(reply.value) != 1:
@@ -184,7 +185,7 @@ class ServedModel:
         return reply.value[0]
 
     async def _score_batch(self, model: str, conversations: Sequence[Conversation]) -> list[float]:
-        body = payloads.score(conversations, model, self._settings)
+        body = payloads.score(conversations, model, self._filled())
         size = payloads.size_of(conversations)
         reply = await self._call(
             "score", body, size, lambda found: replies.scores(found, len(conversations)), root=True
@@ -205,7 +206,7 @@ class ServedModel:
         return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
 
     async def _embed_batch(self, model: str, texts: Sequence[str]) -> NDArray[np.float32]:
-        body = {"model": model, "input": list(texts), "encoding_format": "float", **self._settings.body}
+        body = {"model": model, "input": list(texts), "encoding_format": "float", **self._filled().body}
         size = sum(map(len, texts))
         reply = await self._call("embeddings", body, size, lambda found: replies.vectors(found, len(texts)))
         return reply.value
@@ -236,6 +237,23 @@ class ServedModel:
         except CannotAnswer:
             self.usage.failed += 1
             raise
+
+    def _body(self) -> tuple[dict[str, Any], list[str]]:
+        """Return the further fields of each request, and the secrets among them.
+
+        Raises:
+            UserError: an environment variable that one of them names is not set.
+        """
+        try:
+            body, secrets = resolved(self._settings.body, self._get_key)
+        except UnsetVariableError as error:
+            raise UserError(f"models.{self.name}.body: the environment variable {error} is not set: set it") from None
+        return body, secrets
+
+    def _filled(self) -> ClientSettings:
+        """Return the settings with what is sent instead of the names of environment variables."""
+        body, secrets = self._body()
+        return self._settings.model_copy(update={"body": body}) if secrets else self._settings
 
     def key(self) -> str | None:
         """Return the API key, None if none is sent.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
-
-import aiohttp
 
 from rewardsmith.engines.server.faults import Fault, garbage, of_error
 
@@ -17,28 +16,23 @@ _GOODBYE = 1.0
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
 
-async def gather_stream(content: aiohttp.StreamReader, where: str, begin: float | None, most: int) -> dict[str, Any]:
+async def gather_stream(content: AsyncIterator[bytes], where: str, begin: float | None) -> dict[str, Any]:
     """Return the body that the server would have sent in one piece.
 
     Args:
-        content: of the response.
+        content: of the response, in pieces.
         where: the address, for errors.
         begin: when the first piece of the answer must have come, on the event loop's clock; None: whenever.
-        most: bytes.
 
     Raises:
         Fault: the stream is broken off, malformed, or holds an error.
     """
     pieces = _Pieces(where)
     open_line: list[bytes] = []
-    size = 0
     clock = asyncio.timeout_at(begin)
     try:
         async with clock:
-            async for part in content.iter_any():
-                size += len(part)
-                if size > most:
-                    raise Fault("unparsable", f"{where} sent more than {most >> 20} MiB", passing=False)
+            async for part in content:
                 first, *others = part.split(b"\n")
                 open_line.append(first)
                 if not others:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from ipaddress import ip_address
@@ -19,8 +19,10 @@ from yarl import URL
 from rewardsmith import __version__
 from rewardsmith.engines.server.faults import Fault, asked_to_wait, error_code, excerpt, garbage, of_error, of_status
 from rewardsmith.engines.server.stream import gather_stream
+from rewardsmith.engines.server.unpacking import unpacked
 from rewardsmith.engines.urls import read_url, without_verb
 from rewardsmith.errors import UserError
+from rewardsmith.masking import Mask
 
 MAX_BODY = 32 * 2**20
 """Bytes of an answer; whoever sends more is not talking to us."""
@@ -32,8 +34,6 @@ MAX_SHOWN = 4096
 _KEEP_ALIVE = 4.0
 
 _LONG = 2**18
-
-_PART = 6  # so many characters of a key, from its beginning or to its end, are shown nowhere
 
 
 @dataclass(frozen=True)
@@ -113,20 +113,26 @@ class Patient:
 
 
 class Wire:
-    """Connections to servers, kept alive between requests; it belongs to the event loop in which it was made."""
+    """Connections to servers, kept alive between requests; it belongs to the event loop in which it was made.
 
-    def __init__(self, key: str | None) -> None:
+    Args:
+        key: sent with each request; None: none.
+        secrets: that requests hold too; like the key, they are taken out of what comes back.
+    """
+
+    def __init__(self, key: str | None, secrets: Iterable[str] = ()) -> None:
         self._loop = asyncio.get_running_loop()
         headers = {"User-Agent": f"rewardsmith/{__version__}", "Accept-Encoding": "identity"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
-        self._key = key
+        self._mask = Mask([key, *secrets])
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
             trace_configs=[_clock_at_sending()],
+            auto_decompress=False,  # see `unpacking`
         )
         self._closing = _closes(self._session)
 
@@ -210,11 +216,12 @@ class Wire:
             return await self._read(response, base, clock.when(), silent)
 
     async def _read(self, response: aiohttp.ClientResponse, base: Base, begin: float | None, silent: bool) -> Any:
+        content = unpacked(response.content, response.headers.get("Content-Encoding", ""), base.shown, MAX_BODY)
         if response.ok and response.status < 300 and response.content_type == "text/event-stream":
-            return await gather_stream(response.content, base.shown, begin, MAX_BODY)
-        body = await _bounded(response.content, base)
+            return self._masked(await gather_stream(content, base.shown, begin))
+        body = b"".join([part async for part in content])
         try:
-            parsed = json.loads(body)
+            parsed = self._masked(json.loads(body), body)
         except (ValueError, RecursionError):
             parsed = None
         status = response.status
@@ -252,12 +259,11 @@ class Wire:
 
     def without_key(self, text: str) -> str:
         """Return what may be shown of a server's words: some repeat the key in their errors, where it may be cut."""
-        key = self._key
-        if not key or (key[:_PART] not in text and key[-_PART:] not in text):
-            return text
-        for size in range(len(key), min(_PART, len(key)) - 1, -1):
-            text = text.replace(key[:size], "(the key)").replace(key[-size:], "(the key)")
-        return text
+        return self._mask.text(text)
+
+    def _masked(self, parsed: Any, body: bytes | None = None) -> Any:
+        """Return a reply in which the key is not repeated: it would go to rollouts, report and cache."""
+        return self._mask.json(parsed, body)
 
 
 def _clock_at_sending() -> aiohttp.TraceConfig:
@@ -289,16 +295,6 @@ async def _closes(session: aiohttp.ClientSession) -> AsyncGenerator[None, None]:
     finally:
         await session.close()
         await asyncio.sleep(0)  # the transports close in the next round of the loop
-
-
-async def _bounded(content: aiohttp.StreamReader, base: Base) -> bytes:
-    parts, size = [], 0
-    async for part in content.iter_any():
-        size += len(part)
-        if size > MAX_BODY:
-            raise Fault("unparsable", f"{base.shown} sent more than {MAX_BODY >> 20} MiB", passing=False)
-        parts.append(part)
-    return b"".join(parts)
 
 
 __all__ = ["Base", "Patient", "Wire"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar, cast
@@ -43,22 +41,6 @@ class AskingSettings(Settings):
     warmer: float = Field(default=0.3, ge=0, description="added to the temperature after each such answer")
     warmest: float = Field(default=1.0, ge=0, description="the temperature does not grow beyond this")
     deadline: float = Field(default=120.0, gt=0, description="seconds for one verdict, all tries together")
-
-
-async def within(seconds: float, awaited: Awaitable[V], what: str) -> V:
-    """Wait for a coroutine of the user's, but not for ever.
-
-    Raises:
-        CannotAnswer: `timeout`; `what` is named. Whatever the coroutine itself raises passes.
-    """
-    limit = asyncio.timeout(seconds)
-    try:
-        async with limit:
-            return await awaited
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise CannotAnswer("timeout", f"{what} was not done within {seconds:g} s (asking.deadline)") from None
 
 
 Asking = Annotated[AskingSettings, Field(description="how the model is asked")]
@@ -125,7 +107,7 @@ class Asker:
         Args:
             prompt: what is asked.
             read: from an answer, without what the model thought before it, to a value; raises `Unreadable`. It may be
-                a coroutine function, which has as long as the whole verdict; that counts against further tries.
+                a coroutine function, which keeps a deadline of its own: its time is not the judge's.
             sample: tells apart several verdicts on the same prompt.
 
         Raises:
@@ -162,15 +144,12 @@ class Asker:
             left -= answer.seconds
             text = _feedback(answer)
             told.append(f"[try {len(asked)}]\n{text}")
-            begun = time.monotonic()
             try:
                 value = read(_readable(answer, asking.max_tokens))
-                late = within(asking.deadline, value, "reading the answer") if inspect.isawaitable(value) else None
-                return Verdict(cast("V", value) if late is None else await late, text, len(asked))
+                return Verdict(cast("V", await value if inspect.isawaitable(value) else value), text, len(asked))
             except Unreadable as error:
                 why = _why(error, answer)
                 told[-1] = f"[try {len(asked)}: {shortened(str(error), 300)}]\n{text}"
-            left -= time.monotonic() - begun
         raise CannotAnswer(why.kind, why.detail, attempts=len(asked))
 
     def _question(self, prompt: Conversation | str, attempt: int, sample: int, left: float) -> Question:
@@ -280,6 +259,5 @@ __all__ = [
     "failed_score",
     "feedback_of",
     "judged",
-    "within",
     "written",
 ]

@@ -1,67 +1,85 @@
-"""A user's own functions before and after a judge."""
+"""A user's own functions before and after a judge. They run in worker processes, each call with a deadline."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rewardsmith.asking import Conversation
 from rewardsmith.components import import_name
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.pool import Call, shared, shared_waiting, version_of
+from rewardsmith.rewards.protocol import CannotScore, Halt
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.types import Message, RolloutGroup
 
-Hook = Callable[..., Any]
+MEMORY = 1024
+"""MiB that a worker may use for one call, unless a recipe says otherwise."""
+
+_LOADERS = "rewardsmith.rewards.judges.hook_calls"
 
 
-def load_hook(name: str, setting: str) -> Hook:
-    """Return the function that a setting names as `module:function`."""
-    found = import_name(name)
-    if not callable(found) or isinstance(found, type):
-        raise UserError(f"{setting} = {name!r} is no function")
-    return found  # type: ignore[no-any-return]
+class Hook:
+    """A function that a setting names as `module:function`; it may be a coroutine function.
+
+    Args:
+        name: where the function is.
+        setting: `preprocess` or `postprocess`.
+        deadline: seconds for one call.
+        memory: MiB for one call.
+
+    Raises:
+        UserError: there is no such function.
+    """
+
+    def __init__(self, name: str, setting: str, *, deadline: float, memory: int) -> None:
+        function = import_name(name)
+        if not callable(function) or isinstance(function, type):
+            raise UserError(f"{setting} = {name!r} is no function")
+        if name.startswith("__main__:"):
+            raise UserError(f"{setting} = {name!r} is in the program that is running: put it in a module of its own")
+        waits = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+        self._pool = shared_waiting if waits else shared
+        self._call = Call(name, version=version_of(function), loader=f"{_LOADERS}:load_{setting}")
+        self._setting, self._deadline, self._memory = setting, deadline, memory
+
+    async def ready(self) -> None:
+        """Load the function where workers come from; a `UserError` says why that cannot be done."""
+        await self._pool().load(self._call)
+
+    async def called(self, argument: Any, text: str = "") -> Any:
+        """Return what `hook_calls` makes of the result.
+
+        Raises:
+            CannotScore: the function raised something, took too long, or ended its process.
+            Halt: it says that the run must stop.
+        """
+        try:
+            status, value = await self._pool().result(
+                self._call, argument, text, deadline=self._deadline, memory=self._memory
+            )
+        except CannotScore as error:
+            if error.kind != "timeout":
+                raise
+            raise too_late(self._setting, self._deadline) from None
+        if status == "halt":
+            raise Halt(value)
+        return value
+
+
+def too_late(what: str, deadline: float) -> CannotScore:
+    """Return the failure of a call that was not done in time."""
+    return CannotScore("timeout", f"{what} was not done within {deadline:g} s (deadline): its worker was ended")
 
 
 async def prompts_by(preprocess: Hook, group: RolloutGroup) -> list[Conversation | CannotScore]:
-    """Return the prompt that a hook makes for each rollout, or why there is none.
-
-    The hook returns a list with one entry per rollout: messages, tables with role and content, text for one message of
-    the user, or None where there is nothing to ask.
-    """
-    made = preprocess(group)
-    made = await made if inspect.isawaitable(made) else made
-    if not isinstance(made, list | tuple) or len(made) != len(group.rollouts):
-        count = f"{len(made)} prompts" if isinstance(made, list | tuple) else f"a {type(made).__name__}"
-        raise TypeError(f"preprocess returned {count} for {len(group.rollouts)} rollouts: a list with one of each")
-    return [_own(one) for one in made]
-
-
-def _conversation(made: object) -> Conversation | CannotScore:
-    if made is None:
-        return CannotScore("invalid", "preprocess has no prompt for this rollout")
-    if isinstance(made, str):
-        return (Message("user", made),)
-    if isinstance(made, Sequence) and made:
-        messages = [Message(one["role"], one["content"]) if _is_table(one) else one for one in made]
-        if all(isinstance(message, Message) for message in messages):
-            return tuple(messages)
-    kind = type(made).__name__
-    return CannotScore("crashed", f"preprocess returned a {kind} as a prompt: messages, text, or None")
-
-
-def _own(made: object) -> Conversation | CannotScore:
-    """Return one prompt of a hook; whatever is wrong with it is wrong with it alone."""
-    try:
-        return _conversation(made)
-    except Exception as error:  # noqa: BLE001 a role that is empty, text that is no Unicode, an odd class
-        return CannotScore("crashed", f"preprocess returned a prompt that is none: {type(error).__name__}: {error}")
-
-
-def _is_table(one: object) -> bool:
-    return isinstance(one, Mapping) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
+    """Return the prompt that a hook makes for each rollout, or why there is none."""
+    made = await preprocess.called(group)
+    return [
+        CannotScore(*one) if isinstance(one[0], str) else tuple(Message(role, content) for role, content in one)
+        for one in made
+    ]
 
 
 async def value_by(postprocess: Hook, text: str) -> tuple[float, str]:
@@ -69,17 +87,12 @@ async def value_by(postprocess: Hook, text: str) -> tuple[float, str]:
 
     Raises:
         Unreadable: the hook raised a `ValueError`, or its value is not finite; the judge is asked again.
-        Exception: whatever else it raised; the rollout has failed.
+        CannotScore: whatever else went wrong; the rollout has failed.
     """
-    try:
-        said = postprocess(text)
-        said = await said if inspect.isawaitable(said) else said
-    except (Unreadable, UserError):  # both are kinds of ValueError; a Halt is a UserError
-        raise
-    except ValueError as error:
-        raise Unreadable("refused by postprocess", str(error)) from error
-    value, feedback = said if isinstance(said, tuple) and len(said) == 2 else (said, "")
-    return number(value, "postprocess"), feedback if isinstance(feedback, str) else ""
+    value, feedback, reason, detail, invalid = await postprocess.called(None, text)
+    if reason:
+        raise Unreadable(reason, detail, invalid=invalid)
+    return float(value), feedback
 
 
 def number(value: Any, whose: str) -> float:
@@ -100,4 +113,4 @@ def number(value: Any, whose: str) -> float:
     return found
 
 
-__all__ = ["load_hook", "number", "prompts_by", "value_by"]
+__all__ = ["MEMORY", "Hook", "number", "prompts_by", "too_late", "value_by"]

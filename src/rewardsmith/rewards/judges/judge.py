@@ -10,8 +10,8 @@ from pydantic import Field
 
 from rewardsmith.asking import Conversation
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, Verdict, judged, within
-from rewardsmith.rewards.judges.hooks import load_hook, prompts_by, value_by
+from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, Verdict, judged
+from rewardsmith.rewards.judges.hooks import MEMORY, Hook, prompts_by, value_by
 from rewardsmith.rewards.judges.scale import Read, Reading
 from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Ways, placed, shown
 from rewardsmith.rewards.judges.unused import require_unset
@@ -87,6 +87,12 @@ class Judge(AsksOne):
             bool | None, Field(description="map lowest to 0 and highest to 1, or keep the number; not set: true")
         ] = None,
         votes: Votes = 1,
+        deadline: Annotated[
+            float | None, Field(gt=0, description="seconds for one call of a hook; not set: asking.deadline")
+        ] = None,
+        memory: Annotated[
+            int | None, Field(ge=16, description="MiB that a worker may use for a call of a hook; not set: 1024")
+        ] = None,
         asking: Asking = AS_USUAL,
     ) -> None:
         given = {"template": template, "prompt": prompt, "prompt_field": prompt_field, "preprocess": preprocess}
@@ -98,8 +104,11 @@ class Judge(AsksOne):
         require_warm(votes, asking)
         self._field, self._ways, self._votes = prompt_field, extract, votes
         self._longest, self._quoting = longest or LONGEST, quoting or "fence"
-        self._preprocess = load_hook(preprocess, "preprocess") if preprocess else None
-        self._postprocess = load_hook(postprocess, "postprocess") if postprocess else None
+        if preprocess is None and postprocess is None:
+            require_unset("a judge that has neither preprocess nor postprocess", deadline=deadline, memory=memory)
+        limits: dict[str, Any] = {"deadline": deadline or asking.deadline, "memory": memory or MEMORY}
+        self._preprocess = Hook(preprocess, "preprocess", **limits) if preprocess else None
+        self._postprocess = Hook(postprocess, "postprocess", **limits) if postprocess else None
         self._template = None if preprocess or prompt_field else _template(template, prompt)
         places = frozenset() if self._template is None else self._template.places
         if "answer" not in places:
@@ -127,6 +136,13 @@ class Judge(AsksOne):
         """Raise `CannotScore` if a prompt lacks what the judge's prompt is made of; a hook is not called."""
         if self._preprocess is None:
             self._rendered(prompt)
+
+    async def check(self) -> None:
+        """Raise if the model cannot work, or a hook cannot be loaded in a worker."""
+        for hook in (self._preprocess, self._postprocess):
+            if hook is not None:
+                await hook.ready()
+        await super().check()
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout, each with the judge's text as feedback."""
@@ -158,7 +174,7 @@ class Judge(AsksOne):
     async def _prompts(self, group: RolloutGroup) -> list[Conversation | CannotScore]:
         """Return the judge's prompt for each rollout, or why there is none."""
         if self._preprocess is not None:
-            return await within(self.deadline, prompts_by(self._preprocess, group), "preprocess")
+            return await prompts_by(self._preprocess, group)
         render, texts = self._rendered(group.prompt), [rollout.text for rollout in group.rollouts]
         rendered = {text: render(text) for text in dict.fromkeys(texts)}
         return [rendered[text] for text in texts]

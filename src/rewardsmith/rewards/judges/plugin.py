@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, failed_score, judged
+from rewardsmith.rewards.judges.hooks import MEMORY
 from rewardsmith.rewards.judges.plugin_file import PluginFile
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import extra
@@ -23,10 +24,10 @@ class Plugin(AsksOne):
     """Ask a model with the prompts that a plug-in file makes, and take the values that it reads from the answers.
 
     The file has `rm_preprocess(text_prompts, text_responses, tgt_tokenizer)` and `rm_postprocess(results)`. The prompts
-    are continued as they are: the file applies the chat template itself.
+    are continued as they are: the file applies the chat template itself. It runs in worker processes.
 
     Attributes:
-        deadline: seconds for one answer.
+        deadline: seconds for one answer of the judge.
     """
 
     def __init__(
@@ -41,9 +42,11 @@ class Plugin(AsksOne):
             str | None,
             Field(min_length=1, description="its text_prompts, in info; not set: rm_prompt, or the question"),
         ] = None,
+        deadline: Annotated[float, Field(gt=0, description="seconds for one call of a function of the file")] = 10.0,
+        memory: Annotated[int, Field(ge=16, description="MiB that a worker may use for a call")] = MEMORY,
         asking: Asking = AS_USUAL,
     ) -> None:
-        self._file = PluginFile(file, tokenizer)
+        self._file = PluginFile(file, tokenizer, deadline=deadline, memory=memory)
         self._field = prompt_field
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
@@ -60,7 +63,8 @@ class Plugin(AsksOne):
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout: the plug-in makes all prompts at once, and reads all answers at once."""
         await self._file.ready()
-        prompts = self._file.prompts(self._text_prompt(group.prompt), [rollout.text for rollout in group.rollouts])
+        texts = [rollout.text for rollout in group.rollouts]
+        prompts = await self._file.prompts(self._text_prompt(group.prompt), texts)
         keys: list[Hashable] = [i if isinstance(prompt, Exception) else prompt for i, prompt in enumerate(prompts)]
         answers: dict[Hashable, str] = {}
 
@@ -73,7 +77,7 @@ class Plugin(AsksOne):
             return Score(0.0, feedback=verdict.feedback)  # its value is known when all have answered
 
         scores = await judged(keys, one)
-        values = dict(zip(answers, self._file.values(list(answers.values())), strict=True))
+        values = dict(zip(answers, await self._file.values(list(answers.values())), strict=True))
         return tuple(
             _valued(values[key], score.feedback) if key in values else score
             for key, score in zip(keys, scores, strict=True)

@@ -3,31 +3,33 @@
     rm_preprocess(text_prompts, text_responses, tgt_tokenizer) -> list[str]
     rm_postprocess(results) -> list[float]
 
-Both work on whole lists. Where one raises, it is called again with one entry at a time, so that one bad text fails
-alone.
+Both work on whole lists, in worker processes and with a deadline. Where one raises, hangs or ends its process, it is
+called again with one entry at a time, so that one bad text fails alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib.util
-import sys
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.hooks import number
+from rewardsmith.rewards.judges.hooks import too_late
+from rewardsmith.rewards.judges.plugin_calls import POSTPROCESS, PREPROCESS
+from rewardsmith.rewards.judges.together import settled
 from rewardsmith.rewards.judges.tokenizers import load_tokenizer, require_tokenizer
-from rewardsmith.rewards.protocol import CannotScore, Halt, failure_of
+from rewardsmith.rewards.pool import Call, shared
+from rewardsmith.rewards.protocol import CannotScore, Halt
 from rewardsmith.text.quoting import harmless
-from rewardsmith.text.reading import Unreadable
 
-PREPROCESS, POSTPROCESS = "rm_preprocess", "rm_postprocess"
+LOAD = 60.0
+"""Seconds that a plug-in may take to be imported."""
+
+LOAD_TOKENIZER = 300.0
+"""Seconds for that and for its tokenizer, whose libraries are large."""
 
 
 class PluginFile:
@@ -36,129 +38,106 @@ class PluginFile:
     Args:
         path: of the file.
         tokenizer: folder or Hugging Face id of the judge's tokenizer; None gives the plug-in None.
+        deadline: seconds for one call of a function of the file.
+        memory: MiB for one call.
 
     Raises:
         UserError: the file cannot be loaded, or lacks one of the two functions; or there can be no such tokenizer.
     """
 
-    def __init__(self, path: str, tokenizer: str | None = None) -> None:
-        module = _load(path)
-        missing = [name for name in (PREPROCESS, POSTPROCESS) if not callable(getattr(module, name, None))]
-        if missing:
-            raise UserError(f"the plug-in {path} has no function {missing[0]}")
-        self._before: Callable[..., Any] = getattr(module, PREPROCESS)
-        self._after: Callable[..., Any] = getattr(module, POSTPROCESS)
+    def __init__(self, path: str, tokenizer: str | None, *, deadline: float, memory: int) -> None:
+        file = Path(path).resolve()
+        if not file.is_file():
+            raise UserError(f"there is no plug-in {path!r}: give the path of a Python file")
         if tokenizer is not None:
             require_tokenizer(tokenizer)
-        self._name = tokenizer
-        self._tokenizer: Any = None
-        self._loading = threading.Lock()
+        self._shown, self._path, self._tokenizer = path, str(file), tokenizer
+        self._deadline, self._memory = deadline, memory
+        self._version = _version(file)
+        self._is_ready = tokenizer is None
+        self._load(None)
+
+    def _load(self, tokenizer: str | None) -> None:
+        self._call = Call(self._path, {"tokenizer": tokenizer}, version=self._version, loader=f"{_CALLS}:load_plugin")
+        try:
+            shared().load_now(self._call, limit=LOAD if tokenizer is None else LOAD_TOKENIZER)
+        except UserError as error:
+            why = str(error).removeprefix(f"{self._path} cannot be loaded: ")
+            raise UserError(f"the plug-in {self._shown!r} cannot be loaded ({why})") from None
 
     async def ready(self) -> None:
         """Load the tokenizer, once."""
-        if self._name is not None and self._tokenizer is None:
-            await asyncio.to_thread(self._load, self._name)
+        if not self._is_ready:
+            assert self._tokenizer is not None
+            if not os.path.isdir(os.path.expanduser(self._tokenizer)):  # a download may take longer than a worker may
+                await asyncio.to_thread(load_tokenizer, self._tokenizer)
+            await asyncio.to_thread(self._load, self._tokenizer)
+            self._is_ready = True
 
-    def _load(self, name: str) -> None:
-        with self._loading:
-            self._tokenizer = self._tokenizer if self._tokenizer is not None else load_tokenizer(name)
-
-    def prompts(self, question: str, responses: Sequence[str]) -> list[str | Exception]:
+    async def prompts(self, question: str, responses: Sequence[str]) -> list[str | Exception]:
         """Return the text that the judge continues, one for each response, or what was raised instead.
 
         The plug-in writes the turns of the chat itself, so the role tokens in a response are broken before.
         """
-        texts = [harmless(response) for response in responses]
+        made = await self._each(PREPROCESS, question, [harmless(response) for response in responses])
+        return [self._explained(one) if isinstance(one, CannotScore) else one for one in made]
 
-        def made(some: Sequence[str]) -> list[Any]:
-            return _each(self._before([question] * len(some), list(some), self._tokenizer), len(some), PREPROCESS)
-
-        return [self._explained(_text(one)) for one in _all_or_one_by_one(made, texts)]
-
-    def _explained(self, prompt: str | Exception) -> str | Exception:
+    def _explained(self, why: CannotScore) -> CannotScore:
         """Say what is missing where the plug-in wanted to use the tokenizer that it was not given.
 
         It gets None rather than something that explains itself: plug-ins ask whether it is None, and do without.
         """
-        missed = isinstance(prompt, AttributeError | TypeError) and "NoneType" in str(prompt)
+        missed = str(why).startswith(("AttributeError: ", "TypeError: ")) and "'NoneType'" in str(why)
         if self._tokenizer is not None or not missed:
-            return prompt
-        assert isinstance(prompt, Exception)
-        why = failure_of(prompt)
+            return why
         return CannotScore(
-            why.kind, f'{why.detail}. The plug-in was given no tokenizer: tokenizer = "…" names that of the judge'
+            why.kind, f'{why}. The plug-in was given no tokenizer: tokenizer = "…" names that of the judge'
         )
 
-    def values(self, results: Sequence[str]) -> list[float | Exception]:
+    async def values(self, results: Sequence[str]) -> list[float | Exception]:
         """Return the value of each answer of the judge, or what was raised instead."""
+        return await self._each(POSTPROCESS, "", list(results))
 
-        def read(some: Sequence[str]) -> list[Any]:
-            return _each(self._after(list(some)), len(some), POSTPROCESS)
+    async def _each(self, name: str, question: str, texts: list[str]) -> list[Any]:
+        """Return what a function makes of each text, or a `CannotScore`."""
+        if not texts:
+            return []
+        try:
+            return await self._called(name, question, texts)
+        except CannotScore as error:
+            if len(texts) == 1:
+                return [error]
 
-        return [_value(one) for one in _all_or_one_by_one(read, results)]
+        async def alone(text: str) -> Any:
+            return (await self._called(name, question, [text]))[0]
 
+        return await settled(alone, texts)
 
-def _all_or_one_by_one(work: Callable[[Sequence[str]], list[Any]], texts: Sequence[str]) -> list[Any]:
-    if not texts:
-        return []
-    try:
-        return work(texts)
-    except Halt:
-        raise
-    except Exception as error:  # noqa: BLE001 the user's code may raise anything
-        if len(texts) == 1:
-            return [error]
-    except SystemExit as error:
-        if len(texts) == 1:
-            why = failure_of(error)
-            return [CannotScore(why.kind, why.detail)]
-    return [_all_or_one_by_one(work, [text])[0] for text in texts]
-
-
-def _each(made: object, count: int, name: str) -> list[Any]:
-    """Return what a function gave as a list, if it has the right length."""
-    if isinstance(made, str) or not isinstance(made, Iterable):
-        raise TypeError(f"{name} returned a {type(made).__name__}: it must return a list")
-    found = list(islice(made, count + 1))
-    if len(found) != count:
-        raise TypeError(f"{name} returned {'more' if len(found) > count else len(found)} values for {count} texts")
-    return found
+    async def _called(self, name: str, question: str, texts: list[str]) -> list[Any]:
+        try:
+            status, value = await shared().result(
+                self._call, (name, question, texts), deadline=self._deadline, memory=self._memory
+            )
+        except CannotScore as error:
+            raise too_late(name, self._deadline) if error.kind == "timeout" else error from None
+        if status == "halt":
+            raise Halt(value)
+        return [one[0] if len(one) == 1 else CannotScore(*one) for one in value]
 
 
-def _text(one: object) -> str | Exception:
-    if isinstance(one, str | Exception):
-        return one
-    return TypeError(f"{PREPROCESS} returned a {type(one).__name__} as a prompt: it must be text")
+_CALLS = "rewardsmith.rewards.judges.plugin_calls"
 
 
-def _value(one: object) -> float | Exception:
-    if isinstance(one, Exception):
-        return one
-    try:
-        return number(one, POSTPROCESS)
-    except Unreadable as error:
-        return CannotScore("invalid", str(error))
-    except TypeError as error:
-        return error
-
-
-def _load(path: str) -> ModuleType:
-    file = Path(path).resolve()
-    if not file.is_file():
-        raise UserError(f"there is no plug-in {path!r}: give the path of a Python file")
-    # Two files of the same name are two modules, and neither hides an installed one.
-    name = f"rewardsmith_plugin_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise UserError(f"the plug-in {path!r} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a user's file may do anything while it is imported
-        del sys.modules[name]
-        raise UserError(f"the plug-in {path!r} cannot be loaded ({type(error).__name__}: {error})") from error
-    return module
+def _version(file: Path) -> str:
+    """Return what changes when a Python file of the folder does."""
+    found = hashlib.sha256()
+    for path in sorted(file.parent.glob("*.py")):
+        try:
+            there = path.stat()
+        except OSError:
+            continue
+        found.update(f"{path.name}:{there.st_mtime_ns}:{there.st_size}\n".encode())
+    return found.hexdigest()
 
 
 __all__ = ["PluginFile"]

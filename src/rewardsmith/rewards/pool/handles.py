@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any, Literal
 
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.pool.call import Call
-from rewardsmith.rewards.pool.wire import GarbledError, Inbox, framed, read_reply
+from rewardsmith.rewards.pool.call import Call, Result
+from rewardsmith.rewards.pool.wire import LONGEST_REPLY, LONGEST_RESULT, GarbledError, Inbox, framed, read_reply
 from rewardsmith.types import MAX_DETAIL, Failure, Score
 
 START, REPLY, BEGIN, GOODBYE = 120.0, 30.0, 30.0, 2.0
@@ -39,6 +39,7 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",  # the GPU is the trainer's
+    "TOKENIZERS_PARALLELISM": "false",
     "PYTHONHASHSEED": "0",  # sympy's results can depend on the order of sets: the same verdict in every run
 }
 
@@ -111,13 +112,13 @@ class Nursery:
         with self._lock:
             if call.key in self._rules:
                 return self._rules[call.key]
-            request = ("load", _path(), call.name, call.version, call.modules, call.pickled, limit)
+            request = ("load", _path(), call.name, call.version, call.modules, call.loader, call.pickled, limit)
             match self._ask(request, limit):
                 case ["loaded", int(number)]:
                     self._rules[call.key] = number
                     return number
                 case ["error", str(detail)]:
-                    raise UserError(f"the rule {call.name} cannot be loaded: {detail}")
+                    raise UserError(f"{call.title} cannot be loaded: {detail}")
                 case other:
                     raise UnavailableError(f"an odd reply: {other}")
 
@@ -248,15 +249,16 @@ class Worker:
             pass
         return False
 
-    def answers(self, task: bytes, count: int, deadline: float) -> Iterator[Score]:
+    def answers(self, task: bytes, count: int, deadline: float, *, results: bool = False) -> Iterator[Score | Result]:
         """Yield the scores of a task's `count` answers, in order; each may take `deadline` seconds.
 
-        A worker that gets tired stops early.
+        A worker that gets tired stops early. `results` says that the function is no rule.
 
         Raises:
             LostError: if the worker does not get to the end.
         """
         pause = min(deadline / 8, LOOK)
+        self._inbox.longest = LONGEST_RESULT if results else LONGEST_REPLY
         try:
             self._socket.settimeout(BEGIN)
             self._socket.sendall(framed(task))
@@ -266,7 +268,7 @@ class Worker:
             raise LostError("idle") from None
         for position in range(count):
             try:
-                score, self.tired = _read_score(self._next(deadline, pause), position)
+                outcome, self.tired = _read_outcome(self._next(deadline, pause), position, results=results)
             except TimeoutError:
                 raise LostError("timeout") from None
             except OSError:
@@ -274,7 +276,7 @@ class Worker:
             except GarbledError:
                 raise LostError("garbled") from None
             self.served += 1
-            yield score
+            yield outcome
             if self.tired:
                 return
 
@@ -303,6 +305,9 @@ class Worker:
                 _receive_some(self._socket, self._inbox, 0.0)
             except TimeoutError:
                 left = until - time.monotonic()
+                if left > 0 and self._inbox.begun:  # the rest of a long message is on its way
+                    _receive_some(self._socket, self._inbox, until)
+                    continue
                 if left <= 0:
                     raise
                 if self._ears.poll(1000 * min(left, pause)) and not self._bell.read(1 << 10):
@@ -344,11 +349,13 @@ def _receive_some(connection: socket.socket, inbox: Inbox, until: float) -> None
     inbox.add(data)
 
 
-def _read_score(values: list[Any], position: int) -> tuple[Score, bool]:
-    """Return the score and whether the worker is tired. Nothing that a worker says is taken on trust."""
+def _read_outcome(values: list[Any], position: int, *, results: bool) -> tuple[Score | Result, bool]:
+    """Return the score or result, and whether the worker is tired. Nothing that a worker says is taken on trust."""
     try:
         match values:
-            case ["value", int(at), float(value), bool(tired)] if at == position:
+            case ["result", int(at), value, bool(tired)] if at == position and results:
+                return Result(value), tired
+            case ["value", int(at), float(value), bool(tired)] if at == position and not results:
                 return Score(value), tired
             case ["failure", int(at), str(kind), str(detail), bool(tired)] if at == position:
                 return Score(failure=Failure(kind, detail)), tired  # type: ignore[arg-type]  # Failure checks the kind

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
+from typing import Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.pool.call import Call
-from rewardsmith.types import Failure, Prompt, Score
+from rewardsmith.rewards.pool.call import Call, Result
+from rewardsmith.types import Failure, Score
 
 
 @dataclass(eq=False, slots=True)
@@ -33,9 +34,9 @@ class Item:
     tries: int = 0
     solo: bool = False
 
-    def finish(self, score: Score) -> None:
-        """Give the score; the first one counts."""
-        self.job.finish(self.index, score)
+    def finish(self, outcome: Score | Result) -> None:
+        """Give the outcome; the first one counts."""
+        self.job.finish(self.index, outcome)
 
     def fail(self, failure: Failure) -> None:
         """Give a failure as the score."""
@@ -47,41 +48,41 @@ class Job:
 
     Attributes:
         call: the rule.
-        prompt: pickled.
+        prompt: pickled; for a function that is no rule, its first argument.
         deadline: seconds per answer.
         memory: MiB that a worker may use beyond what it had when it was made.
         kind: items of jobs with an equal kind may be sent to a worker together.
         waiting: the items that have not been queued yet.
-        future: the scores, in the order of the items.
+        future: the outcomes, in the order of the items: scores, or results of a function that is no rule.
     """
 
-    def __init__(self, call: Call, prompt: Prompt, texts: Sequence[str], *, deadline: float, memory: int) -> None:
+    def __init__(self, call: Call, prompt: Any, texts: Sequence[str], *, deadline: float, memory: int) -> None:
         self.call = call
         self.prompt = pickle.dumps(prompt)
         self.deadline = deadline
         self.memory = memory
         self.waiting = [Item(self, i, text) for i, text in enumerate(texts)]
         self.waiting.reverse()  # taken from the end
-        self.future: Future[list[Score]] = Future()
+        self.future: Future[list[Score | Result]] = Future()
         try:
             self.kind: object = (call.key, deadline, memory)
         except UserError:
             self.kind = object()  # it will fail when it is loaded
-        self._scores: list[Score | None] = [None] * len(texts)
+        self._outcomes: list[Score | Result | None] = [None] * len(texts)
         self._left = len(texts)
         self._lock = threading.Lock()
 
-    def finish(self, index: int, score: Score) -> None:
-        """Take the score of one item; with the last one the job is done."""
+    def finish(self, index: int, outcome: Score | Result) -> None:
+        """Take the outcome of one item; with the last one the job is done."""
         with self._lock:
-            if self._scores[index] is not None:
+            if self._outcomes[index] is not None:
                 return
-            self._scores[index] = score
+            self._outcomes[index] = outcome
             self._left -= 1
             if self._left:
                 return
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-            self.future.set_result([score for score in self._scores if score is not None])
+            self.future.set_result([outcome for outcome in self._outcomes if outcome is not None])
 
 
 def task_of(chunk: Sequence[Item], number: int) -> bytes:

@@ -32,7 +32,7 @@ class _Nursery:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._inbox = Inbox(longest=None)
-        self._rules: list[worker.RuleFunction] = []
+        self._rules: list[worker.Answerer] = []
         self._versions: dict[str, str] = {}
         self._workers: set[int] = set()
         self._kept: set[int] = set()  # children that an import started; they are not ours to end
@@ -71,9 +71,16 @@ class _Nursery:
         return pickle.loads(body), handed  # noqa: S301 from the trainer
 
     def _load(
-        self, path: list[str], name: str, version: str, modules: tuple[str, ...], arguments: bytes, limit: float
+        self,
+        path: list[str],
+        name: str,
+        version: str,
+        modules: tuple[str, ...],
+        loader: str,
+        arguments: bytes,
+        limit: float,
     ) -> bytes:
-        """Import a rule; its number is its place among those that were loaded."""
+        """Import a rule, or load another function; its number is its place among those that were loaded."""
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, limit + SPARE)
         try:
@@ -84,9 +91,12 @@ class _Nursery:
             home = name.partition(":")[0]
             if self._versions.get(home, version) != version:  # another file, or edited since
                 sys.modules.pop(home, None)
-            rule = import_name(name)
+            settings = pickle.loads(arguments)  # noqa: S301 from the trainer
+            if loader:
+                self._rules.append(partial(worker.result, import_name(loader)(name, **settings)))
+            else:
+                self._rules.append(partial(worker.verdict, partial(import_name(name), **settings)))
             self._versions[home] = version
-            self._rules.append(partial(rule, **pickle.loads(arguments)))  # noqa: S301 from the trainer
         except UserError as error:
             return reply("error", str(error)[:MAX_DETAIL])
         except BaseException as error:  # noqa: BLE001 a module may do anything while it is imported

@@ -17,12 +17,14 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import Any, cast
 
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.pool.call import Call
+from rewardsmith.rewards.pool.call import Call, Result
 from rewardsmith.rewards.pool.handles import Nursery, UnavailableError
 from rewardsmith.rewards.pool.jobs import Item, Job
 from rewardsmith.rewards.pool.slot import Slot
+from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.types import Failure, Prompt, Score
 
 LOAD, AGAIN = 60.0, 300.0
@@ -64,6 +66,11 @@ class Pool:
         return self._workers
 
     @property
+    def closed(self) -> bool:
+        """Whether it cannot be used any more."""
+        return self._closed
+
+    @property
     def lost(self) -> int:
         """How many workers had to be killed, or died."""
         with self._lock:
@@ -86,10 +93,34 @@ class Pool:
             return []
         self._admit(job)
         try:
-            scores = await asyncio.wrap_future(job.future)
+            scores = cast("list[Score]", await asyncio.wrap_future(job.future))
         finally:
             self._withdraw(job)
         return [scores[unique[text]] for text in texts]
+
+    async def result(self, call: Call, argument: Any, text: str = "", *, deadline: float, memory: int) -> Any:
+        """Return what a function that is no rule (`Call.loader`) returns for these two arguments: JSON.
+
+        Args:
+            call: the function. It is loaded if it was not.
+            argument: its first argument; it must be picklable.
+            text: the second.
+            deadline: seconds, from when a worker begins.
+            memory: MiB that a worker may use beyond what it had when it was made.
+
+        Raises:
+            CannotScore: it raised something, took too long, or lost its worker.
+        """
+        job = Job(call, argument, [text], deadline=deadline, memory=memory)
+        self._admit(job)
+        try:
+            (outcome,) = await asyncio.wrap_future(job.future)
+        finally:
+            self._withdraw(job)
+        if isinstance(outcome, Result):
+            return outcome.value
+        assert outcome.failure is not None
+        raise CannotScore(outcome.failure.kind, outcome.failure.detail)
 
     def score_now(
         self, call: Call, prompt: Prompt, texts: Sequence[str], *, deadline: float, memory: int
@@ -100,7 +131,7 @@ class Pool:
             return []
         self._admit(job)
         try:
-            scores = job.future.result()
+            scores = cast("list[Score]", job.future.result())
         finally:
             self._withdraw(job)
         return [scores[unique[text]] for text in texts]
@@ -117,13 +148,21 @@ class Pool:
 
         def load() -> None:
             try:
-                self._nursery_with(call, limit, again=True)
+                self.load_now(call, limit=limit)
                 done.set_result(None)
             except BaseException as error:  # noqa: BLE001 it is raised where it is awaited
-                done.set_exception(UserError(str(error)) if isinstance(error, UnavailableError) else error)
+                done.set_exception(error)
 
         threading.Thread(target=load, daemon=True, name="rewardsmith-load").start()
         await asyncio.wrap_future(done)
+
+    def load_now(self, call: Call, *, limit: float = LOAD) -> None:
+        """Do what `load` does, for callers without an event loop."""
+        self._require_usable()
+        try:
+            self._nursery_with(call, limit, again=True)
+        except UnavailableError as error:
+            raise UserError(str(error)) from None
 
     def resize(self, workers: int) -> None:
         """Have that many workers; those that are too many end after what they are doing."""
@@ -311,11 +350,9 @@ class Pool:
                 return nursery, nursery.load(call, limit)
             except UnavailableError as error:
                 if error.late:
-                    raise UserError(
-                        f"the rule {call.name} cannot be loaded: importing it took more than {limit:g} s"
-                    ) from None
+                    raise UserError(f"{call.title} cannot be loaded: importing it took more than {limit:g} s") from None
                 if last and not self._closed:  # twice: the import itself ends the process
-                    raise UserError(f"the rule {call.name} cannot be loaded: {error} while importing it") from None
+                    raise UserError(f"{call.title} cannot be loaded: {error} while importing it") from None
         raise UnavailableError("the pool is closed")
 
 
@@ -328,23 +365,6 @@ def _count(workers: int | None) -> int:
 
 
 _POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
-_shared: Pool | None = None
-_shared_lock = threading.Lock()
-
-
-def shared(workers: int | None = None) -> Pool:
-    """Return the pool of this process, made when first asked for.
-
-    Args:
-        workers: how many there may be from now on; None leaves the number as it is, at first one per processor.
-    """
-    global _shared  # noqa: PLW0603 one per process is the point
-    with _shared_lock:
-        if _shared is None or _shared._closed:
-            _shared = Pool(workers)
-        elif workers is not None:
-            _shared.resize(workers)
-        return _shared
 
 
 @atexit.register
@@ -355,8 +375,6 @@ def _close_all() -> None:
 
 def _after_fork() -> None:
     """A forked child starts without a pool: its parent's threads are gone and its sockets are not for two."""
-    global _shared, _shared_lock
-    _shared, _shared_lock = None, threading.Lock()
     for pool in list(_POOLS):
         pool.abandon()
 

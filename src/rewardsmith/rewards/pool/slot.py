@@ -45,8 +45,11 @@ class Slot:
             return []
         done, fresh = 0, worker.served == 0
         try:
-            for score in worker.answers(task_of(chunk, number), len(chunk), chunk[0].job.deadline):
-                chunk[done].finish(score)
+            job = chunk[0].job
+            for outcome in worker.answers(
+                task_of(chunk, number), len(chunk), job.deadline, results=bool(job.call.loader)
+            ):
+                chunk[done].finish(outcome)
                 done += 1
         except LostError as loss:
             self.lost += 1

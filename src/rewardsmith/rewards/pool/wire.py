@@ -15,6 +15,9 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 LONGEST_REPLY = 1 << 16
 """Bytes in the longest message of a child: a failure's detail, however it is escaped, is shorter."""
 
+LONGEST_RESULT = 1 << 26
+"""Bytes in the longest result of a function that is no rule, such as the prompts of a judge for a whole group."""
+
 
 class GarbledError(Exception):
     """What came cannot be a message."""
@@ -44,6 +47,11 @@ class Inbox:
     def add(self, data: bytes) -> None:
         """Take what was received."""
         self._bytes += data
+
+    @property
+    def begun(self) -> bool:
+        """Whether a part of a message has come."""
+        return bool(self._bytes)
 
     def take(self) -> bytes | None:
         """Return the next message, or None when it is not complete yet.

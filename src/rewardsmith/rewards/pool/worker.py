@@ -13,23 +13,27 @@ from functools import partial
 from typing import Any
 
 from rewardsmith.rewards.pool import limits
-from rewardsmith.rewards.pool.wire import Inbox, reply
+from rewardsmith.rewards.pool.wire import LONGEST_RESULT, Inbox, reply
 from rewardsmith.rewards.protocol import failure_of
 from rewardsmith.types import Prompt
 
 RuleFunction = Callable[[Prompt, str], float]
 
+Answerer = Callable[[Any, str], tuple[Any, ...]]
+"""A loaded function inside of `verdict` or `result`: returns what is said of an answer."""
+
 MOST_SERVED = 20_000
 """Answers after which a worker is tired: what a rule's libraries leak stays bounded."""
 
 
-def serve(connection: socket.socket, bell: int, rules: Sequence[RuleFunction], parent: int) -> None:
+def serve(connection: socket.socket, bell: int, rules: Sequence[Answerer], parent: int) -> None:
     """Serve until the other side hangs up.
 
     A task is `(number of the rule, MiB it may use, pickled prompts, [(number of the prompt, text), …])`. The replies
     are `begin`, and for each answer in order one of
 
         ["value", position, value, tired]
+        ["result", position, JSON, tired]: of a function that is no rule
         ["failure", position, kind, detail, tired]
         ["memory", position]: the cap was reached
 
@@ -58,7 +62,7 @@ def serve(connection: socket.socket, bell: int, rules: Sequence[RuleFunction], p
             try:
                 if prompts[which] != prompt_bytes:
                     prompt_bytes, prompt = prompts[which], pickle.loads(prompts[which])  # noqa: S301 from the trainer
-                said = _verdict(rules[number], prompt, text)
+                said = rules[number](prompt, text)
             except MemoryError:
                 used.cap(None)
                 connection.sendall(reply("memory", position))
@@ -67,7 +71,13 @@ def serve(connection: socket.socket, bell: int, rules: Sequence[RuleFunction], p
             served += 1
             last = position + 1 == len(answers)
             tired = used.grown(memory) or served >= MOST_SERVED or (last and _has_company())
-            connection.sendall(reply(said[0], position, *said[1:], tired))
+            message = reply(said[0], position, *said[1:], tired)
+            if len(message) > LONGEST_RESULT:
+                detail = f"it returned more than {LONGEST_RESULT >> 20} MiB"
+                message = reply("failure", position, "crashed", detail, tired)
+            if said[0] == "result":
+                os.write(bell, b"!")  # what does not fit into the socket is read while it is sent
+            connection.sendall(message)
             if tired:
                 return
             if position + 2 >= len(answers):
@@ -92,7 +102,17 @@ def _has_company() -> bool:
     return threading.active_count() > 1 or bool(limits.children())
 
 
-def _verdict(rule: RuleFunction, prompt: Any, text: str) -> tuple[str, ...] | tuple[str, float]:
+def result(function: Callable[[Any, str], Any], argument: Any, text: str) -> tuple[Any, ...]:
+    """Return `("result", JSON)` or `("failure", kind, detail)`; a MemoryError is the caller's business."""
+    try:
+        return "result", function(argument, text)
+    except MemoryError:
+        raise
+    except BaseException as error:  # noqa: BLE001 whatever it raises, SystemExit too, is about this call alone
+        return _failed(error)
+
+
+def verdict(rule: RuleFunction, prompt: Any, text: str) -> tuple[Any, ...]:
     """Return `("value", v)` or `("failure", kind, detail)`; a MemoryError is the caller's business."""
     try:
         value: object = rule(prompt, text)

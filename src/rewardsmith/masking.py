@@ -1,0 +1,167 @@
+"""Keys and passwords: how they are recognised in a recipe, and how they are kept out of what is shown or stored.
+
+A recipe goes to the run's folder, its report and the trackers. So a secret does not belong in it: it is in an
+environment variable, and the recipe has the name of that, as `key_from = "NAME"` or `{ env = "NAME" }`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+HIDDEN = "(hidden)"
+
+_NAMES = frozenset(
+    {"key", "apikey", "token", "secret", "password", "passwd", "pwd", "passphrase", "credential", "credentials"}
+    | {"authorization", "auth", "jwt", "bearer", "cookie", "sig", "signature"}
+)
+# `prompt_cache_key` of a request and `eos_token` of a chat template are none.
+_HARMLESS = {
+    "key": frozenset({"cache", "sort", "group", "partition", "idempotency", "json"}),
+    "token": frozenset(
+        {"bos", "eos", "pad", "unk", "sep", "cls", "mask", "stop", "start", "end", "special", "think", "image", "audio"}
+    ),
+}
+_SHAPES = re.compile(
+    r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}|\bhf_[A-Za-z0-9]{16,}|\bgh[opsu]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
+    r"|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{30,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|\b(?:gsk|nvapi|xai|tgp)[_-][A-Za-z0-9_-]{20,}|\bBearer\s+[^\s\"']{8,}"
+)
+_SHORTEST = 6  # what is shorter stands for no key: EMPTY, none, <s>
+_PART = 6  # so many characters of a key, from its beginning or to its end, are shown nowhere
+
+
+def names_secret(name: str) -> bool:
+    """Whether a name is that of a key or password: `HF_TOKEN`, `api-key`, `X-Amz-Signature`; not `max_tokens`."""
+    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+    if not words or words[-1] not in _NAMES:
+        return False
+    return len(words) < 2 or words[-2] not in _HARMLESS.get(words[-1], ())
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Whether a value is a key or password, by its name or by its form."""
+    if not isinstance(value, str):
+        return False
+    named = names_secret(name) and len(value) >= _SHORTEST and value[0] not in "<[{"
+    return named or _SHAPES.search(value) is not None
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with what has the form of a key replaced."""
+    return _SHAPES.sub(HIDDEN, text)
+
+
+def secrets_in(value: object, path: str = "") -> Iterator[str]:
+    """Yield the path of each secret in a value of a recipe: a table, a list of arguments, a text."""
+    if is_reference(value):
+        return
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from [_joined(path, name)] if is_secret(str(name), inner) else secrets_in(inner, _joined(path, name))
+    elif isinstance(value, list | tuple):
+        yield from _secrets_in_list(value, path)
+    elif is_secret("", value):
+        yield path
+
+
+def _secrets_in_list(values: Sequence[object], path: str) -> Iterator[str]:
+    """Yield the paths in a list, which may be arguments of a command: `--api-key X`, `--api-key=X`."""
+    option = ""
+    for place, value in enumerate(values):
+        text = value if isinstance(value, str) else ""
+        name, equals, rest = text.partition("=")
+        if is_secret(option, value) or (equals and is_secret(name, rest)):
+            yield _joined(path, place)
+        else:
+            yield from secrets_in(value, _joined(path, place))
+        option = text if text.startswith("-") and not equals else ""
+
+
+def _joined(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else str(name)
+
+
+def is_reference(value: object) -> bool:
+    """Whether a value of a recipe names an environment variable: `{ env = "NAME" }`."""
+    return isinstance(value, dict) and set(value) == {"env"} and isinstance(value["env"], str)
+
+
+def resolved(value: Any, get: Callable[[str], str | None] = os.environ.get) -> tuple[Any, list[str]]:
+    """Return a value with each `{ env = "NAME" }` replaced by what the variable holds, and what was put in.
+
+    Raises:
+        UnsetVariableError: a variable is not set.
+    """
+    found: list[str] = []
+
+    def replaced(inner: Any) -> Any:
+        if is_reference(inner):
+            text = get(inner["env"])
+            if not text:
+                raise UnsetVariableError(inner["env"])
+            found.append(text)
+            return text
+        if isinstance(inner, dict):
+            return {name: replaced(one) for name, one in inner.items()}
+        return [replaced(one) for one in inner] if isinstance(inner, list | tuple) else inner
+
+    return replaced(value), found
+
+
+class UnsetVariableError(Exception):
+    """An environment variable that a recipe names is not set; the text is its name."""
+
+
+class Mask:
+    """Takes known secrets out of what a server sends.
+
+    Args:
+        secrets: keys and passwords that are sent to it.
+    """
+
+    def __init__(self, secrets: Iterable[str | None]) -> None:
+        self._secrets = [secret for secret in dict.fromkeys(secrets) if secret]
+        # A key such as "1" or "EMPTY" is none, and may well be a part of an answer.
+        self._unlikely = [each for each in self._secrets if len(each) >= 20 or (len(each) >= 8 and not each.isalpha())]
+
+    def text(self, text: str) -> str:
+        """Return an error's text without the secrets, and without a part of one: such texts may be cut."""
+        for secret in self._secrets:
+            if secret[:_PART] in text or secret[-_PART:] in text:
+                for size in range(len(secret), min(_PART, len(secret)) - 1, -1):
+                    text = text.replace(secret[:size], "(the key)").replace(secret[-size:], "(the key)")
+        return text
+
+    def json(self, value: Any, body: bytes | None = None) -> Any:
+        """Return JSON without the secrets in any of its texts.
+
+        Args:
+            value: what was read.
+            body: what it was read from, if that is there: a look at it is cheaper.
+        """
+        if body is not None and b"\\" not in body and not any(each.encode() in body for each in self._unlikely):
+            return value
+        text = json.dumps(value, ensure_ascii=False) if self._unlikely else ""
+        written = [json.dumps(each, ensure_ascii=False)[1:-1] for each in self._unlikely]
+        if not any(each in text for each in written):
+            return value
+        for each in written:
+            text = text.replace(each, "(the key)")
+        return json.loads(text)
+
+
+__all__ = [
+    "HIDDEN",
+    "Mask",
+    "UnsetVariableError",
+    "is_reference",
+    "is_secret",
+    "names_secret",
+    "resolved",
+    "secrets_in",
+    "without_secrets",
+]

@@ -1,0 +1,160 @@
+"""Model folders from strangers: chat templates that do not end, and sizes that no model has, are refused in time."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardsmith.engines.embedded import rendering
+from rewardsmith.engines.embedded.conversations import Reader
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.loading import load, save_folder
+from rewardsmith.engines.embedded.tiny import make_tiny
+from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.errors import UserError
+from rewardsmith.types import Message, Prompt
+
+LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+REST = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    save_folder(*make_tiny("tiny-llama", seed=0), folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "model"))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(rendering, "PROBE_SECONDS", 1)
+    monkeypatch.setattr(rendering, "LIMIT", 1.0)
+    rendering._wrong.cache_clear()
+    yield
+    rendering._wrong.cache_clear()
+
+
+def open_engine(folder: Path) -> EmbeddedEngine:
+    settings = ModelSettings(init=str(folder), device="cpu")
+    loaded = load(str(folder), head="language", device="cpu", dtype="float32", seed=0)
+    return EmbeddedEngine(loaded, settings, name="policy")
+
+
+def with_template(folder: Path, template: str) -> Path:
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        (LOOPS + REST, "takes longer"),
+        ("{{ 9 ** (9 ** 9) }}" + REST, "takes longer"),  # computed while it is compiled
+        ("{% generation %}{% if messages|length > 2 %}" + LOOPS + "{% endif %}{% endgeneration %}", "takes longer"),
+        ("{{ 'a' * 10 ** 10 }}" + REST, "GiB"),
+        ("{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}" + REST, ""),
+        ("{% for i in range(2000) %}{{ 'a' * 1000 }}{% endfor %}" + REST, "characters"),
+        ("{# " + "x" * 300_000 + " #}" + REST, "200,000 characters"),
+    ],
+)
+def test_a_chat_template_without_an_end_is_refused_when_the_model_is_loaded(
+    folder: Path, template: str, why: str
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(UserError, match="chat template") as caught:
+        open_engine(with_template(folder, template))
+    assert why in str(caught.value)
+    assert str(folder) in str(caught.value)
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("deed", [LOOPS, "{% for i in range(2000) %}{{ 'a' * 1000 }}{% endfor %}"])
+def test_a_chat_template_that_waits_for_a_certain_prompt_is_ended(folder: Path, deed: str) -> None:
+    engine = open_engine(with_template(folder, "{% if 'now' in messages[0].content %}" + deed + "{% endif %}" + REST))
+    engine.encode(Prompt("p1", [Message("user", "hello")]))
+    with pytest.raises(UserError, match=r"policy cannot render prompt 'p2': it (took|made)"):
+        engine.encode(Prompt("p2", [Message("user", "now")]))
+    with pytest.raises(Exception, match=r"it (took|made)"):
+        Reader(engine).tokens([Message("user", "now"), Message("assistant", "?")])
+    for _ in range(3):  # nothing is left behind
+        engine.encode(Prompt("p3", [Message("user", "hello")]))
+        time.sleep(0.3)
+
+
+def test_chat_templates_that_refuse_or_are_wrong_are_no_concern_here(folder: Path) -> None:
+    engine = open_engine(with_template(folder, "{{ raise_exception('roles must alternate') }}"))
+    with pytest.raises(UserError, match="roles must alternate"):
+        engine.encode(Prompt("p", [Message("user", "hello")]))
+
+
+def changed(folder: Path, **settings: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"num_hidden_layers": 1_000_000}, "num_hidden_layers = 1,000,000"),
+        ({"hidden_size": 10**9}, "hidden_size"),
+        ({"vocab_size": 10**12}, "vocab_size"),
+        ({"vocab_size": 10**400}, "vocab_size"),
+        ({"intermediate_size": 10**8}, "intermediate_size"),
+        ({"num_attention_heads": 10**6}, "num_attention_heads"),
+        ({"head_dim": 10**6}, "head_dim"),
+        ({"max_position_embeddings": 10**12}, "max_position_embeddings"),
+        ({"layer_types": ["full_attention"] * 1_000_000}, "layer_types"),
+        ({"text_config": {"num_hidden_layers": 1e9}}, "num_hidden_layers"),
+        ({"vocab_size": 1_000_000, "hidden_size": 65_536}, "parameters"),  # each may be, the files are too small
+        ({"num_hidden_layers": 100, "intermediate_size": 1_048_576}, "parameters"),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused_before_anything_is_allocated(
+    folder: Path, settings: dict[str, Any], why: str
+) -> None:
+    changed(folder, **settings)
+    begun = time.monotonic()
+    with pytest.raises(UserError, match="init = ") as caught:
+        open_engine(folder)
+    assert why in str(caught.value)
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize(
+    ("file", "path"),
+    [
+        ("tokenizer.json", "added_tokens"),
+        ("added_tokens.json", ""),
+    ],
+)
+def test_hundreds_of_thousands_of_added_tokens_are_refused(folder: Path, file: str, path: str) -> None:
+    tokens = {f"<extra_{i}>": 1000 + i for i in range(300_000)}
+    table = json.loads((folder / file).read_text()) if path else tokens
+    if path == "added_tokens":
+        table[path] += [{"id": number, "content": token, "special": True} for token, number in tokens.items()]
+    elif path:
+        table[path] = {str(number): {"content": token} for token, number in tokens.items()}
+    (folder / file).write_text(json.dumps(table))
+    begun = time.monotonic()
+    with pytest.raises(UserError, match=r"300,0\d\d .*more than 200,000"):
+        open_engine(folder)
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "config.json", "tokenizer_config.json"])
+def test_files_of_gigabytes_are_not_read(folder: Path, file: str) -> None:
+    os.truncate(folder / file, 3 << 30)  # sparse
+    with pytest.raises(UserError, match="3,221,225,472 bytes"):
+        open_engine(folder)
