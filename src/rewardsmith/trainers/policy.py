@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from rewardsmith.rewards.tree import has_part, latencies, learn, walk
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collected, Collector
 from rewardsmith.trainers.evaluating.soundness import require_free
+from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import (
     Clock,
     batch_metrics,
@@ -313,11 +313,10 @@ class PolicyTrainer:
     async def _validate(self, number: int) -> dict[str, float]:
         validation = self._stage.validation
         assert validation is not None
-        prompts = self._context.source(validation.data).prompts(derive(self._seed, "validation"))
         metrics, scored = await validate(
             self._policy,
             self._validation_reward,
-            list(islice(prompts, validation.prompts)),
+            held_out(self._context.source(validation.data).prompts, validation.prompts, validation.data),
             validation.sampling or self._stage.sampling,
             n=validation.rollouts_per_prompt,
             seed=self._seed,

@@ -112,7 +112,7 @@ def test_the_stage_needs_no_model_and_explains_itself() -> None:
         ({"kind": "rankigs"}, "rankings"),
         ({"kind": "grades", "orders": 2}, "leave out orders"),
         ({"data": "group"}, 'Did you mean "groups"?'),
-        ({"items": 0}, "greater than or equal to 1"),
+        ({"items": 0}, "at least 1"),
     ],
 )
 def test_a_mistake_in_the_stage_is_named(change: dict[str, Any], words: str) -> None:
