@@ -98,7 +98,7 @@ def test_a_name_is_short_for_a_table_with_a_type() -> None:
         ({"reward": {"type": "x:"}}, "stages.0.reward.type", ["write module:Name"]),
         ({"reward": {"type": ".x:y"}}, "stages.0.reward.type", ["write module:Name"]),
         ({"loss": {"type": "math:sqrt"}}, "stages.0.loss.type", ["4 positional arguments"]),
-        ({"loss": {"type": "collections:OrderedDict"}}, "stages.0.loss.type", ["cannot be a policy loss"]),
+        ({"loss": {"type": "collections:OrderedDict"}}, "stages.0.loss.type", ["a policy loss is a function"]),
         ({"optimizer": {"lr": 1, "beta": 2}}, "stages.0.optimizer.beta", ["unknown setting", "beta1"]),
         ({"reward": {"type": "sum", "parts": {}}}, "stages.0.reward.parts", ["at least 1"]),
         ({"reward": {"type": "no_such_module:Reward"}}, "stages.0.reward.type", ["cannot import", "no_such_module"]),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import PurePath
+from traceback import walk_tb
 
 
 class UserError(ValueError):
@@ -52,6 +54,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f' Did you mean "{close[0]}"?' if close else ""
 
 
+def a(noun: str) -> str:
+    """Return a noun with its article: `an advantage`."""
+    return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"
+
+
 def listing(known: Iterable[str]) -> str:
     """Return the known names in a stable order, for the end of an error message."""
     return ", ".join(sorted(known)) or "none"
+
+
+def where_raised(error: BaseException) -> str:
+    """Return ` (file.py:12)`, the last place that raised outside of this package and of installed ones; "" for none."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    others = ("/site-packages/", f"{PurePath(__file__).parent}/", "/lib/python")
+    own = [(file, line) for file, line in frames if not any(part in file for part in others)]
+    return f" ({PurePath(own[-1][0]).name}:{own[-1][1]})" if own else ""

@@ -25,6 +25,9 @@ from rewardsmith.problems import problems_of, shown
 from rewardsmith.rewards.component import Component
 
 ModelChoice = Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]
+TrackerChoice = Annotated[
+    Chosen, Choice("tracker", "rewardsmith.runs.trackers:TRACKERS", methods=("start", "log", "close"))
+]
 
 ModelTables = Annotated[dict[str, ModelChoice], Field(description="the models that take part, by name")]
 CacheFolder = Annotated[
@@ -55,8 +58,8 @@ class Recipe(Settings):
     data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))]] = Field(
         default={}, description="where prompts and demonstrations come from, by name"
     )
-    trackers: list[Annotated[Chosen, Choice("tracker", "rewardsmith.runs.trackers:TRACKERS", methods=("log",))]] = (
-        Field(default=[], description="where metrics go beside metrics.jsonl: tensorboard, wandb, trackio")
+    trackers: list[TrackerChoice] = Field(
+        default=[], description="where metrics go beside metrics.jsonl: tensorboard, wandb, trackio"
     )
     stages: list[Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]] = Field(
         min_length=1, description="what happens, in order"

@@ -17,7 +17,15 @@ from rewardsmith.rewards.pool import Call, shared
 from rewardsmith.rewards.rules import NEEDS, Needs
 from rewardsmith.types import RolloutGroup, Score
 
-RuleChoice = Annotated[Chosen, Choice("rule", "rewardsmith.rewards.rules:RULES", inputs=2)]
+RuleChoice = Annotated[
+    Chosen,
+    Choice(
+        "rule",
+        "rewardsmith.rewards.rules:RULES",
+        inputs=2,
+        otherwise='A class with score() is a reward itself: reward = "{name}"',
+    ),
+]
 
 
 class Rule:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rewardsmith.asking import Usage
 from rewardsmith.components import Chosen, import_name
-from rewardsmith.data import Reads, Source
+from rewardsmith.data import Reads, Source, open_source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError, listing, nearest
@@ -105,7 +105,7 @@ class Run:
     def source(self, name: str) -> Source:
         """Return a data source of the recipe."""
         if name not in self._sources:
-            self._sources[name] = self.recipe.data[name].build()
+            self._sources[name] = open_source(name, self.recipe.data[name])
         return self._sources[name]
 
     def keep(self, records: Sequence[GroupRecord]) -> None:

@@ -37,6 +37,7 @@ from rewardsmith.trainers.metrics import (
     stream_metrics,
 )
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
+from rewardsmith.trainers.own import estimator_of
 from rewardsmith.trainers.process.rewards import ProcessRewards
 from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, learning_rate
 from rewardsmith.trainers.reference import Reference
@@ -167,10 +168,12 @@ class PolicyTrainer:
         streams = self._process.trusted(self._streams(batch, old_BT, reference_BT))
         if values_from(stage.advantage.target) == "process":
             streams, values_BT = self._process.as_values(streams, mask_BT)
-        estimator = partial(stage.advantage.target, **stage.advantage.arguments())
+        estimator = estimator_of(stage.advantage)
         estimate = partial(credit, streams, mask_BT, batch.groups_B, values_BT, estimator=estimator)
         try:
             advantages_BT = estimate(**self._credit)
+        except UserError:
+            raise
         except ValueError as error:
             raise UserError(
                 f"{stage.name}: the rewards do not go with the advantage {stage.advantage.name}: {error}"

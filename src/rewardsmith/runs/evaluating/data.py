@@ -10,6 +10,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from rewardsmith.components import Choice, Chosen, problems_in
+from rewardsmith.data import open_source
 from rewardsmith.data.protocol import Reads
 from rewardsmith.errors import RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import load_recipe, override
@@ -49,7 +50,7 @@ def read_items(
         chosen = _of_recipe(*((file, name) if colon and file.endswith(".toml") else (where, "")), settings)
     else:
         chosen = _of_files(where, settings)
-    source = chosen.build()
+    source = open_source(name, chosen)
     read = getattr(source, of, None)
     if read is None:
         raise UserError(f'{where} has no {of}: a source of type "{chosen.name}" has none')
