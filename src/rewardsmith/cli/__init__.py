@@ -16,8 +16,9 @@ from rewardsmith import __version__
 from rewardsmith.cli.evaluate import evaluate
 from rewardsmith.cli.prepare import prepare
 from rewardsmith.errors import UserError
-from rewardsmith.recipe import check_rewards, load_recipe, load_table, parse_recipe
 from rewardsmith.recipe import explain as explained
+from rewardsmith.recipe import load_recipe, load_table, parse_recipe
+from rewardsmith.recipe_checks import check_rewards
 from rewardsmith.runs.rescoring.choice import explain_reward, is_reward
 
 app = typer.Typer(

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -36,7 +36,10 @@ class Rule:
     Attributes:
         deadline: seconds per answer.
         memory: MiB per worker.
+        parts: a rule's scores have none.
     """
+
+    parts: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,

@@ -101,7 +101,7 @@ def has_part(root: Component, name: str) -> bool:
     for path, component in walk(root):
         known = {path, *(f"{path}.{own}".lstrip(".") for own in component.declared)}
         inside = not path or name.startswith(f"{path}.")
-        if name in known or (inside and not components_of(component.reward) and not component.declared):
+        if name in known or (inside and not component.tells_parts):
             return True
     return False
 

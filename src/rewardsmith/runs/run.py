@@ -19,10 +19,12 @@ from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.files import new_folder, writing
 from rewardsmith.recipe import Recipe, explain
+from rewardsmith.recipe_checks import check_rewards
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.protocol import Halt
 from rewardsmith.rewards.tree import check, check_source, load, routes, unfit, walk
+from rewardsmith.runs.checks import check_items, check_models, used
 from rewardsmith.runs.folder import RECIPE, RunFolder
 from rewardsmith.runs.lineage import Lineage, forgotten
 from rewardsmith.runs.models import AskedModels, open_engine
@@ -321,13 +323,16 @@ class Run:
 
     async def _check(self) -> None:
         """Check every reward, and the data where a source can check itself, before any model is loaded."""
-        for name, of in _used(self.recipe):
+        check_rewards(self.recipe)
+        for name, of, _ in used(self.recipe):
             if not hasattr(self.source(name), of):
                 raise UserError(f'data.{name} has no {of}: a source of type "{self.recipe.data[name].name}" has none')
             check_data = getattr(self.source(name), "check", None)
             if check_data is not None:
                 self._progress.say(f"checking data.{name}")
                 check_data(of=of)
+        check_items(self.recipe, self.source)
+        check_models(self.recipe, self.say)
         for i, stage in enumerate(self.recipe.stages):
             for text in forgotten(self.recipe, i):
                 self.say(f"warning: stages.{i}: {text}")
@@ -380,14 +385,3 @@ class Run:
 
 def _checkpoint(index: int, stage: str, step: int) -> str:
     return f"{index + 1:02d}-{stage}-{step:06d}"
-
-
-def _used(recipe: Recipe) -> Iterator[tuple[str, Reads]]:
-    """Yield each data source that a stage uses, and what is asked of it."""
-    for stage in recipe.stages:
-        settings: Any = stage.settings
-        of: Reads = getattr(settings, "reads", "prompts")
-        for place in (settings, getattr(settings, "validation", None)):
-            data: str | None = getattr(place, "data", None)
-            if data is not None:
-                yield data, of

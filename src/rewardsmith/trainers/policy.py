@@ -19,11 +19,11 @@ from rewardsmith.algorithms.kl import kl_reward
 from rewardsmith.algorithms.sequences import last_token, token_counts
 from rewardsmith.algorithms.shaping import overlong_penalty
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.protocol import parts_of
-from rewardsmith.rewards.tree import has_part, latencies, learn, walk
+from rewardsmith.rewards.tree import latencies, learn, walk
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collected, Collector
 from rewardsmith.trainers.evaluating.soundness import require_free
@@ -68,12 +68,6 @@ class PolicyTrainer:
         self._process = ProcessRewards(
             self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
         )
-        if stage.select.part and not has_part(self.reward, stage.select.part):
-            known = [path for path, _ in walk(self.reward) if path]
-            raise UserError(
-                f'{stage.name}: select.part = "{stage.select.part}" is no part of the reward.'
-                f"{nearest(stage.select.part, known)} Known: {listing(known)}"
-            )
         draws = Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data)
         self._turn = partial(context.turn, stage.model)
         learning = [stage.model, stage.critic and stage.critic.model, stage.kl.reference]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rewardsmith.errors import RecipeError, UserError
-from rewardsmith.recipe import check_rewards, explain, parse_recipe
+from rewardsmith.recipe import explain, parse_recipe
+from rewardsmith.recipe_checks import check_rewards
 from rewardsmith.runs.folder import RunFolder
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.run import Run
