@@ -241,6 +241,16 @@ def test_a_shorter_model_that_reads_the_answers_limits_them_too(tmp_path: Path) 
     assert "models.prm" in refused(tmp_path, recipe)
 
 
+@pytest.mark.parametrize("setting", ["model", "reference_model"])
+def test_a_process_reward_with_another_tokenizer_is_found_before_a_model_is_loaded(
+    setting: str, tmp_path: Path
+) -> None:
+    part = {"type": "implicit", "model": "prm", "outcome": "answer"} | {setting: "bytes"}
+    recipe = table(**with_part("process", part))
+    recipe["models"]["bytes"] = {"init": "tiny-llama-bytes", "device": "cpu"}
+    assert "models.bytes has another tokenizer" in refused(tmp_path, recipe)
+
+
 # ---- what the data tells ---------------------------------------------------------------------------------------------
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rewardsmith.components import Chosen
 from rewardsmith.data import Reads, Source
+from rewardsmith.engines.embedded.checking import Outline, check_model
 from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, marked
 from rewardsmith.trainers.held_out import SEED, held_out
 from rewardsmith.trainers.process.parts import process_parts
+from rewardsmith.trainers.process.places import require_other_reference
+from rewardsmith.trainers.process.vocabulary import require_same_tokens
 from rewardsmith.trainers.protocol import count_items
 
 
@@ -45,16 +49,19 @@ def check_models(recipe: Recipe, say: Callable[[str], None]) -> None:
     Raises:
         UserError: a model is not there or cannot be used, or reads less than the answers that are wanted.
     """
-    lengths: dict[str, int] = {}
+    for i, stage in enumerate(recipe.stages):
+        _check_references(f"stages.{i}.reward", stage)
+    outlines: dict[str, Outline] = {}
     for name, chat in _wanted(recipe).items():
         settings = recipe.models[name].settings
         if isinstance(settings, ModelSettings) and settings.copy_of is None:
-            from rewardsmith.engines.embedded.checking import check_model  # noqa: PLC0415 loads torch
-
             say(f"checking models.{name}: {settings.init}")
-            lengths[name] = check_model(settings, name, chat=chat)
+            outlines[name] = check_model(settings, name, chat=chat)
+    for name in _wanted(recipe):
+        if (origin := _origin(recipe, name)) in outlines:
+            outlines[name] = replace(outlines[origin], name=name)
     for i, stage in enumerate(recipe.stages):
-        _check_lengths(recipe, f"stages.{i}", stage, lengths)
+        _check_reading(f"stages.{i}", stage, outlines)
 
 
 def _wanted(recipe: Recipe) -> dict[str, bool]:
@@ -74,22 +81,37 @@ def _wanted(recipe: Recipe) -> dict[str, bool]:
     return chats
 
 
-def _check_lengths(recipe: Recipe, path: str, stage: Chosen, lengths: dict[str, int]) -> None:
-    """Raise a `UserError` if the longest answer leaves no room for a prompt in a model that must read both."""
+def _check_references(path: str, stage: Chosen) -> None:
+    """Raise a `UserError` if an implicit reward is to be trained against the policy under the name of a model."""
+    if getattr(stage.settings, "trains_rewards", False):
+        settings: Any = stage.settings
+        try:
+            require_other_reference(settings.reward, settings.model)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+
+
+def _check_reading(path: str, stage: Chosen, outlines: Mapping[str, Outline]) -> None:
+    """Raise a `UserError` if a model cannot read all that the policy of a stage writes, or as other tokens."""
     settings: Any = stage.settings
-    readers = [getattr(settings, "model", "")]
-    readers += [part.settings.model for part in process_parts(stage).values()]  # type: ignore[attr-defined]
+    policy = getattr(settings, "model", "")
+    readers = {policy: ""}
+    for name, part in process_parts(stage).items():
+        of: Any = part.settings
+        readers |= {model: name for model in (of.model, of.reference_model) if model is not None}
+    for model, reader in readers.items():
+        if reader and policy in outlines and model in outlines:
+            require_same_tokens(outlines[policy], outlines[model], f"the implicit reward {reader!r}")
     for where, place, names in (
         (path, settings, readers),
-        (f"{path}.validation", getattr(settings, "validation", None), readers[:1]),
+        (f"{path}.validation", getattr(settings, "validation", None), [policy]),
     ):
         sampling: Any = getattr(place, "sampling", None)
         for name in names if sampling is not None else ():
-            longest = lengths.get(_origin(recipe, name))
-            if longest is not None and sampling.max_tokens >= longest:
+            if name in outlines and sampling.max_tokens >= outlines[name].max_length:
                 raise UserError(
                     f"{where}.sampling.max_tokens = {sampling.max_tokens} leaves no room for a prompt: models.{name}"
-                    f" reads {longest} tokens. Lower it"
+                    f" reads {outlines[name].max_length} tokens. Lower it"
                 )
 
 

@@ -34,7 +34,6 @@ from rewardsmith.runs.trackers import Guarded
 from rewardsmith.runs.usage import added
 from rewardsmith.trainers.evaluating.tables import Evaluation
 from rewardsmith.trainers.process.parts import process_parts, take_over
-from rewardsmith.trainers.process.places import require_other_reference
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
 from rewardsmith.types import Prompt
 
@@ -345,8 +344,6 @@ class Run:
                         continue
                     try:
                         online = getattr(settings, "trains_rewards", False) and reward is settings.reward
-                        if online:
-                            require_other_reference(reward, settings.model)
                         await self._check_reward(reward, place.data, reads, online=online)
                     except UserError as error:
                         raise UserError(f"stages.{i}{name}.{setting}: {error}") from error

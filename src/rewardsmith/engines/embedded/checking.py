@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from rewardsmith.engines.embedded import adapters, support
 from rewardsmith.engines.embedded.chat import with_template
@@ -25,16 +31,28 @@ from rewardsmith.engines.settings import LoraSettings, ModelSettings
 from rewardsmith.errors import UserError
 
 
-def check_model(settings: ModelSettings, name: str, *, chat: bool = True) -> int:
+@dataclass(frozen=True)
+class Outline:
+    """A model without its weights.
+
+    Attributes:
+        name: in the recipe.
+        tokenizer: how it reads text.
+        max_length: the longest sequence that it reads.
+    """
+
+    name: str
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+
+
+def check_model(settings: ModelSettings, name: str, *, chat: bool = True) -> Outline:
     """Look at everything of a model but its weights, of which the headers are read; a Hugging Face id is downloaded.
 
     Args:
         settings: of the model, which has an `init`.
         name: of the model in messages.
         chat: whether it must be able to render the messages of a prompt.
-
-    Returns:
-        the longest sequence that it reads.
 
     Raises:
         UserError: there is no such model, it cannot be used here, or its files do not fit together.
@@ -49,7 +67,7 @@ def check_model(settings: ModelSettings, name: str, *, chat: bool = True) -> int
         raise UserError(f"models.{name}{'.' if names_setting else ': '}{message}") from error
 
 
-def _checked(settings: ModelSettings, name: str, chat: bool) -> int:
+def _checked(settings: ModelSettings, name: str, chat: bool) -> Outline:
     init = settings.init
     assert init is not None
     place(settings.device, settings.dtype)
@@ -68,7 +86,7 @@ def _checked(settings: ModelSettings, name: str, chat: bool) -> int:
         require_chat_template(tokenizer, init)
     if settings.lora is not None:
         _check_adapter(config, settings.head, settings.lora, name)
-    return support.max_length(config)
+    return Outline(name, tokenizer, support.max_length(config))
 
 
 def _check_adapter(config: PreTrainedConfig, head: HeadKind, lora: LoraSettings, name: str) -> None:
