@@ -28,6 +28,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_plain_validator_function
 
 from rewardsmith.errors import Problem, RecipeError, UserError, a, listing, nearest
+from rewardsmith.hints import hint
 from rewardsmith.problems import problems_of, shown
 
 
@@ -152,7 +153,8 @@ class Choice:
             return names[name]
         if ":" not in name:
             known = listing(names)
-            raise UserError(f"unknown {self.what}.{nearest(name, names)} Known: {known}, or your own as module:Name")
+            meant = hint([self.what], name) or nearest(name, names)
+            raise UserError(f"unknown {self.what}.{meant} Known: {known}, or your own as module:Name")
         target: Any = import_name(name)
         if self.methods:
             missing = [method for method in self.methods if not callable(getattr(target, method, None))]

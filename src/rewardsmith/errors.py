@@ -6,7 +6,6 @@ with status 2; a program that uses rewardsmith as a library can catch it as a `V
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -49,9 +48,34 @@ class RecipeError(UserError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean "x"?` for the known name closest to `name`, or "" when none is close."""
-    close = difflib.get_close_matches(name.lower(), [k for k in known if k], n=1, cutoff=0.6)
-    return f' Did you mean "{close[0]}"?' if close else ""
+    """Return ` Did you mean "x"?` for the known name that `name` is a slip of, or "" when there is none.
+
+    A slip is a letter too many, too few, wrong or swapped with its neighbour: one in a short name, up to three in a
+    long one. So is the beginning of a name. A name that only shares letters with another is no slip.
+    """
+    word = name.lower()
+    near = [(slips, other) for other in sorted(known) if (slips := _slips(word, other.lower())) is not None]
+    return f' Did you mean "{min(near)[1]}"?' if near else ""
+
+
+def _slips(name: str, meant: str) -> int | None:
+    """Return how many slips make `name` of `meant`; None where they are too many to be slips."""
+    if min(len(name), len(meant)) < 2:
+        return None
+    allowed = 1 if len(name) <= 5 else 2 if len(name) <= 9 else 3
+    if abs(len(name) - len(meant)) > allowed:
+        return allowed if len(name) > 3 and meant.startswith(name) and len(meant) < 2 * len(name) else None
+    swapped, before = [0] * (len(meant) + 1), list(range(len(meant) + 1))
+    for i, letter in enumerate(name, start=1):
+        row = [i]
+        for j, other in enumerate(meant, start=1):
+            wrong = 0 if letter == other else 1 if len(name) > 3 else 2  # in three letters, another one is another word
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + wrong)
+            if i > 1 and j > 1 and letter == meant[j - 2] and name[i - 2] == other:
+                cost = min(cost, swapped[j - 2] + 1)
+            row.append(cost)
+        swapped, before = before, row
+    return before[-1] if before[-1] <= allowed else None
 
 
 def a(noun: str) -> str:

@@ -13,6 +13,8 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import has_part, walk
 from rewardsmith.trainers.evaluating.soundness import require_free
 
+_BY_SEQUENCE = "sequence-mean-token-mean"
+
 
 def check_rewards(recipe: Recipe, source: str = "recipe") -> None:
     """Make every reward once: what is wrong between the settings of one, or with what names its parts, is found here.
@@ -23,6 +25,20 @@ def check_rewards(recipe: Recipe, source: str = "recipe") -> None:
     problems = [problem for i, stage in enumerate(recipe.stages) for problem in _wrong(f"stages.{i}", stage)]
     if problems:
         raise RecipeError(source, problems)
+
+
+def warnings(recipe: Recipe) -> Iterator[str]:
+    """Yield what can be run, but is seldom meant."""
+    for i, stage in enumerate(recipe.stages):
+        loss, reduction = getattr(stage.settings, "loss", None), getattr(stage.settings, "reduction", None)
+        if loss is None or reduction is None or ":" in reduction.name:
+            continue
+        if loss.name in ("gspo", "gmpo") and reduction.name != _BY_SEQUENCE:
+            yield (
+                f'stages.{i}.reduction = "{reduction.name}" weighs long answers more than short ones, but the loss'
+                f' "{loss.name}" is one of whole answers: its paper averages over them. Set reduction ='
+                f' "{_BY_SEQUENCE}"'
+            )
 
 
 def _wrong(path: str, stage: Chosen) -> Iterator[Problem]:

@@ -133,6 +133,15 @@ def test_a_part_that_is_called_as_the_second_verdict_is_found_with_the_recipe(ki
     assert 'part "sound"' in found
 
 
+def test_a_run_says_what_is_seldom_meant_before_it_begins(tmp_path: Path) -> None:
+    out = io.StringIO()
+    recipe = with_data("Empty", data="mine", loss="gspo")
+    run = Run(parse_recipe(recipe), RunFolder(tmp_path / "run"), Progress(Console(file=out, width=300)))
+    with pytest.raises(UserError):
+        asyncio.run(run.go())
+    assert "warning: stages.1.reduction" in out.getvalue()
+
+
 # ---- what the files of models tell -----------------------------------------------------------------------------------
 
 

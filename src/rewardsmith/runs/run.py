@@ -19,7 +19,7 @@ from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.files import new_folder, writing
 from rewardsmith.recipe import Recipe, explain
-from rewardsmith.recipe_checks import check_rewards
+from rewardsmith.recipe_checks import check_rewards, warnings
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.protocol import Halt
@@ -323,6 +323,8 @@ class Run:
     async def _check(self) -> None:
         """Check every reward, and the data where a source can check itself, before any model is loaded."""
         check_rewards(self.recipe)
+        for text in warnings(self.recipe):
+            self.say(f"warning: {text}")
         for name, of, _ in used(self.recipe):
             if not hasattr(self.source(name), of):
                 raise UserError(f'data.{name} has no {of}: a source of type "{self.recipe.data[name].name}" has none')
