@@ -51,7 +51,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean "x"?` for the known name that `name` is a slip of, or "" when there is none.
 
     A slip is a letter too many, too few, wrong or swapped with its neighbour: one in a short name, up to three in a
-    long one. So is the beginning of a name. A name that only shares letters with another is no slip.
+    long one. So is a name without its end, or with more behind it. Sharing letters alone is none.
     """
     word = name.lower()
     near = [(slips, other) for other in sorted(known) if (slips := _slips(word, other.lower())) is not None]
@@ -60,17 +60,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _slips(name: str, meant: str) -> int | None:
     """Return how many slips make `name` of `meant`; None where they are too many to be slips."""
-    if min(len(name), len(meant)) < 2:
+    # Of three letters, the first one is known. Texts of some length are not names, and comparing them takes long.
+    if not 2 <= len(name) <= 200 or (len(name) <= 3 and name[0] != meant[:1]):
         return None
     allowed = 1 if len(name) <= 5 else 2 if len(name) <= 9 else 3
     if abs(len(name) - len(meant)) > allowed:
-        return allowed if len(name) > 3 and meant.startswith(name) and len(meant) < 2 * len(name) else None
+        short, long = sorted((name, meant), key=len)
+        return allowed if len(short) > 3 and long.startswith(short) and len(long) < 2 * len(short) else None
     swapped, before = [0] * (len(meant) + 1), list(range(len(meant) + 1))
     for i, letter in enumerate(name, start=1):
         row = [i]
         for j, other in enumerate(meant, start=1):
-            wrong = 0 if letter == other else 1 if len(name) > 3 else 2  # in three letters, another one is another word
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + wrong)
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
             if i > 1 and j > 1 and letter == meant[j - 2] and name[i - 2] == other:
                 cost = min(cost, swapped[j - 2] + 1)
             row.append(cost)
