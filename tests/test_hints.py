@@ -121,6 +121,7 @@ CLASSES = {
     "Saving": "rewardsmith.trainers.settings:Saving",
     "ModelSettings": "rewardsmith.engines.settings:ModelSettings",
     "LoraSettings": "rewardsmith.engines.settings:LoraSettings",
+    "ClientSettings": "rewardsmith.engines.settings:ServerSettings",
     "ManagedSettings": "rewardsmith.engines.settings:ManagedSettings",
     "Recipe": "rewardsmith.recipe:Recipe",
     "clip": "rewardsmith.algorithms.policy_losses:clip",

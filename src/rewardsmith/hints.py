@@ -239,6 +239,12 @@ _TABLE: dict[str, dict[str, str]] = {
         "alpha": "lora_alpha",
         "targets": "target_modules lora_target_modules",
     },
+    "ClientSettings": {
+        "retries": "tries max_retries num_retries",
+        "urls, a list": "url base_url api_base",
+        "key_from, the name of an environment variable": "key api_key",
+        "deadline": "timeout",
+    },
     "ManagedSettings": {
         "tensor_parallel": "tensor_parallel_size tensor_model_parallel_size",
         "memory": "gpu_memory_utilization",
@@ -291,9 +297,7 @@ _TABLE: dict[str, dict[str, str]] = {
         '"dr_grpo"': "drgrpo dr.grpo",
         '"grpo"': "group_norm",
         '"reinforce_plus_plus"': "reinforce++ reinforce_pp",
-        '"reinforce_plus_plus_baseline"': "reinforce++_baseline",
-        '"reinforce_plus_plus_baseline", which is what OpenRLHF calls reinforce_baseline': "reinforce_baseline",
-        '"gae"': "gae_lambda",
+        '"reinforce_plus_plus_baseline"': "reinforce++_baseline reinforce_baseline",
     },
     "policy loss": {
         '"clip"': "ppo vanilla",
@@ -358,7 +362,6 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "tracker": {
         "Metrics are always shown and in metrics.jsonl: leave it out": "console",
-        "trackers = [] with the names of those that are wanted": "all",
     },
     # ---- settings with a few words to choose from ----
     "KlSettings.estimator": {
@@ -378,7 +381,6 @@ _TABLE: dict[str, dict[str, str]] = {
         '"cosine" with warmup': "cosine_with_warmup",
     },
 }
-
 
 NAMES: Mapping[str, Mapping[str, str]] = {
     context: {name: ours for ours, names in table.items() for name in names.split()}

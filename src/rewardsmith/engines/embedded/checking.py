@@ -26,7 +26,7 @@ from rewardsmith.engines.embedded.loading import (
     read_tokenizer,
     require_chat_template,
 )
-from rewardsmith.engines.embedded.tiny import make_tiny
+from rewardsmith.engines.embedded.tiny import tiny_config
 from rewardsmith.engines.settings import LoraSettings, ModelSettings
 from rewardsmith.errors import UserError
 
@@ -72,8 +72,7 @@ def _checked(settings: ModelSettings, name: str, chat: bool) -> Outline:
     assert init is not None
     place(settings.device, settings.dtype)
     if is_tiny(init):
-        model, tokenizer = make_tiny(init, seed=0)
-        config: PreTrainedConfig = model.config
+        config, tokenizer = tiny_config(init)
     else:
         folder = find_folder(init)
         with quiet():
