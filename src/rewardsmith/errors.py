@@ -51,7 +51,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean "x"?` for the known name that `name` is a slip of, or "" when there is none.
 
     A slip is a letter too many, too few, wrong or swapped with its neighbour: one in a short name, up to three in a
-    long one. So is a name without its end, or with more behind it. Sharing letters alone is none.
+    long one. So is a name without its end, or with more behind it. Names that merely share letters are not suggested.
     """
     word = name.lower()
     near = [(slips, other) for other in sorted(known) if (slips := _slips(word, other.lower())) is not None]

@@ -5,7 +5,7 @@ of a setting with a few words to choose from ("KlSettings.estimator"). Each entr
 others, in lower case with underscores.
 
 Ours completes the sentence "Here that is …"; what begins with a capital is a sentence of its own. Only what is the same
-is a plain name; where something differs, the entry says what.
+is a bare name; where something differs, the entry says what.
 """
 
 from __future__ import annotations
@@ -391,9 +391,9 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 
 def hint(contexts: Iterable[str], name: str) -> str:
     """Return ` Here that is …` for a name of another system in the first context that knows it; "" where none does."""
-    plain = name.lower().replace("-", "_")
+    key = name.lower().replace("-", "_")
     for context in contexts:
-        ours = NAMES.get(context, {}).get(plain)
+        ours = NAMES.get(context, {}).get(key)
         if ours is not None:
             return f" {ours}." if ours[:1].isupper() else f" Here that is {ours}."
     return ""

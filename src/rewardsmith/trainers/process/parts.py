@@ -126,7 +126,7 @@ def wrong_parts(reward: Chosen) -> Iterator[str]:
 
 
 def _shared(parts: Mapping[str, Chosen]) -> Iterator[str]:
-    """Yield the models that learn for one implicit reward and have another place beside it."""
+    """Yield the models that learn for one implicit reward and are used by another one."""
     learners: set[str] = set()
     for name, part in parts.items():
         of: Any = part.settings
