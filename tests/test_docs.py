@@ -15,7 +15,8 @@ import rewardsmith.types
 from rewardsmith.algorithms.advantages import ADVANTAGES
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS
-from rewardsmith.recipe import check_rewards, parse_recipe
+from rewardsmith.recipe import parse_recipe
+from rewardsmith.recipe_checks import check_rewards
 from rewardsmith.rewards import make_reward
 from rewardsmith.runs.lineage import forgotten
 from rewardsmith.runs.rescoring.choice import find_reward

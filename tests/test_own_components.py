@@ -47,6 +47,7 @@ SCORE = "\n    async def score(self, group): ...\n"
         ("class R:\n    def __init__(self, *, type: int = 1): ..." + SCORE, "'type', which means something else"),
         ("class R: ...", "a class with score()"),
         ("def R(group): ...", "a class with score()"),
+        ("def R(prompt, text): ...", 'type = "rule", rule = "own_module_0:R"'),
         ("import sys; sys.exit(3)", "SystemExit"),
     ],
 )
@@ -78,3 +79,38 @@ def test_paths_tuples_and_enums_can_be_given_in_toml(own: Callable[[str], str]) 
 def test_a_nested_class_can_be_named(own: Callable[[str], str]) -> None:
     name = own("class Outer:\n    class R:\n        async def score(self, group): ...")
     assert parse_recipe(table(reward=f"{name}:Outer.R")).stages[0].settings.reward.target.__name__ == "R"
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "words"),
+    [
+        ("advantage", "def R(group): ...", ["cannot be an advantage", "5 positional arguments"]),
+        ("advantage", "class R: ...", ["is a class", "an advantage is a function"]),
+        ("advantage", "R = 3", ["is an int", "an advantage is a function"]),
+        ("loss", "class R: ...", ["is a class", "a policy loss is a function"]),
+        ("reduction", "R = []", ["is a list", "a reduction is a function"]),
+    ],
+)
+def test_what_cannot_be_a_function_of_the_recipe_is_named(
+    own: Callable[[str], str], where: str, code: str, words: list[str]
+) -> None:
+    message = problems(table(**{where: f"{own(code)}:R"}))[f"stages.0.{where}.type"]
+    for word in words:
+        assert word in message
+    assert " a advantage" not in message
+
+
+def test_a_reward_named_as_a_rule_is_told_to_be_a_reward(own: Callable[[str], str]) -> None:
+    name = own("class R:" + SCORE)
+    message = problems(table(reward={"type": "rule", "rule": f"{name}:R"}))["stages.0.reward.rule.type"]
+    assert "is a class" in message
+    assert f'reward = "{name}:R"' in message
+
+
+@pytest.mark.parametrize("missing", ["start", "close"])
+def test_a_tracker_without_all_its_methods_is_refused_before_anything_is_loaded(
+    own: Callable[[str], str], missing: str
+) -> None:
+    methods = "".join(f"    def {name}(self, *given): ...\n" for name in ("start", "log", "close") if name != missing)
+    found = problems(table() | {"trackers": [{"type": f"{own(f'class R:{chr(10)}{methods}')}:R"}]})
+    assert f"{missing}()" in found["trackers.0.type"]

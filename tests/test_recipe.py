@@ -12,9 +12,11 @@ from pydantic import Field
 from rewardsmith.algorithms.advantages import ADVANTAGES
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS
+from rewardsmith.cli import main
 from rewardsmith.components import Choice, Chosen, Settings, build, settings_of
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import explain, load_recipe, override, parse_recipe, toml
+from rewardsmith.recipe_checks import warnings
 
 RECIPES = sorted(Path(__file__).parents[1].glob("recipes/**/*.toml"))
 
@@ -98,7 +100,7 @@ def test_a_name_is_short_for_a_table_with_a_type() -> None:
         ({"reward": {"type": "x:"}}, "stages.0.reward.type", ["write module:Name"]),
         ({"reward": {"type": ".x:y"}}, "stages.0.reward.type", ["write module:Name"]),
         ({"loss": {"type": "math:sqrt"}}, "stages.0.loss.type", ["4 positional arguments"]),
-        ({"loss": {"type": "collections:OrderedDict"}}, "stages.0.loss.type", ["cannot be a policy loss"]),
+        ({"loss": {"type": "collections:OrderedDict"}}, "stages.0.loss.type", ["a policy loss is a function"]),
         ({"optimizer": {"lr": 1, "beta": 2}}, "stages.0.optimizer.beta", ["unknown setting", "beta1"]),
         ({"reward": {"type": "sum", "parts": {}}}, "stages.0.reward.parts", ["at least 1"]),
         ({"reward": {"type": "no_such_module:Reward"}}, "stages.0.reward.type", ["cannot import", "no_such_module"]),
@@ -349,3 +351,39 @@ def test_a_setting_of_a_few_words_shows_them_once() -> None:
         "# perhaps =    # which (a1 | b1) (not set)",
         "number = 1     # how many",
     ]
+
+
+# ---- what is seldom meant -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["gspo", "gmpo"])
+@pytest.mark.parametrize("reduction", ["token-mean", "sequence-mean-token-sum", None])
+def test_a_loss_of_whole_answers_with_a_mean_over_tokens_is_warned_of(loss: str, reduction: str | None) -> None:
+    changes = {"loss": loss} if reduction is None else {"loss": loss, "reduction": reduction}
+    (warning,) = warnings(parse_recipe(table(**changes)))
+    assert f'stages.0.reduction = "{reduction or "token-mean"}"' in warning
+    assert 'Set reduction = "sequence-mean-token-mean"' in warning
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_no_shipped_recipe_is_warned_of(path: Path) -> None:
+    assert list(warnings(load_recipe(path))) == []
+
+
+def test_the_mean_of_the_paper_is_not_warned_of() -> None:
+    assert not list(warnings(parse_recipe(table(loss="gspo", reduction="sequence-mean-token-mean"))))
+    assert not list(warnings(parse_recipe(table(loss="clip"))))
+
+
+def test_explain_shows_a_warning_apart_from_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_text(explain(parse_recipe(table(loss="gspo"))))
+    monkeypatch.setattr("sys.argv", ["rewardsmith", "explain", str(file)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert not caught.value.code
+    shown = capsys.readouterr()
+    assert shown.err.startswith("warning: stages.0.reduction")
+    assert tomllib.loads(shown.out)["stages"][0]["loss"]["type"] == "gspo"

@@ -27,7 +27,8 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, Strict, Valida
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_plain_validator_function
 
-from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
+from rewardsmith.errors import Problem, RecipeError, UserError, a, listing, nearest
+from rewardsmith.hints import hint
 from rewardsmith.problems import problems_of, shown
 
 
@@ -96,6 +97,7 @@ class Choice:
         default: the type of a table that does not say one; "" when it must.
         methods: what a class must have to be chosen; a component without any is a function.
         inputs: how many positional arguments a function must take.
+        otherwise: what to advise about a function where a class is needed, or the other way round; has {name}.
     """
 
     what: str
@@ -104,6 +106,7 @@ class Choice:
     default: str = ""
     methods: tuple[str, ...] = ()
     inputs: int = 0
+    otherwise: str = ""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Let pydantic ask us instead of looking into `Chosen`."""
@@ -115,7 +118,7 @@ class Choice:
             return value
         table = {"type": value} if isinstance(value, str) else value
         if not isinstance(table, dict):
-            raise PydanticCustomError("not_a_table", f"must be a table with a type, or the name of a {self.what}")
+            raise PydanticCustomError("not_a_table", f"must be a table with a type, or the name of {a(self.what)}")
         names = import_name(self.table)
         name = table.get("type", self.default)
         if name == "":
@@ -145,22 +148,31 @@ class Choice:
     def _resolve(self, names: Mapping[str, Callable[..., Any]], name: object) -> Callable[..., Any]:
         """Return what `name` stands for: an entry of `names`, or the object at `module:Name`."""
         if not isinstance(name, str):
-            raise UserError(f"the name of a {self.what} is text")
+            raise UserError(f"the name of {a(self.what)} is text")
         if name in names:
             return names[name]
         if ":" not in name:
             known = listing(names)
-            raise UserError(f"unknown {self.what}.{nearest(name, names)} Known: {known}, or your own as module:Name")
+            meant = hint([self.what], name) or nearest(name, names)
+            raise UserError(f"unknown {self.what}.{meant} Known: {known}, or your own as module:Name")
         target: Any = import_name(name)
         if self.methods:
             missing = [method for method in self.methods if not callable(getattr(target, method, None))]
             if missing or not isinstance(target, type):
-                raise UserError(f"{name} cannot be a {self.what}: that is a class with {', '.join(self.methods)}()")
+                wanted = f"{name} cannot be {a(self.what)}: that is a class with {'(), '.join(self.methods)}()"
+                raise UserError(wanted + self._advice(name, inspect.isroutine(target)))
         elif not callable(target) or isinstance(target, type) != all(isinstance(n, type) for n in names.values()):
-            raise UserError(f"{name} is a {type(target).__name__}: it cannot be a {self.what}")
+            found = "a class" if isinstance(target, type) else a(type(target).__name__)
+            kind = "function" if not all(isinstance(n, type) for n in names.values()) else "class"
+            wanted = f"{name} is {found}, and {a(self.what)} is a {kind}"
+            raise UserError(wanted + self._advice(name, isinstance(target, type)))
         elif self.inputs:
             _require_inputs(name, target, self.what, self.inputs)
         return target  # type: ignore[no-any-return]
+
+    def _advice(self, name: str, is_other: bool) -> str:
+        """Return what to do with an object of the other sort."""
+        return f". {self.otherwise.format(name=name)}" if is_other and self.otherwise else ""
 
     def _require_apart(self, name: object, model: type[Settings]) -> None:
         own = {"type", *(self.beside.model_fields if self.beside else ())}
@@ -287,13 +299,13 @@ def _require_inputs(name: str, function: Callable[..., Any], what: str, inputs: 
         signature = inspect.signature(function)
         signature.bind_partial(*range(inputs))
     except (TypeError, ValueError):
-        raise UserError(f"{name} cannot be a {what}: that is a function of {inputs} positional arguments") from None
+        raise UserError(f"{name} cannot be {a(what)}: that is a function of {inputs} positional arguments") from None
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     more = [p.name for p in signature.parameters.values() if p.kind in positional][inputs:]
     needed = [m for m in more if signature.parameters[m].default is inspect.Parameter.empty]
     if needed:
         raise UserError(
-            f"{name} cannot be a {what}: that is a function of {inputs} positional arguments, and {needed[0]!r} is one"
+            f"{name} cannot be {a(what)}: that is a function of {inputs} positional arguments, and {needed[0]!r} is one"
             " more; settings are keyword-only: write them after a *"
         )
 

@@ -6,9 +6,10 @@ with status 2; a program that uses rewardsmith as a library can catch it as a `V
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import PurePath
+from traceback import walk_tb
 
 
 class UserError(ValueError):
@@ -47,11 +48,50 @@ class RecipeError(UserError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean "x"?` for the known name closest to `name`, or "" when none is close."""
-    close = difflib.get_close_matches(name.lower(), [k for k in known if k], n=1, cutoff=0.6)
-    return f' Did you mean "{close[0]}"?' if close else ""
+    """Return ` Did you mean "x"?` for the known name that `name` is a slip of, or "" when there is none.
+
+    A slip is a letter too many, too few, wrong or swapped with its neighbour: one in a short name, up to three in a
+    long one. So is a name without its end, or with more behind it. Names that merely share letters are not suggested.
+    """
+    word = name.lower()
+    near = [(slips, other) for other in sorted(known) if (slips := _slips(word, other.lower())) is not None]
+    return f' Did you mean "{min(near)[1]}"?' if near else ""
+
+
+def _slips(name: str, meant: str) -> int | None:
+    """Return how many slips make `name` of `meant`; None where they are too many to be slips."""
+    # Of three letters, the first one is known. Texts of some length are not names, and comparing them takes long.
+    if not 2 <= len(name) <= 200 or (len(name) <= 3 and name[0] != meant[:1]):
+        return None
+    allowed = 1 if len(name) <= 5 else 2 if len(name) <= 9 else 3
+    if abs(len(name) - len(meant)) > allowed:
+        short, long = sorted((name, meant), key=len)
+        return allowed if len(short) > 3 and long.startswith(short) and len(long) < 2 * len(short) else None
+    swapped, before = [0] * (len(meant) + 1), list(range(len(meant) + 1))
+    for i, letter in enumerate(name, start=1):
+        row = [i]
+        for j, other in enumerate(meant, start=1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
+            if i > 1 and j > 1 and letter == meant[j - 2] and name[i - 2] == other:
+                cost = min(cost, swapped[j - 2] + 1)
+            row.append(cost)
+        swapped, before = before, row
+    return before[-1] if before[-1] <= allowed else None
+
+
+def a(noun: str) -> str:
+    """Return a noun with its article: `an advantage`."""
+    return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"
 
 
 def listing(known: Iterable[str]) -> str:
     """Return the known names in a stable order, for the end of an error message."""
     return ", ".join(sorted(known)) or "none"
+
+
+def where_raised(error: BaseException) -> str:
+    """Return ` (file.py:12)`, the last place that raised outside of this package and of installed ones; "" for none."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    others = ("/site-packages/", f"{PurePath(__file__).parent}/", "/lib/python")
+    own = [(file, line) for file, line in frames if not any(part in file for part in others)]
+    return f" ({PurePath(own[-1][0]).name}:{own[-1][1]})" if own else ""

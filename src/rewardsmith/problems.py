@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rewardsmith.errors import Problem, listing, nearest
+from rewardsmith.hints import hint
 from rewardsmith.masking import HIDDEN, names_secret, without_secrets
 
 
@@ -45,16 +46,25 @@ def _worded(detail: ErrorDetails, model: type[BaseModel], owner: str, also: Iter
     if kind == "extra_forbidden":
         known = {*(at.model_fields if at else {}), *(also if at is model else {})}
         where = f" of {owner}" if at is model else ""
-        return f"unknown setting{where}.{nearest(str(location[-1]), known)} Known: {listing(known)}", value
+        name = str(location[-1])
+        meant = hint(_contexts(at), name) or nearest(name, known)
+        return f"unknown setting{where}.{meant} Known: {listing(known)}", value
     if kind == "literal_error":
         options = [part for i, part in enumerate(context["expected"].split("'")) if i % 2]
-        return f"must be one of {', '.join(options)}.{nearest(str(detail['input']), options)}", value
+        word = str(detail["input"])
+        meant = hint([f"{context}.{location[-1]}" for context in _contexts(at)], word) or nearest(word, options)
+        return f"must be one of {', '.join(options)}.{meant}", value
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return "must be a table", value
     if kind in ("string_too_short", "too_short"):
         return f"must have at least {context['min_length']} {'character' if kind[0] == 's' else 'entry'}", value
     message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     return message, "" if isinstance(detail["input"], dict) else value
+
+
+def _contexts(model: type[BaseModel] | None) -> list[str]:
+    """Return the names by which `rewardsmith.hints` may know a table."""
+    return [kind.__name__ for kind in model.__mro__] if model else []
 
 
 def _model_at(model: Any, location: tuple[int | str, ...]) -> type[BaseModel] | None:

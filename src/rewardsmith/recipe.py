@@ -23,9 +23,12 @@ from rewardsmith.components import Choice, Chosen, Refers, Settings, summary
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.masking import HIDDEN, names_secret, without_secrets
 from rewardsmith.problems import problems_of, shown
-from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.implicit import Implicit
 
 ModelChoice = Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]
+TrackerChoice = Annotated[
+    Chosen, Choice("tracker", "rewardsmith.runs.trackers:TRACKERS", methods=("start", "log", "close"))
+]
 
 ModelTables = Annotated[dict[str, ModelChoice], Field(description="the models that take part, by name")]
 CacheFolder = Annotated[
@@ -56,8 +59,8 @@ class Recipe(Settings):
     data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))]] = Field(
         default={}, description="where prompts and demonstrations come from, by name"
     )
-    trackers: list[Annotated[Chosen, Choice("tracker", "rewardsmith.runs.trackers:TRACKERS", methods=("log",))]] = (
-        Field(default=[], description="where metrics go beside metrics.jsonl: tensorboard, wandb, trackio")
+    trackers: list[TrackerChoice] = Field(
+        default=[], description="where metrics go beside metrics.jsonl: tensorboard, wandb, trackio"
     )
     stages: list[Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]] = Field(
         min_length=1, description="what happens, in order"
@@ -76,23 +79,6 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         UserError: when the file cannot be read, or an override cannot be understood.
     """
     return parse_recipe(load_table(path, overrides), source=str(path))
-
-
-def check_rewards(recipe: Recipe, source: str = "recipe") -> None:
-    """Make every reward once: what is wrong between the settings of one is found only then.
-
-    Raises:
-        RecipeError: with a problem for each reward that cannot be made.
-    """
-    problems = []
-    for path, table in _tables("", recipe):
-        if isinstance(table, Chosen) and re.fullmatch(r"stages\.\d+(\.validation)?\.(reward|sound)", path):
-            try:
-                Component.root(table)
-            except UserError as error:
-                problems.append(Problem(path, str(error)))
-    if problems:
-        raise RecipeError(source, problems)
 
 
 def load_table(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -115,6 +101,7 @@ def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
     except ValidationError as error:
         raise RecipeError(source, problems_of(error, Recipe)) from None
     problems = [*_dangling(recipe, vars(recipe)), *_repeated(recipe), *_unfit_names(recipe), *_circles(recipe.models)]
+    problems += _without_adapter(recipe, recipe.models)
     if problems:
         raise RecipeError(source, problems)
     return recipe
@@ -127,6 +114,7 @@ def parse_models(table: dict[str, Any], reward: Settings | Chosen, *, source: st
     except ValidationError as error:
         raise RecipeError(source, problems_of(error, Around)) from None
     problems = [*_dangling(reward, vars(around)), *_unfit_models(around.models), *_circles(around.models)]
+    problems += _without_adapter(reward, around.models)
     if problems:
         raise RecipeError(source, problems)
     return around
@@ -256,7 +244,7 @@ _OFFERS = {
 
 def _dangling(whole: Settings | Chosen, tables: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a problem for every setting that names a model or a data source that is not there."""
-    for path, mark, value in _marked(whole):
+    for path, mark, value in marked(whole):
         known = tables[mark.table]
         if value in known and mark.offer and mark.offer not in known[value].settings.offers:
             yield Problem(path, f"needs {_OFFERS[mark.offer]}; models.{value} is another", shown(value))
@@ -265,13 +253,25 @@ def _dangling(whole: Settings | Chosen, tables: Mapping[str, Any]) -> Iterator[P
             yield Problem(path, f"there is no [{mark.table}.{value}].{hint}", shown(value))
 
 
+def _without_adapter(whole: Settings | Chosen, models: Mapping[str, Chosen]) -> Iterator[Problem]:
+    """Yield a problem for every implicit reward that switches off an adapter which its model has not."""
+    for path, table in _tables("", whole):
+        of: Any = table.settings if isinstance(table, Chosen) and table.target is Implicit else None
+        if of is None or of.reference != "adapter-off" or of.model not in models:
+            continue
+        if getattr(models[of.model].settings, "lora", None) is None:
+            message = f'models.{of.model} has no adapter: set its lora, or reference = "start"'
+            yield Problem(f"{path}.reference".lstrip("."), message, shown(of.reference))
+
+
 def references(whole: Settings | Chosen) -> Iterator[tuple[str, str, str]]:
     """Yield (path of the setting, `models` or `data`, name) of everything that a table names."""
-    for path, mark, value in _marked(whole):
+    for path, mark, value in marked(whole):
         yield path, mark.table, value
 
 
-def _marked(whole: Settings | Chosen) -> Iterator[tuple[str, Refers, str]]:
+def marked(whole: Settings | Chosen) -> Iterator[tuple[str, Refers, str]]:
+    """Yield (path, mark, name) of every setting that names an entry of a table of the recipe."""
     for path, table in _tables("", whole):
         for name, info, value in _fields(table):
             for mark in info.metadata:

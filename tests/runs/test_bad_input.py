@@ -54,18 +54,18 @@ def refused(place: Path, *arguments: str) -> str:
 
 def test_a_model_that_is_not_there(place: Path) -> None:
     message = refused(place, "models.policy.init=./untemplate")
-    assert message == 'init = "./untemplate": there is no such folder. Did you mean "untemplated"?\n'
+    assert message == 'models.policy.init = "./untemplate": there is no such folder. Did you mean "untemplated"?\n'
 
 
 def test_a_damaged_model(place: Path) -> None:
     message = refused(place, "models.policy.init=./cut", "--accept-changes")
-    assert message.startswith('init = "./cut": cut/model.safetensors is damaged (')
+    assert message.startswith('models.policy.init = "./cut": cut/model.safetensors is damaged (')
     assert "copy or download it again" in message
 
 
 def test_a_tokenizer_without_a_chat_template(place: Path) -> None:
     message = refused(place, "models.policy.init=./untemplated", "--accept-changes")
-    assert message.startswith('init = "./untemplated": the tokenizer has no chat template')
+    assert message.startswith('models.policy.init = "./untemplated": the tokenizer has no chat template')
     assert 'set chat = "chatml", or put a chat_template.jinja there' in message
 
 
@@ -88,7 +88,7 @@ def test_a_file_without_rows(place: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_gpu(place: Path) -> None:
     message = refused(place, "models.policy.device=cuda", "--accept-changes")
-    assert message.startswith('device = "cuda": ')
+    assert message.startswith('models.policy.device = "cuda": ')
     assert 'Set device = "cpu", or "auto"' in message
 
 

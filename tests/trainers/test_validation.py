@@ -1,5 +1,7 @@
 """mean@n, best@n and pass@k against brute force; the same prompts and the same randomness each time."""
 
+import random
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
@@ -9,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import tokenization_utils_base
 
+from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.rewards.judges.classifier import Classifier
 from rewardsmith.trainers.evaluate import Evaluation
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.stages import EvaluateStage
 from rewardsmith.trainers.validation import measures, right_of
-from rewardsmith.types import Score
+from rewardsmith.types import Prompt, Score
 from tests.trainers.world import FAILED, Digits, World, new_engine, policy_stage, prompt, scored, steps, wait
 
 N = 5
@@ -132,3 +135,61 @@ def test_a_prompt_that_is_too_long_is_told_in_our_words_alone(monkeypatch: pytes
     monkeypatch.setattr(engine.tokenizer, "model_max_length", 2)
     assert len(engine.encode(prompt(0, "1+1+1+1"))) > 2
     assert told == []
+
+
+# ---- what is measured on is chosen by the data alone --------------------------------------------------------------
+
+
+def measured_ids(world: World) -> list[str]:
+    return [r.scored.group.prompt.id for r in world.records if r.kind == "validation"]
+
+
+def test_validation_prompts_are_the_same_for_every_seed_and_stage_name(tmp_path: Path) -> None:
+    found = []
+    for seed, name in ((0, "policy"), (1, "policy"), (0, "another")):
+        world = World(tmp_path, seed=seed)
+        wait(PolicyTrainer(policy_stage(name=name, validation={"data": "held_out", "prompts": 5}), world).begin())
+        found.append(measured_ids(world))
+    assert len(found[0]) == 5
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_policy_is_evaluated_on_the_prompts_that_it_is_validated_on_whatever_the_seed(tmp_path: Path) -> None:
+    found = []
+    for seed in (0, 1):
+        world = World(tmp_path, seed=seed)
+        stage = EvaluateStage(model="policy", data="held_out", prompts=5, reward="tests.trainers.world:Digits")
+        wait(Evaluation(stage, world).step(1))
+        found.append(measured_ids(world))
+    world = World(tmp_path)
+    wait(PolicyTrainer(policy_stage(validation={"data": "held_out", "prompts": 5}), world).begin())
+    assert found[0] == found[1] == measured_ids(world)
+
+
+class Seven:
+    """Seven prompts, in an order that the seed decides."""
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        yield from random.Random(seed).sample([prompt(i) for i in range(7)], 7)
+
+
+def test_all_takes_every_prompt_of_the_data_once(tmp_path: Path) -> None:
+    world = World(tmp_path, sources={"held_out": Seven()})
+    wait(PolicyTrainer(policy_stage(validation={"data": "held_out", "prompts": "all"}), world).begin())
+    assert sorted(measured_ids(world)) == [f"p{i}" for i in range(7)]
+
+
+def test_all_of_a_source_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewardsmith.trainers.held_out.MAX_ALL", 100)
+    trainer = PolicyTrainer(policy_stage(validation={"data": "held_out", "prompts": "all"}), World(tmp_path))
+    with pytest.raises(UserError, match=r"data\.held_out has no end.*a number"):
+        wait(trainer.begin())
+
+
+@pytest.mark.parametrize("count", [0, -1, "many", True, 2.0])
+def test_a_number_of_prompts_that_is_none_is_refused(count: object) -> None:
+    with pytest.raises(RecipeError) as caught:
+        policy_stage(validation={"data": "held_out", "prompts": count})
+    (problem,) = caught.value.problems
+    assert problem.path == "stages.0.validation.prompts"
+    assert '"all"' in problem.message

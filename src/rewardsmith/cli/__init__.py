@@ -16,8 +16,9 @@ from rewardsmith import __version__
 from rewardsmith.cli.evaluate import evaluate
 from rewardsmith.cli.prepare import prepare
 from rewardsmith.errors import UserError
-from rewardsmith.recipe import check_rewards, load_recipe, load_table, parse_recipe
 from rewardsmith.recipe import explain as explained
+from rewardsmith.recipe import load_recipe, load_table, parse_recipe
+from rewardsmith.recipe_checks import check_rewards, warnings
 from rewardsmith.runs.rescoring.choice import explain_reward, is_reward
 
 app = typer.Typer(
@@ -137,6 +138,8 @@ def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
     else:
         checked = parse_recipe(table, source=str(recipe))
         check_rewards(checked, str(recipe))
+        for warning in warnings(checked):
+            sys.stderr.write(f"warning: {warning}\n")
         text = explained(checked)
     console = Console()
     if console.is_terminal:

@@ -1,8 +1,10 @@
 """Where prompts and demonstrations come from, by name."""
 
+from rewardsmith.components import Chosen
 from rewardsmith.data.arithmetic import Arithmetic
 from rewardsmith.data.arithmetic_grading import ArithmeticGrading
 from rewardsmith.data.files import Jsonl, Parquet
+from rewardsmith.data.own import OwnSource
 from rewardsmith.data.protocol import (
     DemonstrationSource,
     GradedSource,
@@ -25,6 +27,18 @@ SOURCES: dict[str, type[Source]] = {
     "translation-ranking": TranslationRanking,
 }
 
+
+def open_source(name: str, chosen: Chosen) -> Source:
+    """Return the data source that a table of a recipe describes; what a user's own gives is checked as it comes.
+
+    Args:
+        name: of the table.
+        chosen: what it says.
+    """
+    source: Source = chosen.build()
+    return OwnSource(f"data.{name} ({chosen.name})", source) if ":" in chosen.name else source
+
+
 __all__ = [
     "SOURCES",
     "Arithmetic",
@@ -40,4 +54,5 @@ __all__ = [
     "Source",
     "Translation",
     "TranslationRanking",
+    "open_source",
 ]

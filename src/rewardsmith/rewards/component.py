@@ -53,6 +53,8 @@ class Component:
         late: True where a trainer scores the groups of a step together, once they are selected: until then the reward
             is skipped.
         declared: the names of the parts that a leaf says it has.
+        tells_parts: whether its scores have no other parts than those that are known; a reward of a user's own need not
+            say which it has.
     """
 
     def __init__(self, name: str, reward: Reward, failure: FailureSettings | None = None) -> None:
@@ -69,7 +71,8 @@ class Component:
             raise UserError(
                 f"failure.{wrong[0]} of {name} is that of a reward made of others: set it on those that it is made of"
             )
-        self.declared: tuple[str, ...] = _declared(reward) if self._leaf else ()
+        self.declared: tuple[str, ...] = (_declared(reward) or ()) if self._leaf else ()
+        self.tells_parts = not self._leaf or _declared(reward) is not None
         self._shape: Score | None = None
         self._budget = Budget(self._failure)
         self._patience = Patience(self._failure.wait, getattr(reward, "check", None))
@@ -271,9 +274,9 @@ def _answered(score: Score) -> Score:
     return replace(score, failure=why)
 
 
-def _declared(reward: Reward) -> tuple[str, ...]:
-    names: object = getattr(reward, "parts", ())
-    return tuple(names) if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else ()
+def _declared(reward: Reward) -> tuple[str, ...] | None:
+    names: object = getattr(reward, "parts", None)
+    return tuple(names) if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else None
 
 
 def _dropped(count: int, first: Failure) -> Callable[[Score], Score]:

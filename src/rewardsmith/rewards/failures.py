@@ -12,7 +12,11 @@ from rewardsmith.components import Choice, Chosen, Settings
 from rewardsmith.rewards.protocol import Halt
 from rewardsmith.types import NOT_ASKED, Failure, Score
 
-InsteadChoice = Annotated[Chosen, Choice("reward", "rewardsmith.rewards:REWARDS", methods=("score",))]
+_OTHERWISE = 'A function that scores one answer is a rule: reward = {{ type = "rule", rule = "{name}" }}'
+
+InsteadChoice = Annotated[
+    Chosen, Choice("reward", "rewardsmith.rewards:REWARDS", methods=("score",), otherwise=_OTHERWISE)
+]
 Policy = Literal["drop-rollout", "drop-component", "use", "stop"]
 
 
@@ -58,7 +62,7 @@ class ComponentSettings(Settings):
 
 def in_place(beside: type[ComponentSettings] = ComponentSettings) -> Choice:
     """Return the choice of a reward at a place that says more about it, such as its weight in a sum."""
-    return Choice("reward", "rewardsmith.rewards:REWARDS", beside, methods=("score",))
+    return Choice("reward", "rewardsmith.rewards:REWARDS", beside, methods=("score",), otherwise=_OTHERWISE)
 
 
 def policies(table: object) -> Iterator[Policy]:

@@ -7,13 +7,12 @@ import errno
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
-from traceback import walk_tb
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Protocol, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args
 
 from rewardsmith.asking import CannotAnswer
-from rewardsmith.errors import UserError
+from rewardsmith.errors import UserError, where_raised
 from rewardsmith.types import Failure, FailureKind, RolloutGroup, Score, ScoredGroup
 
 if TYPE_CHECKING:
@@ -147,7 +146,10 @@ async def scores_and_retry(reward: Reward, group: RolloutGroup) -> tuple[list[Sc
         answer: object = reward.score(group)
         if not inspect.isawaitable(answer):
             raise TypeError("score() must be a coroutine: write `async def score(self, group)`")
-        scores = list(await answer)
+        found: Any = await answer
+        if not hasattr(found, "__iter__"):
+            raise TypeError(f"score() returned a {type(found).__name__}: it must return one Score per rollout")
+        scores = list(found)
         wrong = next((type(one).__name__ for one in scores if not isinstance(one, Score)), "")
         if wrong or len(scores) != len(group.rollouts):
             found = f"one of them a {wrong}" if wrong else f"for {len(group.rollouts)} rollouts"
@@ -197,7 +199,7 @@ def failure_of(error: BaseException) -> Failure:
     said = isinstance(error, CannotScore | CannotAnswer)
     kind = error.kind if isinstance(error, CannotScore | CannotAnswer) else _kind(error)
     try:
-        detail = str(error) if said else f"{type(error).__name__}: {error}{_where(error)}"
+        detail = str(error) if said else f"{type(error).__name__}: {error}{where_raised(error)}"
     except (Exception, SystemExit):  # noqa: BLE001 an exception's own __str__ may raise
         detail = f"{type(error).__name__} that cannot be shown"
     if kind not in get_args(FailureKind):
@@ -211,14 +213,6 @@ def _first(error: BaseException) -> BaseException:
         halt = error.subgroup(Halt)
         error = (halt or error).exceptions[0]
     return error
-
-
-def _where(error: BaseException) -> str:
-    """Return the file and line that raised, the last one outside of this package and of installed ones."""
-    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    others = ("/site-packages/", "/rewardsmith/rewards/", "/lib/python")
-    own = [(file, line) for file, line in frames if not any(part in file for part in others)]
-    return f" ({PurePath(own[-1][0]).name}:{own[-1][1]})" if own else ""
 
 
 def _kind(error: BaseException) -> FailureKind:

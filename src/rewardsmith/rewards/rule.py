@@ -6,7 +6,7 @@ import asyncio
 import importlib.util
 import inspect
 import sys
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -16,7 +16,15 @@ from rewardsmith.rewards.pool import Call, shared, version_of
 from rewardsmith.rewards.rules import NEEDS, Needs
 from rewardsmith.types import RolloutGroup, Score
 
-RuleChoice = Annotated[Chosen, Choice("rule", "rewardsmith.rewards.rules:RULES", inputs=2)]
+RuleChoice = Annotated[
+    Chosen,
+    Choice(
+        "rule",
+        "rewardsmith.rewards.rules:RULES",
+        inputs=2,
+        otherwise='A class with score() is a reward itself: reward = "{name}"',
+    ),
+]
 
 
 class Rule:
@@ -27,7 +35,10 @@ class Rule:
     Attributes:
         deadline: seconds per answer.
         memory: MiB per worker.
+        parts: a rule's scores have none.
     """
+
+    parts: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,

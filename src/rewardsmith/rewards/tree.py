@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rewardsmith.asking import CannotAnswer, Models
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import CannotScore, Composed, Halt, Reward, failure_of
+from rewardsmith.rewards.protocol import Composed, Halt, Reward, failure_of
 from rewardsmith.types import Prompt, ScoredGroup
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def connect(root: Component, models: Models) -> None:
     for _, component in walk(root):
         take = getattr(component.reward, "connect", None)
         if take is not None:
-            take(models)
+            with _told(component, "take the models of the recipe"):
+                take(models)
 
 
 async def check(root: Component) -> None:
@@ -80,8 +81,10 @@ def unfit(component: Component, prompt: Prompt, path: str = "") -> Iterator[tupl
         return
     try:
         getattr(component.reward, "require", _anything)(prompt)
-    except (CannotScore, UserError) as error:
+    except UserError as error:
         yield path, str(error)
+    except Exception as error:  # noqa: BLE001 a reward may be a user's own code
+        yield path, failure_of(error).detail
 
 
 def _anything(_prompt: Prompt) -> None:
@@ -98,7 +101,7 @@ def has_part(root: Component, name: str) -> bool:
     for path, component in walk(root):
         known = {path, *(f"{path}.{own}".lstrip(".") for own in component.declared)}
         inside = not path or name.startswith(f"{path}.")
-        if name in known or (inside and not components_of(component.reward) and not component.declared):
+        if name in known or (inside and not component.tells_parts):
             return True
     return False
 

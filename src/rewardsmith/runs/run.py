@@ -13,16 +13,18 @@ from typing import Any
 
 from rewardsmith.asking import Usage
 from rewardsmith.components import Chosen, import_name
-from rewardsmith.data import Reads, Source
+from rewardsmith.data import Reads, Source, open_source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.files import new_folder, writing
 from rewardsmith.recipe import Recipe, explain
+from rewardsmith.recipe_checks import check_rewards, warnings
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.protocol import Halt
 from rewardsmith.rewards.tree import check, check_source, load, routes, unfit, walk
+from rewardsmith.runs.checks import check_items, check_models, used
 from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.lineage import Lineage, forgotten
 from rewardsmith.runs.log import LOG, RunLog
@@ -34,7 +36,6 @@ from rewardsmith.runs.trackers import Guarded
 from rewardsmith.runs.usage import added
 from rewardsmith.trainers.evaluating.tables import Evaluation
 from rewardsmith.trainers.process.parts import process_parts, take_over
-from rewardsmith.trainers.process.places import require_other_reference
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
 from rewardsmith.types import Prompt
 
@@ -112,7 +113,7 @@ class Run:
     def source(self, name: str) -> Source:
         """Return a data source of the recipe."""
         if name not in self._sources:
-            self._sources[name] = self.recipe.data[name].build()
+            self._sources[name] = open_source(name, self.recipe.data[name])
         return self._sources[name]
 
     def keep(self, records: Sequence[GroupRecord]) -> None:
@@ -327,13 +328,18 @@ class Run:
 
     async def _check(self) -> None:
         """Check every reward, and the data where a source can check itself, before any model is loaded."""
-        for name, of in _used(self.recipe):
+        check_rewards(self.recipe)
+        for text in warnings(self.recipe):
+            self.say(f"warning: {text}")
+        for name, of, _ in used(self.recipe):
             if not hasattr(self.source(name), of):
                 raise UserError(f'data.{name} has no {of}: a source of type "{self.recipe.data[name].name}" has none')
             check_data = getattr(self.source(name), "check", None)
             if check_data is not None:
                 self.say(f"checking data.{name}")
                 check_data(of=of)
+        check_items(self.recipe, self.source)
+        check_models(self.recipe, self.say)
         for i, stage in enumerate(self.recipe.stages):
             for text in forgotten(self.recipe, i):
                 self.say(f"warning: stages.{i}: {text}")
@@ -346,8 +352,6 @@ class Run:
                         continue
                     try:
                         online = getattr(settings, "trains_rewards", False) and reward is settings.reward
-                        if online:
-                            require_other_reference(reward, settings.model)
                         await self._check_reward(reward, place.data, reads, online=online)
                     except UserError as error:
                         raise UserError(f"stages.{i}{name}.{setting}: {error}") from error
@@ -386,14 +390,3 @@ class Run:
 
 def _checkpoint(index: int, stage: str, step: int) -> str:
     return f"{index + 1:02d}-{stage}-{step:06d}"
-
-
-def _used(recipe: Recipe) -> Iterator[tuple[str, Reads]]:
-    """Yield each data source that a stage uses, and what is asked of it."""
-    for stage in recipe.stages:
-        settings: Any = stage.settings
-        of: Reads = getattr(settings, "reads", "prompts")
-        for place in (settings, getattr(settings, "validation", None)):
-            data: str | None = getattr(place, "data", None)
-            if data is not None:
-                yield data, of

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from rewardsmith.algorithms.preferences import group_centering
 from rewardsmith.engines.embedded.conversations import ratings
 from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.errors import UserError
+from rewardsmith.trainers.own import preference_loss_of
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
 from rewardsmith.types import Preference, Prompt, Ranking
 
@@ -132,7 +132,7 @@ class PreferenceObjective:
     def __init__(self, stage: RewardModelStage, batch: Comparisons, known_R: Tensor) -> None:
         self._batch = batch
         self._known_R = known_R
-        self._loss = partial(stage.loss.target, **stage.loss.arguments())
+        self._loss = preference_loss_of(stage.loss)
         self._centre = stage.centre
         self.seen_R = torch.full_like(known_R, torch.nan)
         device = known_R.device

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from rewardsmith.rewards.component import Component
@@ -13,6 +12,7 @@ from rewardsmith.rewards.tree import check
 from rewardsmith.trainers.evaluating.policies import evaluation_of
 from rewardsmith.trainers.evaluating.soundness import judged, require_free
 from rewardsmith.trainers.evaluating.tables import Evaluation as Measured
+from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.protocol import Context, GroupRecord, Update, derive
 from rewardsmith.trainers.stages import EvaluateStage
 from rewardsmith.trainers.validation import right_of, validate
@@ -49,11 +49,10 @@ class Evaluation:
         stage, seed = self._stage, derive(self._context.seed, "evaluate", self._stage.data)
         if self._sound is not None:
             await check(self._sound)
-        prompts = self._context.source(stage.data).prompts(derive(seed, "prompts"))
         metrics, scored = await validate(
             self._engine,
             self.reward,
-            list(islice(prompts, stage.prompts)),
+            held_out(self._context.source(stage.data).prompts, stage.prompts, stage.data),
             stage.sampling,
             n=stage.rollouts_per_prompt,
             seed=seed,

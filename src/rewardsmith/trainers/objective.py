@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from rewardsmith.algorithms.auxiliary_losses import positive_sft_loss, value_los
 from rewardsmith.algorithms.kl import kl_loss
 from rewardsmith.algorithms.reductions import reduce
 from rewardsmith.engines.protocol import Outputs
+from rewardsmith.trainers.own import policy_loss_of, reduction_of
 from rewardsmith.trainers.stages import PolicyStage
 
 
@@ -81,10 +81,10 @@ class PolicyObjective:
             live_k: int64 [k], those places of `rows_b` that the model is run for.
         """
         stage, mask_bT = self.stage, self.mask_BT[rows_b]
-        weigh = partial(stage.reduction.target, **stage.reduction.arguments())
+        weigh = reduction_of(stage.reduction)
         weights_bT = weigh(mask_bT)
         imitated_bT = weigh(mask_bT & (self.advantages_BT[rows_b] > 0)) if stage.imitation else weights_bT
-        policy_loss = partial(stage.loss.target, **stage.loss.arguments())
+        policy_loss = policy_loss_of(stage.loss)
 
         def loss(outputs: Outputs) -> Tensor:
             width = outputs.logprobs_bT.shape[1]
@@ -148,7 +148,7 @@ class CriticObjective:
         assert self.stage.critic is not None
         clip = self.stage.critic.clip
         mask_bT = self.mask_BT[rows_b]
-        weights_bT = self.stage.reduction.target(mask_bT, **self.stage.reduction.arguments())
+        weights_bT = reduction_of(self.stage.reduction)(mask_bT)
 
         def loss(outputs: Outputs) -> Tensor:
             width = outputs.values_bT.shape[1]

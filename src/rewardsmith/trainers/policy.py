@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import torch
@@ -20,14 +19,15 @@ from rewardsmith.algorithms.kl import kl_reward
 from rewardsmith.algorithms.sequences import last_token, token_counts
 from rewardsmith.algorithms.shaping import overlong_penalty
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.protocol import parts_of
-from rewardsmith.rewards.tree import has_part, latencies, learn, walk
+from rewardsmith.rewards.tree import latencies, learn, walk
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collected, Collector
 from rewardsmith.trainers.evaluating.soundness import require_free
+from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import (
     Clock,
     batch_metrics,
@@ -37,6 +37,7 @@ from rewardsmith.trainers.metrics import (
     stream_metrics,
 )
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
+from rewardsmith.trainers.own import estimator_of
 from rewardsmith.trainers.process.rewards import ProcessRewards
 from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, learning_rate
 from rewardsmith.trainers.reference import Reference
@@ -67,12 +68,6 @@ class PolicyTrainer:
         self._process = ProcessRewards(
             self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
         )
-        if stage.select.part and not has_part(self.reward, stage.select.part):
-            known = [path for path, _ in walk(self.reward) if path]
-            raise UserError(
-                f'{stage.name}: select.part = "{stage.select.part}" is no part of the reward.'
-                f"{nearest(stage.select.part, known)} Known: {listing(known)}"
-            )
         draws = Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data)
         self._turn = partial(context.turn, stage.model)
         learning = [stage.model, stage.critic and stage.critic.model, stage.kl.reference]
@@ -167,10 +162,12 @@ class PolicyTrainer:
         streams = self._process.trusted(self._streams(batch, old_BT, reference_BT))
         if values_from(stage.advantage.target) == "process":
             streams, values_BT = self._process.as_values(streams, mask_BT)
-        estimator = partial(stage.advantage.target, **stage.advantage.arguments())
+        estimator = estimator_of(stage.advantage)
         estimate = partial(credit, streams, mask_BT, batch.groups_B, values_BT, estimator=estimator)
         try:
             advantages_BT = estimate(**self._credit)
+        except UserError:
+            raise
         except ValueError as error:
             raise UserError(
                 f"{stage.name}: the rewards do not go with the advantage {stage.advantage.name}: {error}"
@@ -313,11 +310,10 @@ class PolicyTrainer:
     async def _validate(self, number: int) -> dict[str, float]:
         validation = self._stage.validation
         assert validation is not None
-        prompts = self._context.source(validation.data).prompts(derive(self._seed, "validation"))
         metrics, scored = await validate(
             self._policy,
             self._validation_reward,
-            list(islice(prompts, validation.prompts)),
+            held_out(self._context.source(validation.data).prompts, validation.prompts, validation.data),
             validation.sampling or self._stage.sampling,
             n=validation.rollouts_per_prompt,
             seed=self._seed,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from rewardsmith.trainers.comparisons import (
     accuracy_by_source,
     agreement,
 )
+from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import Clock
 from rewardsmith.trainers.protocol import Context, Draws, Update, count_items, derive, learning_rate
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
@@ -172,8 +172,8 @@ class RewardModelTrainer:
         validation = self._stage.validation
         assert validation is not None
         if self._held_out is None:
-            found = self._items(validation.data)(derive(self._seed, "validation"))
-            self._held_out = self._batch(islice(found, validation.items))
+            found = held_out(self._items(validation.data), validation.items, validation.data)
+            self._held_out = self._batch(found)
         batch, dropped = self._held_out
         if not batch.rows:
             raise UserError(

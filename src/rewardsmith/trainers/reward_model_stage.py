@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
 from rewardsmith.data.protocol import Reads
 from rewardsmith.text.rated import Kept
+from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.settings import CriticName, DataName, OptimizerSettings, Saving, Stage
 
 PreferenceLoss = Annotated[
@@ -28,9 +29,9 @@ class RewardModelOptimizer(OptimizerSettings):
 class RewardModelValidation(Settings):
     """How well the model does on comparisons that are not learned from."""
 
-    data: DataName = Field(description="where the comparisons come from")
+    data: DataName = Field(description="where the comparisons come from; the same ones in every run and stage")
     every: int = Field(default=100, ge=1, description="steps between two validations")
-    items: int = Field(default=512, ge=1, description="pairs or groups; the first ones, the same each time")
+    items: Count = Field(default=512, description="pairs or groups; all takes every one of the data")
 
 
 class RewardModelStage(Stage):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.errors import UserError
+from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import Clock
 from rewardsmith.trainers.objective import Meter
 from rewardsmith.trainers.protocol import Context, Draws, Update, count_items, derive, learning_rate
@@ -110,8 +110,8 @@ class SftTrainer:
         validation = self._stage.validation
         assert validation is not None
         if not self._held_out:
-            found = self._demonstrations(validation.data)(derive(self._seed, "validation"))
-            rows = [self._row(d) for d in islice(found, validation.demonstrations)]
+            found = held_out(self._demonstrations(validation.data), validation.demonstrations, validation.data)
+            rows = [self._row(d) for d in found]
             self._held_out = [row for row in rows if len(row.prompt) + len(row.response) <= self._limit]
         if not self._held_out:
             raise UserError(f"data.{validation.data} has no demonstration of at most {self._limit} tokens")

@@ -13,6 +13,7 @@ from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
 from rewardsmith.data.protocol import Reads
 from rewardsmith.rewards.failures import policies
 from rewardsmith.trainers.evaluating.stage import EvaluateRewardStage
+from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.process.parts import learning_models, wrong_credit, wrong_parts, wrong_training
 from rewardsmith.trainers.process.stage import ProcessModelStage
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
@@ -60,9 +61,9 @@ class SftOptimizer(OptimizerSettings):
 class SftValidation(Settings):
     """The loss on demonstrations that are not learned from."""
 
-    data: DataName = Field(description="where the demonstrations come from")
+    data: DataName = Field(description="where the demonstrations come from; the same ones in every run and stage")
     every: int = Field(default=100, ge=1, description="steps between two validations")
-    demonstrations: int = Field(default=256, ge=1, description="how many; the first ones, the same each time")
+    demonstrations: Count = Field(default=256, description="how many; all takes every one of the data")
 
 
 class SftStage(Stage):
@@ -252,7 +253,7 @@ class EvaluateStage(Stage):
     runs_by: ClassVar[str] = "rewardsmith.trainers.evaluate:Evaluation"
 
     name: str = Field(default="evaluate", min_length=1, description="what to call this stage in the run's files")
-    prompts: int = Field(default=256, ge=1, description="how many prompts")
+    prompts: Count = Field(default=256, description="how many prompts; all takes every one of the data")
     rollouts_per_prompt: int = Field(default=1, ge=1, description="answers to each prompt")
     right_from: float = Field(default=1.0, description="a reward of at least this counts as right: pass@k")
     sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")

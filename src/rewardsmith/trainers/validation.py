@@ -18,6 +18,7 @@ from rewardsmith.rewards.protocol import Reward
 from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.trainers.evaluating.policies import soundness
 from rewardsmith.trainers.evaluating.soundness import judged, with_soundness
+from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.protocol import derive
 from rewardsmith.trainers.scoring import Turn, generate_and_score
 from rewardsmith.trainers.settings import DataName, RewardChoice, SamplingSettings
@@ -27,9 +28,9 @@ from rewardsmith.types import Prompt, ScoredGroup
 class ValidationSettings(Settings):
     """How a policy is measured while it learns: before the first step, every few steps, and after the last."""
 
-    data: DataName = Field(description="where the prompts come from; the first ones, the same each time")
+    data: DataName = Field(description="where the prompts come from; the same ones in every run and stage")
     every: int = Field(default=10, ge=1, description="steps between two validations")
-    prompts: int = Field(default=128, ge=1, description="how many prompts")
+    prompts: Count = Field(default=128, description="how many prompts; all takes every one of the data")
     rollouts_per_prompt: int = Field(default=1, ge=1, description="answers to each prompt: n of mean@n")
     sampling: SamplingSettings | None = Field(
         default=None, description="how answers are sampled; not set: as in training"

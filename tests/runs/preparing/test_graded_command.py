@@ -120,11 +120,15 @@ def test_no_problem_is_in_both_parts(serving: Serving, monkeypatch: Any) -> None
     assert json.loads(Path("other/apart.parquet.provenance.json").read_text())["part"] == "held-out"
 
 
-def test_a_part_that_would_be_empty(serving: Serving, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("share", "part"), [("0.01", "held-out"), ("0.99", "train")])
+def test_a_part_that_would_be_empty_is_found_before_the_teacher_is_asked(
+    share: str, part: str, serving: Serving, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(Path("solved.jsonl"), solved(1))
-    assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED, "--held-out", "0.01") == 2
-    assert "no problem belongs to the held-out part with --held-out 0.01" in capsys.readouterr().err
+    assert run(monkeypatch, "graded", "solved.jsonl", "out.jsonl", *ASKED, "--held-out", share) == 2
+    assert f"no problem belongs to the {part} part with --held-out {share}" in capsys.readouterr().err
     assert not Path("out.jsonl").exists()
+    assert not serving.asked
 
 
 def test_votes(serving: Serving, monkeypatch: Any) -> None:

@@ -253,7 +253,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["problems.jsonl", "out.jsonl", "--models", "models.toml", "--judge", "wirter"], 'Did you mean "writer"?'),
     (["problems.jsonl", "out.jsonl", "--models", "model.toml", "--judge", "writer"], 'Did you mean "models.toml"?'),
     (["problems.jsonl", "out.jsonl", *ASKED, "--template", "write_rubrik"], 'Did you mean "write_rubric"?'),
-    (["problems.jsonl", "out.jsonl", "models.writer.tries=3", *ASKED], 'Did you mean "retries"?'),
+    (["problems.jsonl", "out.jsonl", "models.writer.tries=3", *ASKED], "Here that is retries"),
     (["problems.jsonl", "out.jsonl", *ASKED, "--tries", "0"], "--tries"),
     (["problems.jsonl", "out.jsonl", *ASKED, "--answer-column", "rewardmodel"], 'Did you mean "reward_model"?'),
     (["problems.jsonl", "out.jsonl", *ASKED, "--answer-column", "reward_model.answer"], "no row has the right answer"),

@@ -9,7 +9,8 @@ import pytest
 
 from rewardsmith.algorithms.best_of_n import gain
 from rewardsmith.algorithms.tie_calibration import tie_calibrated_agreement
-from rewardsmith.recipe import check_rewards, parse_recipe
+from rewardsmith.recipe import parse_recipe
+from rewardsmith.recipe_checks import check_rewards
 from rewardsmith.trainers.evaluating.grades import GradedAnswer, measure_grades
 from rewardsmith.trainers.evaluating.pairs import JudgedPair, measure_pairs
 from rewardsmith.trainers.evaluating.policies import JudgedGroup, measure_policy

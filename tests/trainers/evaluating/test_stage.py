@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rewardsmith.errors import RecipeError, UserError
-from rewardsmith.recipe import check_rewards, explain, parse_recipe
+from rewardsmith.recipe import explain, parse_recipe
+from rewardsmith.recipe_checks import check_rewards
 from rewardsmith.runs.folder import RunFolder
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.run import Run
@@ -112,7 +113,7 @@ def test_the_stage_needs_no_model_and_explains_itself() -> None:
         ({"kind": "rankigs"}, "rankings"),
         ({"kind": "grades", "orders": 2}, "leave out orders"),
         ({"data": "group"}, 'Did you mean "groups"?'),
-        ({"items": 0}, "greater than or equal to 1"),
+        ({"items": 0}, "at least 1"),
     ],
 )
 def test_a_mistake_in_the_stage_is_named(change: dict[str, Any], words: str) -> None:

@@ -42,7 +42,7 @@ EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
     "two references": (parts(implicit(reference="policy", reference_model="other")), "leave one out"),
     "no adapter": (
         parts(implicit(reference="adapter-off")),
-        'process.reference is "adapter-off", but models.prm has no adapter: set its lora, or reference = "start"',
+        'models.prm has no adapter: set its lora, or reference = "start"',
     ),
     "no outcome": (
         {"reward": {"type": "sum", "parts": {"process": implicit()}}},

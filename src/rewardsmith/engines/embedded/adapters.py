@@ -46,13 +46,16 @@ def attach(model: Any, settings: LoraSettings, name: str) -> Any:
     if model.get_output_embeddings() is not None and hasattr(model.get_output_embeddings(), "lora_A"):
         raise UserError(f"models.{name}.lora.targets: the output layer cannot have an adapter; leave it out")
     if settings.init is not None:
-        _restore(adapted, settings, f"models.{name}.lora")
+        check_trained(settings, f"models.{name}.lora")
+        restore_weights(adapted, Path(settings.init), adapter=True)
     return adapted
 
 
-def _restore(model: Any, settings: LoraSettings, place: str) -> None:
-    """Take over a trained adapter; one that would count more or less here than where it was trained is refused."""
-    folder = Path(str(settings.init))
+def check_trained(settings: LoraSettings, place: str) -> None:
+    """Raise a `UserError` for a trained adapter that is not there, or would count more or less here than before."""
+    if settings.init is None:
+        return
+    folder = Path(settings.init)
     try:
         trained = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         had = {"rank": trained["r"], "alpha": trained["lora_alpha"]}
@@ -65,7 +68,6 @@ def _restore(model: Any, settings: LoraSettings, place: str) -> None:
             raise UserError(
                 f"{place}.init = {settings.init!r} was trained with {setting} = {was}: set {place}.{setting} to it"
             )
-    restore_weights(model, folder, adapter=True)
 
 
 def inner(model: Any) -> Any:

@@ -217,7 +217,7 @@ class EmbeddedEngine:
     @property
     def max_length(self) -> int:
         """The longest sequence that the model can read."""
-        return int(getattr(self.model.config, "max_position_embeddings", None) or 2**31)
+        return support.max_length(self.model.config)
 
     # ---- learning --------------------------------------------------------------------------------------------------
 

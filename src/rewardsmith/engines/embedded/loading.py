@@ -98,14 +98,14 @@ def load(
         UserError: there is no such model, it cannot be used here, or its files are damaged or do not fit together.
     """
     where, precision = place(device, dtype)
-    folder = None if _is_tiny(init) else _folder(init)  # a download may take long, and shows its progress
+    folder = None if is_tiny(init) else find_folder(init)  # a download may take long, and shows its progress
     with quiet():
         if folder is None:
             model, tokenizer = _tiny(init, head, precision, seed, attention)
         else:
-            config = _config(init, folder, head)
+            config = read_config(init, folder, head)
             model = _model(init, folder, config, head, precision, attention)
-            tokenizer = _tokenizer(init, folder, config)
+            tokenizer = read_tokenizer(init, folder, config)
             _fit(init, model, tokenizer)
         nn.Module.to(model, where)
     text_config = model.config.get_text_config()
@@ -159,7 +159,7 @@ def place(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
     return torch.device(where), {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
 
 
-def _is_tiny(init: str) -> bool:
+def is_tiny(init: str) -> bool:
     """Return whether a built-in shape is meant, be it misspelt."""
     return init in TINY or (init.startswith("tiny-") and "/" not in init and not os.path.exists(init))
 
@@ -192,7 +192,7 @@ def _bad(init: str, message: str) -> UserError:
     return UserError(f'init = "{init}": {message}')
 
 
-def _folder(init: str) -> Path:
+def find_folder(init: str) -> Path:
     """Return the folder that `init` names, after a download if it is an id."""
     path = Path(os.path.expanduser(init))  # unlike the methods of Path, these raise for no text whatsoever
     if os.path.isdir(path):
@@ -241,7 +241,7 @@ def _json(init: str, file: Path) -> dict[str, Any]:
     return value
 
 
-def _config(init: str, folder: Path, head: HeadKind) -> PreTrainedConfig:
+def read_config(init: str, folder: Path, head: HeadKind) -> PreTrainedConfig:
     """Return the configuration in the folder, of a model that can have the head."""
     if (folder / "adapter_config.json").is_file():
         # transformers would follow it to another model, perhaps by download.
@@ -281,7 +281,7 @@ def _require(init: str, check: Callable[[], None]) -> None:
         raise _bad(init, f"{error}: no model is like that; get the files again from where you trust them") from None
 
 
-def _check_weights(init: str, folder: Path) -> list[Path]:
+def check_weights(init: str, folder: Path) -> list[Path]:
     """Return the safetensors files of a folder; refuse it where they are missing, damaged or elsewhere."""
     if (folder / _WEIGHTS).is_file():
         names = {_WEIGHTS}
@@ -310,7 +310,7 @@ def _check_weights(init: str, folder: Path) -> list[Path]:
 def _model(
     init: str, folder: Path, config: PreTrainedConfig, head: HeadKind, dtype: torch.dtype, attention: str | None
 ) -> PreTrainedModel:
-    files = _check_weights(init, folder)
+    files = check_weights(init, folder)
     if head == "scalar" and config.num_labels != 1:
         config.num_labels = 1
     family: Any = AutoModelForCausalLM if head == "language" else AutoModelForSequenceClassification
@@ -355,7 +355,8 @@ def _some(names: Iterable[str]) -> str:
     return "; ".join(first[:3]) + (f"; and {len(first) - 3} more" if len(first) > 3 else "")
 
 
-def _tokenizer(init: str, folder: Path, config: PreTrainedConfig) -> PreTrainedTokenizerBase:
+def read_tokenizer(init: str, folder: Path, config: PreTrainedConfig) -> PreTrainedTokenizerBase:
+    """Return the tokenizer in the folder, which has an end token."""
     # Looked for first: without files, transformers makes a tokenizer of some types that knows no words at all.
     if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
         raise _bad(init, f"{folder} has no tokenizer. Copy tokenizer*.json of the model that it was trained from")

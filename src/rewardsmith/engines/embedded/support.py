@@ -19,6 +19,11 @@ from rewardsmith.errors import UserError
 _LAYERS = {"full_attention", "sliding_attention"}
 
 
+def max_length(config: Any) -> int:
+    """Return the longest sequence that a model of this configuration reads."""
+    return int(getattr(config, "max_position_embeddings", None) or 2**31)
+
+
 def check(model: Any, name: str) -> None:
     """Refuse a model that would give other numbers here than in transformers.
 

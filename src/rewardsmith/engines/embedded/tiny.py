@@ -24,6 +24,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -121,6 +122,16 @@ def make_tiny(name: str, *, seed: int) -> tuple[PreTrainedModel, PreTrainedToken
     Raises:
         UserError: the name is not known.
     """
+    config, tokenizer = tiny_config(name)
+    # Only the generator of the CPU is seeded and restored: torch.manual_seed would also reset those of the GPUs.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
+    return model.train(False), tokenizer
+
+
+def tiny_config(name: str) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+    """Return the configuration and the tokenizer of a tiny model; a `UserError` where the name is not known."""
     if name not in TINY:
         raise UserError(f'unknown tiny model "{name}".{nearest(name, TINY)} Known: {listing(TINY)}')
     tiny = TINY[name]
@@ -128,12 +139,7 @@ def make_tiny(name: str, *, seed: int) -> tuple[PreTrainedModel, PreTrainedToken
     special = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
     # Sizes are copied out of the entry: a configuration keeps, and may change, the lists that it is given.
     shape = {key: list(value) if isinstance(value, list) else value for key, value in tiny.shape.items()}
-    config = AutoConfig.for_model(tiny.model_type, vocab_size=len(tokenizer), **special, **shape)
-    # Only the generator of the CPU is seeded and restored: torch.manual_seed would also reset those of the GPUs.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
-    return model.train(False), tokenizer
+    return AutoConfig.for_model(tiny.model_type, vocab_size=len(tokenizer), **special, **shape), tokenizer
 
 
 def _tokenizer(tiny: Tiny) -> PreTrainedTokenizerFast:

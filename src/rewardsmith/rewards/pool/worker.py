@@ -116,9 +116,9 @@ def verdict(rule: RuleFunction, prompt: Any, text: str) -> tuple[Any, ...]:
     """Return `("value", v)` or `("failure", kind, detail)`; a MemoryError is the caller's business."""
     try:
         value: object = rule(prompt, text)
-        if isinstance(value, str | bytes | bytearray):  # float() would read it
+        if isinstance(value, str | bytes | bytearray) or not hasattr(value, "__float__"):  # float() would read text
             raise TypeError(f"the rule returned {type(value).__name__}: it must return a number")
-        number = float(value)  # type: ignore[arg-type]  # what cannot be a number raises
+        number = float(value)
     except MemoryError:
         raise
     except BaseException as error:  # noqa: BLE001 whatever a rule raises, SystemExit too, is about this answer alone

@@ -45,7 +45,7 @@ class How:
         threshold: grades: a right answer that scores below it is called unsound.
         levels: grades: bands of scores around 0, 1/levels, …, 1.
         ties: pairs: what equal scores count.
-        seed: of orders, intervals, and of a recipe's source.
+        seed: of orders and intervals.
         at_once: how many groups are scored at the same time.
     """
 
@@ -118,7 +118,7 @@ def evaluate_stored(
     require_finite("--threshold", how.threshold)
     progress = Progress(Console(stderr=True))
     found = find_reward(reward, overrides)
-    items = read_items(data, READS[kind], settings, items=how.items, seed=how.seed, say=progress.say)
+    items = read_items(data, READS[kind], settings, items=how.items, say=progress.say)
     measured, used = with_models(
         found, progress, show_prompts, lambda models: _measured(kind, data, items, found, models, how, progress)
     )

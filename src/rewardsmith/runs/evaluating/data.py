@@ -10,10 +10,12 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from rewardsmith.components import Choice, Chosen, problems_in
+from rewardsmith.data import open_source
 from rewardsmith.data.protocol import Reads
 from rewardsmith.errors import RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import load_recipe, override
 from rewardsmith.trainers.evaluating.stage import READS
+from rewardsmith.trainers.held_out import SEED
 
 ENDLESS = 512
 """Items of a recipe's source where no number is given: a built-in world has no end."""
@@ -28,7 +30,6 @@ def read_items(
     settings: Sequence[str] = (),
     *,
     items: int | None = None,
-    seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Any]:
     """Return the items to measure with; what is wrong with any of them is reported first.
@@ -38,7 +39,6 @@ def read_items(
         of: what is read.
         settings: of the source, as `key=value`, such as `columns.candidates=mt_texts`.
         items: how many at most; None takes all of a file, and `ENDLESS` of a recipe's source.
-        seed: of the order of a recipe's source; files are read as they are.
         say: tells the user something.
 
     Raises:
@@ -50,7 +50,7 @@ def read_items(
         chosen = _of_recipe(*((file, name) if colon and file.endswith(".toml") else (where, "")), settings)
     else:
         chosen = _of_files(where, settings)
-    source = chosen.build()
+    source = open_source(name, chosen)
     read = getattr(source, of, None)
     if read is None:
         raise UserError(f'{where} has no {of}: a source of type "{chosen.name}" has none')
@@ -61,7 +61,7 @@ def read_items(
         except UserError:
             _require_kind(where, chosen, of)
             raise
-    found = list(islice(read(seed), items or (ENDLESS if from_recipe else None)))
+    found = list(islice(read(SEED), items or (ENDLESS if from_recipe else None)))
     if not found:
         raise UserError(f"{where} is empty: there is nothing to measure")
     if from_recipe and items is None and len(found) == ENDLESS:

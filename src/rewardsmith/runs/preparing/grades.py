@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -120,6 +120,7 @@ def grade_solutions(path: str, out: Path, named: Named, grading: Grading, how: H
         lambda question: source_key(question) < apart,
     )
     skipped = solutions.check(BadRows(skip=how.skip_bad))
+    _require_parts(grading, {_part(job.item.held_out) for job in solutions.jobs()}, "problem belongs to")
     facts = {**template.facts(), "parser": PARSER}
     schemas = _schemas(outputs, solutions, teacher, facts)  # before anything is paid for
     maker = {"command": "graded", "model": named.facts(), "asking": how.decides(), "votes": grading.votes, **facts}
@@ -139,6 +140,19 @@ def grade_solutions(path: str, out: Path, named: Named, grading: Grading, how: H
             write_provenance(output, {**kept.maker, "command": "prepare graded", **settings, **about})
     print_result(told.as_json(), list(graded_lines(told, balanced=grading.balanced)), as_json=how.json)
     return answered.enough(how.fail_above)
+
+
+def _part(held_out: bool) -> str:
+    return HELD_OUT if held_out else TRAIN
+
+
+def _require_parts(grading: Grading, found: Set[str], what: str) -> None:
+    """Raise a `UserError` if a part that is wanted would be empty."""
+    for part in (TRAIN, *([HELD_OUT] if grading.held_out else [])):
+        if part not in found:
+            raise UserError(
+                f"no {what} the {part} part with --held-out {grading.held_out:g}: give another share, or more problems"
+            )
 
 
 def _settings(grading: Grading) -> dict[str, Any]:
@@ -219,15 +233,10 @@ class _Made:
         self.rightness: Counter[bool | None] = Counter()
         self.shares: dict[str, dict[str, float]] = {}
         for graded, held_out in self._graded():
-            part = HELD_OUT if held_out else TRAIN
-            self.shares.setdefault(part, {})[graded.id] = graded.share
+            self.shares.setdefault(_part(held_out), {})[graded.id] = graded.share
             self.rightness[graded.right] += 1
-        for part in {TRAIN, *([HELD_OUT] if grading.held_out else [])} if self.shares else ():
-            if part not in self.shares:
-                raise UserError(
-                    f"no problem belongs to the {part} part with --held-out {grading.held_out:g}: give another share,"
-                    " or more problems"
-                )
+        if self.shares:
+            _require_parts(grading, set(self.shares), "solution has a grade in")
 
     @cached_property
     def _copies(self) -> dict[str, int]:
@@ -259,7 +268,7 @@ class _Made:
             by_output = dict(zip(outputs, writers, strict=True))
             for graded, held_out in self._graded():
                 for (form, part), write in by_output.items():
-                    if part == (HELD_OUT if held_out else TRAIN):
+                    if part == _part(held_out):
                         for row in self._rows(graded, form, held_out):
                             write(row)
                             counts[str(outputs[form, part])] += 1

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from rewardsmith.components import Settings
 from rewardsmith.data.protocol import Reads
+from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.settings import DataName, RewardChoice
 
 Kind = Literal["rankings", "grades", "pairs"]
@@ -27,9 +28,9 @@ class EvaluateRewardStage(Settings):
 
     name: str = Field(default="evaluate_reward", min_length=1, description="what to call this stage in the run's files")
     kind: Kind = Field(description="what the data has: groups with scores, answers with grades, or pairs")
-    data: DataName = Field(description="where they come from")
+    data: DataName = Field(description="where they come from; the same ones in every run and stage")
     reward: RewardChoice = Field(description="what is measured")
-    items: int = Field(default=512, ge=1, description="how many groups, answers or pairs")
+    items: Count = Field(default=512, description="how many groups, answers or pairs; all takes every one of the data")
     orders: int = Field(
         default=1, ge=1, description="candidate orders, to see whether positions matter; 1 does not ask"
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.evaluating.kinds import evaluate_reward
 from rewardsmith.trainers.evaluating.scoring import Scorer
 from rewardsmith.trainers.evaluating.stage import EvaluateRewardStage
+from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.protocol import Context, Update, derive
 
 
@@ -40,9 +40,7 @@ class RewardEvaluation:
         read = getattr(self._context.source(stage.data), stage.reads, None)
         if read is None:
             raise UserError(f'data.{stage.data} has no {stage.reads}, which kind = "{stage.kind}" measures')
-        items = list(islice(read(derive(seed, "items")), stage.items))
-        if not items:
-            raise UserError(f"data.{stage.data} is empty: there is nothing to measure")
+        items = held_out(read, stage.items, stage.data)
         found = await evaluate_reward(
             stage.name,
             stage.kind,

@@ -97,6 +97,7 @@ def wrong_parts(reward: Chosen) -> Iterator[str]:
     parts, implicit, sides = chosen_parts(reward), implicit_parts(reward), _sides(reward)
     computed = asked_of(sides)
     others = [name for name in sides if name not in implicit]
+    yield from _shared(parts)
     for name, side in sides.items():
         if side.when.partition(".")[0] in implicit:
             yield (
@@ -121,6 +122,26 @@ def wrong_parts(reward: Chosen) -> Iterator[str]:
                 f'reward.parts.{name} has update = "none" and reference = "start": a model that does not learn stays'
                 " what it is measured against, and all its rewards would be 0. Set reference_model to what it began as,"
                 ' or update = "after"'
+            )
+
+
+def _shared(parts: Mapping[str, Chosen]) -> Iterator[str]:
+    """Yield the models that learn for one implicit reward and are used by another one."""
+    learners: set[str] = set()
+    for name, part in parts.items():
+        of: Any = part.settings
+        if of.update != "none" and of.model in learners:
+            yield (
+                f"reward.parts.{name}: models.{of.model} learns for another part already: give each a model of its own"
+            )
+        learners |= {of.model} if of.update != "none" else set()
+    for name, part in parts.items():
+        of = part.settings
+        if of.reference_model in learners - {of.model}:
+            yield (
+                f"reward.parts.{name}.reference_model is models.{of.reference_model}, which learns in this stage: a"
+                " reference stays as it is. Name a model of its own, such as one with copy_of ="
+                f' "{of.reference_model}"'
             )
 
 

@@ -71,11 +71,6 @@ class ProcessRewards:
                 self._awake.add(policy.name)
             elif settings.reference != "policy":
                 model, off = settings.reference_model, settings.reference == "adapter-off"
-                if off and engine.settings.lora is None:
-                    raise UserError(
-                        f'{path}.reference is "adapter-off", but models.{settings.model} has no adapter: set its lora,'
-                        ' or reference = "start"'
-                    )
                 if model is not None:
                     self._engine(model, path)
                 reference = Reference(engine, context, name=f"{name}.{path}", model=model, adapter_off=off)
@@ -83,14 +78,8 @@ class ProcessRewards:
             self.parts[path] = part
             self._awake |= {settings.model, settings.reference_model or settings.model}
             if part.learns:
-                self._learn(settings.model, engine, part, path)
-        for path, part in self.parts.items():
-            model = part.settings.reference_model
-            if model in self.learners:
-                raise UserError(
-                    f"{path}.reference_model is models.{model}, which learns in this stage: a reference stays as it is."
-                    f' Name a model of its own, such as one with copy_of = "{model}"'
-                )
+                engine.learn_with(settings.learning.optimizer)
+                self.learners[settings.model] = engine
         self.warmup = max((p.settings.learning.warmup for p in self.parts.values() if p.learns), default=0)
 
     def _engine(self, name: str, path: str) -> EmbeddedEngine:
@@ -101,12 +90,6 @@ class ProcessRewards:
         require_same_tokens(self._policy, engine, f"the implicit reward {path!r}")
         self._readers.append(engine)
         return engine
-
-    def _learn(self, name: str, engine: EmbeddedEngine, part: ProcessPart, path: str) -> None:
-        if name in self.learners:
-            raise UserError(f"{path}: models.{name} learns for another part already: give each a model of its own")
-        engine.learn_with(part.settings.learning.optimizer)
-        self.learners[name] = engine
 
     @property
     def longest(self) -> int:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from rewardsmith.components import Settings
+from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.process.parts import learning_models, wrong_parts
 from rewardsmith.trainers.settings import DataName, Saving, WritingStage
 
@@ -14,9 +15,9 @@ from rewardsmith.trainers.settings import DataName, Saving, WritingStage
 class ProcessValidation(Settings):
     """How well the models order and judge answers that they do not learn from."""
 
-    data: DataName = Field(description="where the prompts come from; the first ones, the same each time")
+    data: DataName = Field(description="where the prompts come from; the same ones in every run and stage")
     every: int = Field(default=10, ge=1, description="steps between two validations")
-    prompts: int = Field(default=64, ge=1, description="how many prompts")
+    prompts: Count = Field(default=64, description="how many prompts; all takes every one of the data")
     rollouts_per_prompt: int = Field(default=8, ge=2, description="answers to each prompt")
 
 

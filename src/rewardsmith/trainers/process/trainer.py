@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.component import Component
 from rewardsmith.trainers.collect import Collector
+from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import Clock, group_metrics
 from rewardsmith.trainers.process.rewards import ProcessRewards
 from rewardsmith.trainers.process.stage import ProcessModelStage, ProcessValidation
@@ -102,8 +102,7 @@ class ProcessModelTrainer:
 
     def _validation_prompts(self, validation: ProcessValidation) -> tuple[list[Prompt], int]:
         """Return the prompts to validate with that all models can read, and how many are too long for that."""
-        prompts = self._context.source(validation.data).prompts(derive(self._seed, "validation"))
-        asked = list(islice(prompts, validation.prompts))
+        asked = held_out(self._context.source(validation.data).prompts, validation.prompts, validation.data)
         limit = self._collector.limit
         short = [prompt for prompt in asked if len(self._policy.encode(prompt)) <= limit]
         if not short:

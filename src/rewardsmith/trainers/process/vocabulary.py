@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from rewardsmith.engines.embedded.checking import Outline
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.errors import UserError
 
 
-def require_same_tokens(policy: EmbeddedEngine, other: EmbeddedEngine, what: str) -> None:
+def require_same_tokens(policy: EmbeddedEngine | Outline, other: EmbeddedEngine | Outline, what: str) -> None:
     """Raise a `UserError` unless every token of the policy has the same id in the other model.
 
     Args:

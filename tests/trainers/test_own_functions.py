@@ -1,0 +1,171 @@
+"""A user's own estimator, loss or reduction that goes wrong is named, with what it did and what is expected of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rewardsmith.errors import UserError
+from rewardsmith.trainers.policy import PolicyTrainer
+from rewardsmith.trainers.reward_model import RewardModelTrainer
+from tests.trainers.compared import THREE, reward_model_stage, world
+from tests.trainers.world import World, distance, policy_stage, steps, weights
+
+HERE = "tests.trainers.test_own_functions"
+
+# ---- advantages ------------------------------------------------------------------------------------------------------
+
+
+def per_row(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Tensor:
+    return rewards_BT.sum(-1)
+
+
+def one_column(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Any:
+    return rewards_BT.sum(-1, keepdim=True)
+
+
+def nothing(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> None:
+    return None
+
+
+def not_a_number(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Any:
+    return rewards_BT * torch.nan
+
+
+def whole_numbers(
+    rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None
+) -> Tensor:
+    return mask_BT.long()
+
+
+def raising(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Tensor:
+    raise KeyError("no such row")
+
+
+def out_of_range(
+    rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None
+) -> Tensor:
+    raise ValueError("a cause of its own")
+
+
+def spread(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Tensor:
+    """The reward on every token, in float64 and with NaN behind the mask: all of that is fine."""
+    return torch.where(mask_BT, rewards_BT.sum(-1, keepdim=True).double(), torch.nan)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("per_row", ["[4]", "[4, 8]"]),
+        ("one_column", ["[4, 1]", "[4, 8]"]),
+        ("nothing", ["NoneType", "[4, 8]"]),
+        ("not_a_number", ["nan", "finite"]),
+        ("whole_numbers", ["int64", "float"]),
+        ("raising", ["KeyError", "no such row", "test_own_functions.py:"]),
+        ("out_of_range", ["ValueError", "a cause of its own", "test_own_functions.py:"]),
+    ],
+)
+def test_an_advantage_that_goes_wrong_is_named(name: str, words: list[str], tmp_path: Path) -> None:
+    stage = policy_stage(advantage=f"{HERE}:{name}", prompts_per_step=2, rollouts_per_prompt=2)
+    with pytest.raises(UserError) as caught:
+        steps(PolicyTrainer(stage, World(tmp_path)), 1)
+    for word in ["advantage", f"{HERE}:{name}", *words]:
+        assert word in str(caught.value)
+
+
+def test_an_advantage_in_another_precision_that_leaves_masked_tokens_open_is_used(tmp_path: Path) -> None:
+    world_ = World(tmp_path)
+    before = weights(world_.engine("policy"))
+    steps(PolicyTrainer(policy_stage(advantage=f"{HERE}:spread"), world_), 1)
+    assert distance(before, weights(world_.engine("policy"))) > 0
+
+
+# ---- losses and reductions -------------------------------------------------------------------------------------------
+
+
+def one_number(logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Any:
+    return -(logprobs * advantages).sum(), {}
+
+
+def without_statistics(logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Any:
+    return -logprobs * advantages
+
+
+def a_number_as_statistic(logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Any:
+    return -logprobs * advantages, {"share": 0.5}
+
+
+def without_gradient(logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Any:
+    return (-logprobs * advantages).detach(), {}
+
+
+def nan_loss(logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Any:
+    return -logprobs * advantages * torch.nan, {}
+
+
+def raising_loss(logprobs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Any:
+    raise RuntimeError("boom")
+
+
+def flags(mask_BT: Tensor, dtype: torch.dtype) -> Tensor:
+    return mask_BT
+
+
+def total(mask_BT: Tensor, dtype: torch.dtype) -> Tensor:
+    return mask_BT.sum().to(dtype)
+
+
+def by_tokens(mask_BT: Tensor, dtype: torch.dtype) -> Tensor:
+    return mask_BT.to(dtype) / mask_BT.sum()
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "words"),
+    [
+        ("loss", "one_number", ["[]", "[B, T]"]),
+        ("loss", "without_statistics", ["Tensor", "losses, statistics"]),
+        ("loss", "a_number_as_statistic", ["share", "float"]),
+        ("loss", "without_gradient", ["gradient"]),
+        ("loss", "nan_loss", ["nan", "finite"]),
+        ("loss", "raising_loss", ["RuntimeError: boom", "test_own_functions.py:"]),
+        ("reduction", "flags", ["bool", "float"]),
+        ("reduction", "total", ["[]", "[16, 8]"]),
+    ],
+)
+def test_a_loss_or_reduction_that_goes_wrong_is_named(what: str, name: str, words: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        steps(PolicyTrainer(policy_stage(**{what: f"{HERE}:{name}"}), World(tmp_path)), 1)
+    for word in [what, f"{HERE}:{name}", *words]:
+        assert word in str(caught.value)
+
+
+def test_a_reduction_of_ones_own_is_handed_the_precision_of_its_weights(tmp_path: Path) -> None:
+    found = []
+    for reduction in ("token-mean", f"{HERE}:by_tokens"):
+        (metrics,) = steps(PolicyTrainer(policy_stage(reduction=reduction), World(tmp_path)), 1)
+        found.append(metrics["policy/grad_norm"])
+    assert found[0] == pytest.approx(found[1])
+
+
+# ---- losses of reward models -----------------------------------------------------------------------------------------
+
+
+def per_answer(rewards: Tensor, levels: Tensor, quality: Tensor, mask: Tensor) -> Tensor:
+    return -rewards
+
+
+def no_loss(rewards: Tensor, levels: Tensor, quality: Tensor, mask: Tensor) -> Tensor:
+    raise ZeroDivisionError("nothing to divide")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("per_answer", ["[3, 2]", "[3]"]), ("no_loss", ["ZeroDivisionError: nothing to divide"])]
+)
+def test_a_preference_loss_that_goes_wrong_is_named(name: str, words: list[str], tmp_path: Path) -> None:
+    stage = reward_model_stage(batch_size=3, loss=f"{HERE}:{name}")
+    with pytest.raises(UserError) as caught:
+        steps(RewardModelTrainer(stage, world(tmp_path, *THREE)), 1)
+    for word in ["loss", f"{HERE}:{name}", *words]:
+        assert word in str(caught.value)
