@@ -247,6 +247,8 @@ _OFFERS = {
     "value": 'a model in this process with head = "scalar"',
     "ask": 'a model that writes: one with head = "language", or a server that serves = "chat"',
     "rate": 'a model that gives a number: one with head = "scalar", or a server that serves = "classify" or "score"',
+    "rate_turns": 'a model that reads a whole conversation, because the critique follows the answer: one with'
+    ' head = "scalar", or a server that serves = "classify". serves = "score" would give the number of the critique',
     "embed": 'a model that gives vectors: type = "sentences", or a server that serves = "embed"',
 }
 
@@ -270,10 +272,11 @@ def references(whole: Settings | Chosen) -> Iterator[tuple[str, str, str]]:
 
 def _marked(whole: Settings | Chosen) -> Iterator[tuple[str, Refers, str]]:
     for path, table in _tables("", whole):
+        settings = {name: value for name, _, value in _fields(table)}
         for name, info, value in _fields(table):
             for mark in info.metadata:
                 if isinstance(mark, Refers) and value is not None:
-                    yield f"{path}.{name}".lstrip("."), mark, value
+                    yield f"{path}.{name}".lstrip("."), mark.within(settings), value
 
 
 def _repeated(recipe: Recipe) -> Iterator[Problem]:

@@ -72,7 +72,7 @@ class ModelSettings(Settings):
     @property
     def offers(self) -> frozenset[str]:
         """What may be asked of it; see `Refers`."""
-        return frozenset({"learn", "ask", "read"} if self.head == "language" else {"value", "rate"})
+        return frozenset({"learn", "ask", "read"} if self.head == "language" else {"value", "rate", "rate_turns"})
 
     @model_validator(mode="after")
     def _begins_somewhere(self) -> ModelSettings:
@@ -121,7 +121,7 @@ class ClientSettings(Settings):
     @property
     def offers(self) -> frozenset[str]:
         """What may be asked of it; see `Refers`."""
-        return frozenset({"chat": {"ask"}, "classify": {"rate"}, "score": {"rate"}, "embed": {"embed"}}[self.serves])
+        return _OFFERS[self.serves]
 
     @field_validator("key_from")
     @classmethod
@@ -142,6 +142,14 @@ class ClientSettings(Settings):
             raise ValueError(f"cannot be sent as JSON ({error}): write dates and times as text, in quotes") from None
         return body
 
+
+_OFFERS = {
+    "chat": frozenset({"ask"}),
+    "classify": frozenset({"rate", "rate_turns"}),
+    "score": frozenset({"rate"}),  # of the last message: a conversation must end with the answer
+    "embed": frozenset({"embed"}),
+}
+"""What may be asked of a server, by what it serves."""
 
 INCIDENTAL = frozenset(
     {"urls", "key_from", "concurrency", "requests_per_minute", "tokens_per_minute", "connect", "first_byte", "retries"}

@@ -167,6 +167,13 @@ class ServedModel:
         """
         model = await self._named()
         if self._settings.serves == "score":
+            if any(conversation[-1].role != "assistant" for conversation in conversations):
+                self.usage.failed += len(conversations)
+                raise CannotAnswer(
+                    "refused",
+                    'serves = "score" gives the number of the last message, and that is not the answer here: use a'
+                    ' server that serves = "classify", or a model in this process',
+                )
             batches = [
                 self._score_batch(model, conversations[i : i + self._settings.batch])
                 for i in range(0, len(conversations), self._settings.batch)
