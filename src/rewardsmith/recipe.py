@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from rewardsmith.components import Choice, Chosen, Refers, Settings, summary
+from rewardsmith.engines.settings import sleep_problems
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.problems import problems_of, shown
 from rewardsmith.rewards.component import Component
@@ -301,7 +302,8 @@ def _unfit_names(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _unfit_models(models: Mapping[str, Chosen]) -> Iterator[Problem]:
-    return _unfit([(f"models.{name}", name) for name in models])
+    yield from _unfit([(f"models.{name}", name) for name in models])
+    yield from sleep_problems(models)
 
 
 def _unfit(names: Sequence[tuple[str, str]]) -> Iterator[Problem]:

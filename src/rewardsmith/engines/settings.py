@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from rewardsmith.components import Refers, Settings
+from rewardsmith.components import Chosen, Refers, Settings
 from rewardsmith.errors import Problem, listing, nearest
 
 
@@ -273,3 +274,45 @@ class SentenceSettings(Settings):
     def sleeps(self) -> bool:
         """It is small: it stays where it is."""
         return False
+
+
+def sleep_problems(models: Mapping[str, Chosen]) -> Iterator[Problem]:
+    """Yield a problem for a model that would never sleep, and for one whose server sleeps while it is needed."""
+    asleep = [name for name, model in models.items() if getattr(model.settings, "sleeps", False)]
+    if len(asleep) == 1:
+        yield Problem(
+            f"models.{asleep[0]}.sleeps",
+            "a model sleeps while others that sleep too are at work, and no other model has sleeps = true: set it for"
+            " the models that share the device too, such as the policy, or leave it out",
+            "true",
+        )
+    owners: dict[tuple[str, int, str], str] = {}
+    for name, model in models.items():
+        for path, server in _servers(model.settings):
+            other = owners.setdefault(server, name)
+            if other != name and {name, other} & set(asleep):
+                sleeper = name if name in asleep else other
+                yield Problem(
+                    f"models.{name}.{path}",
+                    f"models.{other} has the same server, and models.{sleeper}.sleeps = true would let it sleep while"
+                    " the other one needs it: name one table in both places, or leave sleeps out of both",
+                    "",
+                )
+
+
+def _servers(settings: Settings) -> Iterator[tuple[str, tuple[str, int, str]]]:
+    """Yield the setting that names a server, and what the server is known by: host, port and path without `/v1`."""
+    if isinstance(settings, ServerSettings):
+        from rewardsmith.engines.urls import read_url  # noqa: PLC0415 only who has a server needs it
+
+        for i, url in enumerate(map(read_url, settings.urls)):
+            path = url.raw_path.rstrip("/").removesuffix("/v1")
+            yield f"urls.{i}", (_host(url.host or ""), url.port or 0, path)
+    elif isinstance(settings, ManagedSettings) and settings.port is not None:
+        yield "port", (_host(settings.host), settings.port, "")
+
+
+def _host(name: str) -> str:
+    """Return one name for all names of this machine."""
+    local = re.fullmatch(r"localhost|127(\.\d+){3}|0\.0\.0\.0|::1?", name.casefold())
+    return "localhost" if local else name.casefold()
