@@ -248,7 +248,7 @@ _OFFERS = {
     "value": 'a model in this process with head = "scalar"',
     "ask": 'a model that writes: one with head = "language", or a server that serves = "chat"',
     "rate": 'a model that gives a number: one with head = "scalar", or a server that serves = "classify" or "score"',
-    "rate_turns": 'a model that reads a whole conversation, because the critique follows the answer: one with'
+    "rate_turns": "a model that reads a whole conversation, because the critique follows the answer: one with"
     ' head = "scalar", or a server that serves = "classify". serves = "score" would give the number of the critique',
     "embed": 'a model that gives vectors: type = "sentences", or a server that serves = "embed"',
 }

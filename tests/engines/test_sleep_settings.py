@@ -41,7 +41,9 @@ def test_a_model_that_would_sleep_alone_is_refused_with_the_remedy(judge: dict[s
     assert problems(judge=judge, policy=POLICY | {"sleeps": True}) == []
     assert problems(judge={**judge, "sleeps": False}) == []
     with pytest.raises(RecipeError, match=r"models\.judge\.sleeps"):  # beside a reward in a file of its own, too
-        parse_models({"models": {"judge": judge}}, Choice("reward", "rewardsmith.rewards:REWARDS").choose(RUBRIC), source="r")
+        parse_models(
+            {"models": {"judge": judge}}, Choice("reward", "rewardsmith.rewards:REWARDS").choose(RUBRIC), source="r"
+        )
 
 
 SLEEPING = {"policy": POLICY | {"sleeps": True}}

@@ -95,7 +95,8 @@ class ClientSettings(Settings):
         default=None, min_length=1, description="environment variable that holds the API key; not set: none is sent"
     )
     version: str = Field(
-        default="", description="part of the model's identity in the verdict cache: change it when the weights change"
+        default="",
+        description="name of the weights in the verdict cache: change it with them; not set: found out by fixed probes",
     )
     concurrency: int = Field(default=64, ge=1, description="requests in flight at a time, for each address")
     requests_per_minute: float | None = Field(default=None, gt=0, description="at most so many, for each address")

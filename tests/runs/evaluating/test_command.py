@@ -273,10 +273,13 @@ def test_a_run_is_measured_with_what_it_trained_and_its_recipe_with_a_warning(
     assert "--reward runs/small:judged\n" in printed.err
 
 
-def ranked(body: dict) -> str:
+def ranked(body: dict, sign: int = 1) -> str:
     """Rank the candidates that a request shows by their numbers."""
     texts = [text for _, _, text in BLOCK.findall(last_text(body))]
-    return write_ranking({letter: float(text) for letter, text in zip("ABC", texts, strict=False)}, "So.", "both")
+    if not texts:
+        return f"whatever, times {sign}"
+    scores = {letter: 5 + sign * float(text) for letter, text in zip("ABC", texts, strict=False)}
+    return write_ranking(scores, "So.", "both")
 
 
 JUDGED = """
@@ -316,3 +319,20 @@ def test_an_evaluation_without_a_call_ends_with_an_error_and_its_remedy(
     printed = capsys.readouterr()
     assert "models.judge: not called for any item" in printed.err
     assert "accuracy" not in printed.out
+
+
+def test_other_weights_behind_the_same_name_are_measured_and_not_their_old_verdicts(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write(place / "data.jsonl", *GROUPS)
+    arguments = ("rankings", data, "--reward", "judge.toml")
+    with Serving() as serving:
+        serving.server.say = ranked
+        (place / "judge.toml").write_text(JUDGED.format(kind="ranking", url=serving.server.url, more=""))
+        found = [measured(monkeypatch, capsys, *arguments) for _ in range(2)]
+        assert [(one["models"]["judge"]["calls"], one["metrics"]["accuracy"]) for one in found] == [(4, 1.0), (0, 1.0)]
+        serving.server.say = lambda body: ranked(body, -1)
+        assert run(monkeypatch, *arguments, "--json") == 0
+        printed = capsys.readouterr()
+        assert json.loads(printed.out)["metrics"]["accuracy"] == 0.0
+        assert "models.judge.version" in " ".join(printed.err.split())

@@ -168,7 +168,9 @@ class Scorer:
     def require_called(self) -> None:
         """Raise a `UserError` if no model was called, nor its verdicts found in the cache, for any group so far."""
         before = self._before or {}
-        unused = [name for name, usage in self._usages().items() if not any(astuple(usage.since(before.get(name, Usage()))))]
+        unused = [
+            name for name, usage in self._usages().items() if not any(astuple(usage.since(before.get(name, Usage()))))
+        ]
         if not unused:
             return
         names = ", ".join(f"models.{name}" for name in unused)
