@@ -38,7 +38,14 @@ MOST_TOKENS = 2**40
 """A server may claim any number of tokens; the sum over all answers must stay a number that SQLite knows."""
 
 
-def key_of(identity: str, verb: str, prompt: Conversation | str, question: Question | None = None) -> bytes:
+def key_of(
+    identity: str,
+    verb: str,
+    prompt: Conversation | str,
+    question: Question | None = None,
+    *,
+    call: Set[bytes] = frozenset(),
+) -> bytes:
     """Return what an answer is known by: 32 bytes that depend on all that the answer depends on.
 
     Args:
@@ -46,8 +53,11 @@ def key_of(identity: str, verb: str, prompt: Conversation | str, question: Quest
         verb: what is asked of it: `ask`, `rate` or `embed`.
         prompt: a conversation or a text.
         question: how an answer is to be written; its deadline is left out, because it changes no answer.
+        call: keys of all that is asked in the same call, where the answer depends on these.
     """
     asked: dict[str, Any] = {"format": FORMAT, "model": identity, "verb": verb}
+    if call:
+        asked["call"] = hashlib.sha256(b"".join(sorted(call))).hexdigest()
     asked["prompt"] = prompt if isinstance(prompt, str) else [[turn.role, turn.content] for turn in prompt]
     if question is not None:
         asked |= {
@@ -181,11 +191,13 @@ class Cached:
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return a number for each conversation; only those that are not known are asked for."""
         identity = await self._identified()
-        keys = [key_of(identity, "rate", conversation) for conversation in conversations]
+        keys = self._keys(identity, "rate", conversations)
         by_key = dict(zip(keys, conversations, strict=True))
 
         async def send(wanted: Sequence[bytes]) -> list[float]:
-            return list(await self._model.rate([by_key[key] for key in wanted]))
+            sent = self._sent(wanted, by_key)
+            found = dict(zip(sent, await self._model.rate([by_key[key] for key in sent]), strict=True))
+            return [found[key] for key in wanted]
 
         found, _ = await self._answers(_Request(RATE, identity, send), keys)
         return [found[key] for key in keys]
@@ -195,14 +207,28 @@ class Cached:
         if not texts:  # only the model knows how long its vectors are
             return np.asarray(await self._model.embed(texts), np.float32)
         identity = await self._identified()
-        keys = [key_of(identity, "embed", text) for text in texts]
+        keys = self._keys(identity, "embed", texts)
         by_key = dict(zip(keys, texts, strict=True))
 
         async def send(wanted: Sequence[bytes]) -> list[NDArray[np.float32]]:
-            return list(np.asarray(await self._model.embed([by_key[key] for key in wanted]), np.float32))
+            sent = self._sent(wanted, by_key)
+            vectors = np.asarray(await self._model.embed([by_key[key] for key in sent]), np.float32)
+            found = dict(zip(sent, vectors, strict=True))
+            return [found[key] for key in wanted]
 
         found, _ = await self._answers(_Request(EMBED, identity, send), keys)
         return np.stack([found[key] for key in keys])
+
+    def _keys(self, identity: str, verb: str, items: Sequence[Conversation | str]) -> list[bytes]:
+        """Return the keys of what is asked in one call; the whole call is part of them where numbers depend on it."""
+        keys = [key_of(identity, verb, item) for item in items]
+        if not getattr(self._model, "rates_together", False):
+            return keys
+        return [key_of(identity, verb, item, call=frozenset(keys)) for item in items]
+
+    def _sent(self, wanted: Sequence[bytes], call: Iterable[bytes]) -> list[bytes]:
+        """Return for which keys of a call the model is asked: those that are wanted, or all that belong together."""
+        return list(call) if getattr(self._model, "rates_together", False) else list(wanted)
 
     async def _identified(self, deadline: float = PROBE_SECONDS) -> str:
         """Return what the model is known by; a user's mistake is no exception of a kind of its own here."""
