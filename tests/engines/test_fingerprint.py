@@ -383,6 +383,18 @@ def test_a_kept_fingerprint_that_cannot_be_read_is_like_none(tmp_path: Path, val
     asyncio.run(main())
 
 
+def test_the_file_holds_no_text_of_the_probes(tmp_path: Path) -> None:
+    """A server may repeat anything in its reply, a key too."""
+
+    async def main() -> None:
+        async with Weighted() as server:
+            server.say = lambda body: "sk-secret" if is_probe(body) else "fine"
+            await Cache(tmp_path).use(server)
+        assert not any(b"sk-secret" in file.read_bytes() for file in tmp_path.iterdir())
+
+    asyncio.run(main())
+
+
 def test_cleared_verdicts_take_their_fingerprints_along(tmp_path: Path) -> None:
     async def main() -> None:
         cache = Cache(tmp_path)
