@@ -118,8 +118,24 @@ class Usage:
         return Usage(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
 
 
+@dataclass(frozen=True)
+class ProbeReply:
+    """What a model replies to a fixed probe: other weights reply something else.
+
+    Attributes:
+        text: what it wrote at temperature 0; "" for a model that gives numbers.
+        numbers: probabilities of the written tokens, or scores, or a vector; () where there are none.
+    """
+
+    text: str = ""
+    numbers: tuple[float, ...] = ()
+
+
 class Model(Protocol):
     """A model that rewards may use.
+
+    A model whose weights are not known may also have `fingerprint(deadline)`, which returns its replies to fixed
+    probes, or () where its identity is enough. It raises `CannotAnswer`.
 
     Attributes:
         name: what the recipe calls it.

@@ -77,10 +77,18 @@ class Refers:
     Attributes:
         table: of the recipe.
         offer: what a model must be able to do here: `learn`, `read`, `value`, `ask`, `rate` or `embed`; "" for any.
+        offer_if: another setting of the same table, and what the model must be able to do where that one is set.
     """
 
     table: str
     offer: str = ""
+    offer_if: tuple[str, str] | None = None
+
+    def within(self, settings: Mapping[str, Any]) -> Refers:
+        """Return the mark with the offer that the other settings of its table call for."""
+        if self.offer_if is None or settings.get(self.offer_if[0]) is None:
+            return self
+        return Refers(self.table, self.offer_if[1])
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from rewardsmith.components import Choice, Chosen, Refers, Settings, summary
+from rewardsmith.engines.settings import sleep_problems
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.masking import HIDDEN, names_secret, without_secrets
 from rewardsmith.problems import problems_of, shown
@@ -238,6 +239,8 @@ _OFFERS = {
     "value": 'a model in this process with head = "scalar"',
     "ask": 'a model that writes: one with head = "language", or a server that serves = "chat"',
     "rate": 'a model that gives a number: one with head = "scalar", or a server that serves = "classify" or "score"',
+    "rate_turns": "a model that reads a whole conversation, because the critique follows the answer: one with"
+    ' head = "scalar", or a server that serves = "classify". serves = "score" would give the number of the critique',
     "embed": 'a model that gives vectors: type = "sentences", or a server that serves = "embed"',
 }
 
@@ -273,10 +276,11 @@ def references(whole: Settings | Chosen) -> Iterator[tuple[str, str, str]]:
 def marked(whole: Settings | Chosen) -> Iterator[tuple[str, Refers, str]]:
     """Yield (path, mark, name) of every setting that names an entry of a table of the recipe."""
     for path, table in _tables("", whole):
+        settings = {name: value for name, _, value in _fields(table)}
         for name, info, value in _fields(table):
             for mark in info.metadata:
                 if isinstance(mark, Refers) and value is not None:
-                    yield f"{path}.{name}".lstrip("."), mark, value
+                    yield f"{path}.{name}".lstrip("."), mark.within(settings), value
 
 
 def _repeated(recipe: Recipe) -> Iterator[Problem]:
@@ -301,7 +305,8 @@ def _unfit_names(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _unfit_models(models: Mapping[str, Chosen]) -> Iterator[Problem]:
-    return _unfit([(f"models.{name}", name) for name in models])
+    yield from _unfit([(f"models.{name}", name) for name in models])
+    yield from sleep_problems(models)
 
 
 def _unfit(names: Sequence[tuple[str, str]]) -> Iterator[Problem]:

@@ -66,6 +66,23 @@ def test_a_cross_encoder_reads_pairs_in_batches() -> None:
     asyncio.run(main())
 
 
+def test_a_cross_encoder_refuses_a_conversation_that_does_not_end_with_the_answer() -> None:
+    """Whatever reward asks: the number would be that of the last message."""
+
+    async def main() -> None:
+        async with FaultyServer() as server:
+            model = client(server, serves="score")
+            with pytest.raises(CannotAnswer) as error:
+                await model.rate([talk("a"), [*talk("a"), Message("user", "a reviewer wrote: wrong")]])
+            assert error.value.kind == "refused"
+            assert 'serves = "classify"' in str(error.value)
+            assert not [path for path, _, _ in server.requests if path == "/score"]
+            assert model.usage.failed == 2
+            await model.close()
+
+    asyncio.run(main())
+
+
 def test_vectors_are_ordered_and_of_length_one() -> None:
     async def main() -> None:
         async with FaultyServer() as server:

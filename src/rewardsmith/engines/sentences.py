@@ -38,7 +38,11 @@ class SentenceModel:
     Attributes:
         name: what the recipe calls it.
         usage: what was asked of it; `calls` counts texts.
+        rates_together: a vector belongs to the whole call that it was asked for in. What goes through a model together
+            changes the last bits.
     """
+
+    rates_together = True
 
     def __init__(self, settings: SentenceSettings, *, name: str = "model") -> None:
         self.name = name
@@ -90,10 +94,12 @@ class SentenceModel:
     def _encode(self, model: Any, texts: list[str]) -> NDArray[np.float32]:
         if not texts:
             return np.zeros((0, 0), dtype=np.float32)
+        distinct = sorted(set(texts))  # in an order of their own: that of the call must not matter
         vectors_ND = model.encode(
-            texts, batch_size=self._settings.batch_size, normalize_embeddings=True, show_progress_bar=False
+            distinct, batch_size=self._settings.batch_size, normalize_embeddings=True, show_progress_bar=False
         )
-        return np.asarray(vectors_ND, dtype=np.float32)
+        places = {text: i for i, text in enumerate(distinct)}
+        return np.asarray(vectors_ND, dtype=np.float32)[[places[text] for text in texts]]
 
     def _found(self) -> Path:
         if self._folder is None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from rewardsmith.components import Refers, Settings
+from rewardsmith.components import Chosen, Refers, Settings
 from rewardsmith.errors import Problem, listing, nearest
 from rewardsmith.masking import is_reference, secrets_in
 
@@ -80,7 +80,7 @@ class ModelSettings(Settings):
     @property
     def offers(self) -> frozenset[str]:
         """What may be asked of it; see `Refers`."""
-        return frozenset({"learn", "ask", "read"} if self.head == "language" else {"value", "rate"})
+        return frozenset({"learn", "ask", "read"} if self.head == "language" else {"value", "rate", "rate_turns"})
 
     @model_validator(mode="after")
     def _begins_somewhere(self) -> ModelSettings:
@@ -105,7 +105,8 @@ class ClientSettings(Settings):
         default=None, min_length=1, description="environment variable that holds the API key; not set: none is sent"
     )
     version: str = Field(
-        default="", description="part of the model's identity in the verdict cache: change it when the weights change"
+        default="",
+        description="name of the weights in the verdict cache: change it with them; not set: found out by fixed probes",
     )
     concurrency: int = Field(default=64, ge=1, description="requests in flight at a time, for each address")
     requests_per_minute: float | None = Field(default=None, gt=0, description="at most so many, for each address")
@@ -132,7 +133,7 @@ class ClientSettings(Settings):
     @property
     def offers(self) -> frozenset[str]:
         """What may be asked of it; see `Refers`."""
-        return frozenset({"chat": {"ask"}, "classify": {"rate"}, "score": {"rate"}, "embed": {"embed"}}[self.serves])
+        return _OFFERS[self.serves]
 
     @field_validator("key_from")
     @classmethod
@@ -198,6 +199,14 @@ def _refused(problems: Mapping[str, str]) -> PydanticCustomError:
     found = [Problem(place, what) for place, what in problems.items()]
     return PydanticCustomError("refused", "{text}", {"text": text, "problems": found})
 
+
+_OFFERS = {
+    "chat": frozenset({"ask"}),
+    "classify": frozenset({"rate", "rate_turns"}),
+    "score": frozenset({"rate"}),  # of the last message: a conversation must end with the answer
+    "embed": frozenset({"embed"}),
+}
+"""What may be asked of a server, by what it serves."""
 
 INCIDENTAL = frozenset(
     {"urls", "key_from", "concurrency", "requests_per_minute", "tokens_per_minute", "connect", "first_byte", "retries"}
@@ -329,3 +338,45 @@ class SentenceSettings(Settings):
     def sleeps(self) -> bool:
         """It is small: it stays where it is."""
         return False
+
+
+def sleep_problems(models: Mapping[str, Chosen]) -> Iterator[Problem]:
+    """Yield a problem for a model that would never sleep, and for one whose server sleeps while it is needed."""
+    asleep = [name for name, model in models.items() if getattr(model.settings, "sleeps", False)]
+    if len(asleep) == 1:
+        yield Problem(
+            f"models.{asleep[0]}.sleeps",
+            "a model sleeps while others that sleep too are at work, and no other model has sleeps = true: set it for"
+            " the models that share the device too, such as the policy, or leave it out",
+            "true",
+        )
+    owners: dict[tuple[str, int, str], str] = {}
+    for name, model in models.items():
+        for path, server in _servers(model.settings):
+            other = owners.setdefault(server, name)
+            if other != name and {name, other} & set(asleep):
+                sleeper = name if name in asleep else other
+                yield Problem(
+                    f"models.{name}.{path}",
+                    f"models.{other} has the same server, and models.{sleeper}.sleeps = true would let it sleep while"
+                    " the other one needs it: name one table in both places, or leave sleeps out of both",
+                    "",
+                )
+
+
+def _servers(settings: Settings) -> Iterator[tuple[str, tuple[str, int, str]]]:
+    """Yield the setting that names a server, and what the server is known by: host, port and path without `/v1`."""
+    if isinstance(settings, ServerSettings):
+        from rewardsmith.engines.urls import read_url  # noqa: PLC0415 only who has a server needs it
+
+        for i, url in enumerate(map(read_url, settings.urls)):
+            path = url.raw_path.rstrip("/").removesuffix("/v1")
+            yield f"urls.{i}", (_host(url.host or ""), url.port or 0, path)
+    elif isinstance(settings, ManagedSettings) and settings.port is not None:
+        yield "port", (_host(settings.host), settings.port, "")
+
+
+def _host(name: str) -> str:
+    """Return one name for all names of this machine."""
+    local = re.fullmatch(r"localhost|127(\.\d+){3}|0\.0\.0\.0|::1?", name.casefold())
+    return "localhost" if local else name.casefold()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question
+from rewardsmith.asking import Answer, CannotAnswer, Conversation, ProbeReply, Question
 
 Rest = Callable[[], Awaitable[None] | None]
 
@@ -142,6 +142,10 @@ class TakingTurns:
             await self._model.sleep()
             self._turns.join(self._model.name, self._model.sleep, self._model.wake)
             self.joined = True
+
+    async def fingerprint(self, deadline: float) -> tuple[ProbeReply, ...]:
+        """Return the model's replies to fixed probes."""
+        return await self._in_turn(self._model.fingerprint, deadline)  # type: ignore[no-any-return]
 
     async def ask(self, question: Question) -> Answer:
         """Return the model's answer."""

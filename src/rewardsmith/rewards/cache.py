@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import math
 import time
-import zlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,24 +22,30 @@ from numpy.typing import NDArray
 from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question, Usage
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.cache_file import VerdictCache, cache_folder
+from rewardsmith.rewards.cache_packing import ASK, EMBED, MOST, RATE, Unpackable, Verb, encoded
 from rewardsmith.rewards.cache_tables import Holding, Kept
+from rewardsmith.rewards.cache_weights import Weights
 
 V = TypeVar("V")
 
 FORMAT = 1
 """Part of every key: a change in what is kept, or in what a key is made of, makes all older verdicts unknown."""
 
-LONG = 512
-"""Bytes from which on an answer is compressed."""
-
-MOST = 16 * 2**20
-"""Bytes of the largest answer that is kept."""
+PROBE_SECONDS = 120.0
+"""Seconds for a probe where a question does not say."""
 
 MOST_TOKENS = 2**40
 """A server may claim any number of tokens; the sum over all answers must stay a number that SQLite knows."""
 
 
-def key_of(identity: str, verb: str, prompt: Conversation | str, question: Question | None = None) -> bytes:
+def key_of(
+    identity: str,
+    verb: str,
+    prompt: Conversation | str,
+    question: Question | None = None,
+    *,
+    call: Set[bytes] = frozenset(),
+) -> bytes:
     """Return what an answer is known by: 32 bytes that depend on all that the answer depends on.
 
     Args:
@@ -49,8 +53,11 @@ def key_of(identity: str, verb: str, prompt: Conversation | str, question: Quest
         verb: what is asked of it: `ask`, `rate` or `embed`.
         prompt: a conversation or a text.
         question: how an answer is to be written; its deadline is left out, because it changes no answer.
+        call: keys of all that is asked in the same call, where the answer depends on these.
     """
     asked: dict[str, Any] = {"format": FORMAT, "model": identity, "verb": verb}
+    if call:
+        asked["call"] = hashlib.sha256(b"".join(sorted(call))).hexdigest()
     asked["prompt"] = prompt if isinstance(prompt, str) else [[turn.role, turn.content] for turn in prompt]
     if question is not None:
         asked |= {
@@ -62,97 +69,7 @@ def key_of(identity: str, verb: str, prompt: Conversation | str, question: Quest
             "attempt": int(question.attempt),
             "logprobs": bool(question.logprobs),
         }
-    return hashlib.sha256(_encoded(asked)).digest()
-
-
-# Not as ASCII: two halves of a surrogate pair would become the same escapes as the letter that they make.
-_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-
-
-def _encoded(value: object) -> bytes:
-    return _JSON.encode(value).encode("utf-8", "surrogatepass")
-
-
-class _Unpackable(Exception):  # noqa: N818 nobody made a mistake
-    """What is kept is not what was kept once."""
-
-
-@dataclass(frozen=True)
-class _Verb(Generic[V]):
-    """How answers of one kind are kept: as bytes that begin with a letter for their form."""
-
-    name: str
-    pack: Callable[[V], bytes | None]
-    unpack: Callable[[bytes], V]
-
-
-def _pack(value: object) -> bytes | None:
-    data = _encoded(value)
-    if len(data) > MOST:
-        return None
-    return b"z" + zlib.compress(data, 1) if len(data) >= LONG else b"j" + data
-
-
-def _unpack(packed: bytes) -> Any:
-    try:
-        data = packed[1:]
-        if packed[:1] == b"z":
-            unpacking = zlib.decompressobj()
-            data = unpacking.decompress(data, MOST + 1)  # no more than was ever kept
-            if not unpacking.eof:
-                raise _Unpackable
-        return json.loads(data.decode("utf-8", "surrogatepass"))
-    except (zlib.error, ValueError, RecursionError) as error:
-        raise _Unpackable from error
-
-
-def _pack_answer(answer: Answer) -> bytes | None:
-    kept = {
-        "text": answer.text,
-        "truncated": bool(answer.truncated),
-        "thought": answer.thought,
-        "prompt_tokens": int(answer.prompt_tokens),
-        "tokens": int(answer.tokens),
-        "logprobs": [float(number) for number in answer.logprobs],
-    }
-    return _pack(kept)
-
-
-def _unpack_answer(packed: bytes) -> Answer:
-    try:
-        fields = _unpack(packed)
-        answer = Answer(**{**fields, "logprobs": tuple(fields["logprobs"])}, cached=True)
-    except (TypeError, KeyError) as error:
-        raise _Unpackable from error
-    if not isinstance(answer.text, str) or not isinstance(answer.thought, str):
-        raise _Unpackable
-    return answer
-
-
-def _pack_number(number: float) -> bytes | None:
-    return _pack(float(number)) if math.isfinite(number) else None
-
-
-def _unpack_number(packed: bytes) -> float:
-    number = _unpack(packed)
-    if not isinstance(number, float):
-        raise _Unpackable
-    return number
-
-
-def _pack_vector(vector: NDArray[np.float32]) -> bytes | None:
-    return b"v" + vector.astype("<f4").tobytes() if np.isfinite(vector).all() and vector.nbytes < MOST else None
-
-
-def _unpack_vector(packed: bytes) -> NDArray[np.float32]:
-    if packed[:1] != b"v" or len(packed) % 4 != 1:
-        raise _Unpackable
-    return np.frombuffer(packed, "<f4", offset=1).astype(np.float32)
-
-
-ASK = _Verb("ask", _pack_answer, _unpack_answer)
-RATE = _Verb("rate", _pack_number, _unpack_number)
-EMBED = _Verb("embed", _pack_vector, _unpack_vector)
+    return hashlib.sha256(encoded(asked)).digest()
 
 
 @dataclass(frozen=True)
@@ -166,7 +83,7 @@ class _Request(Generic[V]):
         deadline: seconds that it may take.
     """
 
-    verb: _Verb[V]
+    verb: Verb[V]
     identity: str
     send: Callable[[Sequence[bytes]], Awaitable[Sequence[V]]]
     deadline: float = math.inf
@@ -233,6 +150,7 @@ class Cached:
     def __init__(self, model: Any, cache: VerdictCache) -> None:
         self._model = self.uncached = model
         self._cache = cache
+        self._weights = Weights(model, cache)
         self._flights: dict[bytes, _Flight[Any]] = {}
         self.name: str = model.name
         self.usage: Usage = model.usage
@@ -251,10 +169,11 @@ class Cached:
         """Raise if the cache is damaged or the model cannot work."""
         await asyncio.to_thread(self._cache.check)
         await self._model.check()
+        self._weights.forget()
 
     async def ask(self, question: Question) -> Answer:
         """Return the model's answer; one that was known took no time, and says that it is `cached`."""
-        identity = await self._identified()
+        identity = await self._identified(question.deadline)
         key = key_of(identity, "ask", question.prompt, question)
 
         async def send(_: Sequence[bytes]) -> list[Answer]:
@@ -272,11 +191,13 @@ class Cached:
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return a number for each conversation; only those that are not known are asked for."""
         identity = await self._identified()
-        keys = [key_of(identity, "rate", conversation) for conversation in conversations]
+        keys = self._keys(identity, "rate", conversations)
         by_key = dict(zip(keys, conversations, strict=True))
 
         async def send(wanted: Sequence[bytes]) -> list[float]:
-            return list(await self._model.rate([by_key[key] for key in wanted]))
+            sent = self._sent(wanted, by_key)
+            found = dict(zip(sent, await self._model.rate([by_key[key] for key in sent]), strict=True))
+            return [found[key] for key in wanted]
 
         found, _ = await self._answers(_Request(RATE, identity, send), keys)
         return [found[key] for key in keys]
@@ -286,20 +207,34 @@ class Cached:
         if not texts:  # only the model knows how long its vectors are
             return np.asarray(await self._model.embed(texts), np.float32)
         identity = await self._identified()
-        keys = [key_of(identity, "embed", text) for text in texts]
+        keys = self._keys(identity, "embed", texts)
         by_key = dict(zip(keys, texts, strict=True))
 
         async def send(wanted: Sequence[bytes]) -> list[NDArray[np.float32]]:
-            return list(np.asarray(await self._model.embed([by_key[key] for key in wanted]), np.float32))
+            sent = self._sent(wanted, by_key)
+            vectors = np.asarray(await self._model.embed([by_key[key] for key in sent]), np.float32)
+            found = dict(zip(sent, vectors, strict=True))
+            return [found[key] for key in wanted]
 
         found, _ = await self._answers(_Request(EMBED, identity, send), keys)
         return np.stack([found[key] for key in keys])
 
-    async def _identified(self) -> str:
+    def _keys(self, identity: str, verb: str, items: Sequence[Conversation | str]) -> list[bytes]:
+        """Return the keys of what is asked in one call; the whole call is part of them where numbers depend on it."""
+        keys = [key_of(identity, verb, item) for item in items]
+        if not getattr(self._model, "rates_together", False):
+            return keys
+        return [key_of(identity, verb, item, call=frozenset(keys)) for item in items]
+
+    def _sent(self, wanted: Sequence[bytes], call: Iterable[bytes]) -> list[bytes]:
+        """Return for which keys of a call the model is asked: those that are wanted, or all that belong together."""
+        return list(call) if getattr(self._model, "rates_together", False) else list(wanted)
+
+    async def _identified(self, deadline: float = PROBE_SECONDS) -> str:
         """Return what the model is known by; a user's mistake is no exception of a kind of its own here."""
         try:
             self._cache.check()
-            return await self.identity()
+            return await self._weights.identity(await self.identity(), deadline)
         except UserError as error:
             self.usage.failed += 1
             raise CannotAnswer("refused", str(error)) from None
@@ -333,12 +268,12 @@ class Cached:
         self.usage.cached += len(keys) - asked
         return found, asked
 
-    def _known(self, verb: _Verb[V], keys: Sequence[bytes]) -> dict[bytes, V]:
+    def _known(self, verb: Verb[V], keys: Sequence[bytes]) -> dict[bytes, V]:
         found = {}
         for key, packed in self._cache.find(dict.fromkeys(keys)).items():
             try:
                 found[key] = verb.unpack(packed)
-            except _Unpackable:
+            except Unpackable:
                 self._cache.forget_soon([key], packed)
         return found
 
@@ -367,7 +302,7 @@ class Cached:
         kept = [row for key, answer in answers.items() if (row := self._kept(request, key, answer)) is not None]
         if kept:
             earlier = await asyncio.wrap_future(self._cache.keep_soon(kept))
-            with suppress(_Unpackable):
+            with suppress(Unpackable):
                 answers |= {key: request.verb.unpack(earlier[key]) for key in answers.keys() & earlier.keys()}
         return answers
 

@@ -25,6 +25,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.rewards.cache_tables import (
     FILE,
     READ_BUSY,
+    Fingerprint,
     Holding,
     Kept,
     alone_in,
@@ -164,6 +165,22 @@ class VerdictCache:
                 self.say(f"the run goes on without kept verdicts: {damaged(self.file, error)}")
         return found
 
+    def fingerprints(self, base: str) -> list[Fingerprint]:
+        """Return the fingerprints of models that are known by this apart from their weights, the oldest first."""
+        self.check()
+        select = "SELECT identity, base, time, value FROM fingerprints WHERE base = ? ORDER BY time, identity"
+        with self._reading:
+            try:
+                rows = [] if self._reader is None else self._reader.execute(select, (base,)).fetchall()
+            except sqlite3.Error:  # an older file that cannot be written to has none
+                rows = []
+        return [Fingerprint(*row) for row in rows]
+
+    def keep_fingerprint(self, new: Fingerprint) -> None:
+        """Store a fingerprint, unless it is known."""
+        insert = "INSERT INTO fingerprints VALUES (?, ?, ?, ?) ON CONFLICT (identity) DO NOTHING"
+        self._write(lambda writer: writer.execute(insert, (new.identity, new.base, new.time, new.value)))
+
     def keep(self, verdicts: Sequence[Kept]) -> dict[bytes, bytes]:
         """Store verdicts, all or none; return the packed answers of those that were known already, and stay."""
         insert = "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING"
@@ -282,6 +299,7 @@ class VerdictCache:
                     f"cannot write to {str(self.file)!r}: see that this user may, and that the disk has room"
                 )
             gone = self._writer.execute(f"DELETE FROM verdicts WHERE {_CHOSEN}", (model, before)).rowcount
+            self._writer.execute("DELETE FROM fingerprints WHERE identity NOT IN (SELECT identity FROM verdicts)")
             try:
                 self._writer.execute("VACUUM")
                 shrink(self._writer)

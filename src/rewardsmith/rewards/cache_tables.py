@@ -35,6 +35,29 @@ CREATE TABLE verdicts (
     prompt_tokens INTEGER NOT NULL, tokens INTEGER NOT NULL, value BLOB NOT NULL
 )"""
 
+_FINGERPRINTS = """
+CREATE TABLE IF NOT EXISTS fingerprints (
+    identity TEXT PRIMARY KEY, base TEXT NOT NULL, time INTEGER NOT NULL, value BLOB NOT NULL
+)"""
+"""Came later than the other table: files without it get it."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """By which the weights behind the name of a served model are known again.
+
+    Attributes:
+        identity: under which their verdicts are kept.
+        base: what the model is known by apart from its weights.
+        time: when it was first seen, in seconds since 1970.
+        value: the packed replies to the probes.
+    """
+
+    identity: str
+    base: str
+    time: int
+    value: bytes
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -107,6 +130,7 @@ def prepared(file: Path) -> sqlite3.Connection:
                 connection.execute(f"PRAGMA application_id = {OURS}")
                 connection.execute(f"PRAGMA user_version = {SCHEMA}")
             connection.execute("COMMIT")
+        connection.execute(_FINGERPRINTS)
     except BaseException:
         connection.close()
         raise

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question, Usage
-from rewardsmith.components import settings_of
-from rewardsmith.errors import UserError
+from rewardsmith.components import Choice, settings_of
+from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.recipe import parse_models, parse_recipe
 from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings, sigmoid
 from rewardsmith.rewards.protocol import Halt
 
@@ -347,6 +348,42 @@ def test_settings_are_read_from_a_recipe() -> None:
     table = {"model": "rm", "critique": {"model": "critic", "asking": {"tries": 1}}, "activation": "sigmoid"}
     found = settings_of(Classifier).model_validate(table)
     assert found.critique.asking.tries == 1
+
+
+RATERS = [
+    ({"init": "tiny-llama", "head": "scalar"}, True),
+    ({"type": "server", "urls": ["http://h/v1"], "serves": "classify"}, True),
+    ({"type": "server", "urls": ["http://h/v1"], "serves": "score"}, False),
+    ({"type": "managed", "command": "vllm", "model": "m", "serves": "score"}, False),
+]
+
+
+@pytest.mark.parametrize(("rater", "reads_turns"), RATERS)
+@pytest.mark.parametrize("critique", [True, False])
+def test_a_critique_is_refused_where_the_server_would_score_the_critique(
+    rater: dict[str, Any], reads_turns: bool, critique: bool
+) -> None:
+    """A cross-encoder scores the last message, which would be the critique and not the answer."""
+    reward: dict[str, Any] = {"type": "classifier", "model": "rm"}
+    if critique:
+        reward["critique"] = {"model": "critic"}
+    # Inside a composition: the path must lead there.
+    whole = {"type": "sum", "parts": {"rule": {"type": "rule", "rule": "exact"}, "rm": reward}}
+    models = {"policy": {"init": "tiny-llama"}, "critic": {"init": "tiny-llama"}, "rm": rater}
+    stage = {"type": "policy", "model": "policy", "data": "d", "steps": 1, "reward": whole}
+    recipe = {"models": models, "data": {"d": {"type": "arithmetic"}}, "stages": [stage]}
+    if reads_turns or not critique:
+        parse_recipe(recipe)
+        return
+    with pytest.raises(RecipeError) as error:
+        parse_recipe(recipe)
+    (problem,) = error.value.problems
+    assert problem.path == "stages.0.reward.parts.rm.model"
+    assert 'serves = "classify"' in problem.message
+    chosen = Choice("reward", "rewardsmith.rewards:REWARDS").choose(reward)
+    with pytest.raises(RecipeError) as error:  # a reward file of its own, as `rewardsmith score` reads it
+        parse_models({"models": models}, chosen, source="reward.toml")
+    assert [one.path for one in error.value.problems] == ["model"]
 
 
 # ---- with real models ------------------------------------------------------------------------------------------------

@@ -12,8 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from rewardsmith.cli import main
+from rewardsmith.text.rankings import write_ranking
+from tests.engines.faulty import last_text
+from tests.rewards.judges.ranked import BLOCK
 from tests.runs.evaluating.commands import GRADES, GROUPS, PAIRS, measured, run, write
-from tests.test_imports import BLOCK
+from tests.runs.test_served_judges import Serving
+from tests.test_imports import BLOCK as BLOCK_TORCH
 
 
 def test_rankings_are_measured_and_shown(
@@ -175,7 +179,7 @@ def test_ctrl_c_ends_it_with_a_word_and_no_traceback(place: Path, blow: signal.S
 
 def test_a_rule_is_measured_without_torch(place: Path) -> None:
     write(place / "groups.jsonl", *GROUPS)
-    code = BLOCK.format(blocked={"torch", "transformers"}) + (
+    code = BLOCK_TORCH.format(blocked={"torch", "transformers"}) + (
         "from rewardsmith.cli import main\n"
         "sys.argv = ['rewardsmith', 'evaluate', 'rankings', 'groups.jsonl', '--reward', 'numbers.toml']\n"
         "main()\n"
@@ -267,3 +271,68 @@ def test_a_run_is_measured_with_what_it_trained_and_its_recipe_with_a_warning(
     assert json.loads(printed.out)["metrics"]["margin"] == 0  # an untrained head
     assert "warning: models.judge is as before the stage learn" in printed.err
     assert "--reward runs/small:judged\n" in printed.err
+
+
+def ranked(body: dict, sign: int = 1) -> str:
+    """Rank the candidates that a request shows by their numbers."""
+    texts = [text for _, _, text in BLOCK.findall(last_text(body))]
+    if not texts:
+        return f"whatever, times {sign}"
+    scores = {letter: 5 + sign * float(text) for letter, text in zip("ABC", texts, strict=False)}
+    return write_ranking(scores, "So.", "both")
+
+
+JUDGED = """
+type = "{kind}"
+model = "judge"
+extract = "codeblock"
+{more}
+[models.judge]
+type = "server"
+urls = ["{url}"]
+"""
+
+
+@pytest.mark.parametrize("more", ["", "overlong = { limit = 100, buffer = 10, factor = 1.0 }"])
+@pytest.mark.parametrize("command", ["rankings", "pairs"])
+def test_a_recipe_that_extracts_from_code_blocks_measures_plain_candidates_with_its_judge(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, more: str
+) -> None:
+    data = write(place / "data.jsonl", *(GROUPS if command == "rankings" else PAIRS))
+    with Serving() as serving:
+        serving.server.say = ranked
+        (place / "judge.toml").write_text(JUDGED.format(kind="ranking", url=serving.server.url, more=more))
+        found = measured(monkeypatch, capsys, command, data, "--reward", "judge.toml")
+        assert found["metrics"]["accuracy"] == (1.0 if command == "rankings" else 0.5)
+        assert found["metrics"]["failed"] == 0.0
+        assert found["models"]["judge"]["calls"] == (4 if command == "rankings" else 2)
+
+
+def test_an_evaluation_without_a_call_ends_with_an_error_and_its_remedy(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = {"prompt": "q", "candidates": ["1", "1 "], "scores": [0, 5]}  # one distinct candidate: nothing to compare
+    data = write(place / "data.jsonl", same)
+    with Serving() as serving:
+        (place / "judge.toml").write_text(JUDGED.format(kind="ranking", url=serving.server.url, more=""))
+        assert run(monkeypatch, "rankings", data, "--reward", "judge.toml") == 2
+    printed = capsys.readouterr()
+    assert "models.judge: not called for any item" in printed.err
+    assert "accuracy" not in printed.out
+
+
+def test_other_weights_behind_the_same_name_are_measured_and_not_their_old_verdicts(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write(place / "data.jsonl", *GROUPS)
+    arguments = ("rankings", data, "--reward", "judge.toml")
+    with Serving() as serving:
+        serving.server.say = ranked
+        (place / "judge.toml").write_text(JUDGED.format(kind="ranking", url=serving.server.url, more=""))
+        found = [measured(monkeypatch, capsys, *arguments) for _ in range(2)]
+        assert [(one["models"]["judge"]["calls"], one["metrics"]["accuracy"]) for one in found] == [(4, 1.0), (0, 1.0)]
+        serving.server.say = lambda body: ranked(body, -1)
+        assert run(monkeypatch, *arguments, "--json") == 0
+        printed = capsys.readouterr()
+        assert json.loads(printed.out)["metrics"]["accuracy"] == 0.0
+        assert "models.judge.version" in " ".join(printed.err.split())

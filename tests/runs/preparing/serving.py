@@ -7,6 +7,7 @@ import re
 import threading
 from typing import Any
 
+from rewardsmith.engines.server.probes import QUESTIONS
 from tests.engines.faulty import FaultyServer, last_text
 
 FENCED = r"## {}(?: \(.*?\))?\n\n(`{{3,}})\n(.*?)\n\1\n"
@@ -38,6 +39,8 @@ def wrote(body: dict[str, Any]) -> str:
     asked = str(body["messages"][0]["content"])
     if "You write the rubric" in asked:
         return f"First I think about it.\n\n{json.dumps(rubric())}"
+    if asked in QUESTIONS:
+        return "whatever"
     return graded(part_of(asked, "Answer"))
 
 
@@ -70,8 +73,8 @@ class Serving:
 
     @property
     def asked(self) -> list[str]:
-        """The last message of every request so far."""
-        return [last_text(body) for body in self.server.bodies]
+        """The last message of every request so far; probes of the verdict cache are left out."""
+        return [text for text in map(last_text, self.server.bodies) if text not in QUESTIONS]
 
     def __enter__(self) -> "Serving":
         self._thread.start()

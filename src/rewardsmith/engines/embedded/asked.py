@@ -31,7 +31,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Page:
-    row: Row
+    rows: Sequence[Row]
     adapter: bool
 
 
@@ -39,8 +39,9 @@ class AskedModel:
     """Answers questions with an embedded engine, and reads answers; see `rewardsmith.asking.Asked` and `Reader`.
 
     Questions that come while others are being answered wait, and are then answered together: the engine writes many
-    answers at a time. The same holds for what is read. A question's deadline is not looked at: a model in this process
-    takes the time that it takes.
+    answers at a time. Which these are depends on time, so on a CPU each prompt is read alone, and an answer does not
+    depend on the others. A group is read in passes of its own. A question's deadline is not looked at: a model in this
+    process takes the time that it takes.
 
     Args:
         engine: a language model.
@@ -53,7 +54,7 @@ class AskedModel:
         self._engine = engine
         self._plain = Plain(engine.tokenizer)
         self._batches: Batches[_Asked, Answer] = Batches(self._answer, turn, alike=lambda asked: asked.sampling)
-        self._pages: Batches[_Page, NDArray[np.float32]] = Batches(self._read, turn, alike=lambda page: page.adapter)
+        self._pages: Batches[_Page, list[NDArray[np.float32]]] = Batches(self._read, turn, lambda page: page.adapter)
 
     async def identity(self) -> str:
         """Return what a cache knows the model by: a hash of its weights and of its chat template."""
@@ -101,9 +102,7 @@ class AskedModel:
                 raise CannotAnswer("refused", f"{self.name} has no adapter that could be switched off")
             rows = self._rows(group)
             ends = [self._ends(row.response, r.text) for row, r in zip(rows, group.rollouts, strict=True)]
-            waiting = [self._pages.add(_Page(row, adapter)) for row in rows]
-            # All are waited for, also when one has failed: an exception that nobody takes is reported by asyncio.
-            found = await asyncio.gather(*waiting, return_exceptions=True)
+            found = await self._pages.add(_Page(rows, adapter))
             read = [Read(_finite(logprobs), end) for logprobs, end in zip(found, ends, strict=True)]
         except CannotAnswer:
             self.usage.failed += len(group.rollouts)
@@ -142,19 +141,23 @@ class AskedModel:
         except ValueError as error:
             raise CannotAnswer("refused", f"{self.name} cannot read an answer: {error}") from None
 
-    async def _read(self, pieces: Sequence[Piece[_Page, NDArray[np.float32]]]) -> None:
-        """Read pass by pass; others run in between."""
+    async def _read(self, pieces: Sequence[Piece[_Page, list[NDArray[np.float32]]]]) -> None:
+        """Read pass by pass, those of each group apart from the others; others run in between."""
         measure = self._engine.logprobs if pieces[0].job.adapter else self._engine.reference_logprobs
-        for chosen in self._engine.parts([piece.job.row for piece in pieces]):
-            batch = [pieces[i] for i in chosen if not pieces[i].result.done()]  # who asked may have gone
-            rows = [piece.job.row for piece in batch if len(piece.job.row.response)]
-            logprobs_bT = measure(rows).cpu().numpy()
-            self.usage.prompt_tokens += tokens_of(rows)
-            found = iter(logprobs_bT)
-            for piece in batch:
-                count = len(piece.job.row.response)
-                piece.finish(next(found)[:count] if count else np.empty(0, np.float32))
-            await asyncio.sleep(0)
+        for piece in pieces:
+            rows = piece.job.rows
+            found = [np.empty(0, np.float32) for _ in rows]
+            written = [i for i, row in enumerate(rows) if len(row.response)]
+            for chosen in self._engine.parts([rows[i] for i in written]):
+                if piece.result.done():  # who asked has gone
+                    break
+                batch = [written[i] for i in chosen]
+                logprobs_bT = measure([rows[i] for i in batch]).cpu().numpy()
+                self.usage.prompt_tokens += tokens_of([rows[i] for i in batch])
+                for i, logprobs_T in zip(batch, logprobs_bT, strict=True):
+                    found[i] = logprobs_T[: len(rows[i].response)]
+                await asyncio.sleep(0)
+            piece.finish(found)
 
     def _ready(self, question: Question) -> _Asked:
         """Return a question as tokens, with a seed that depends on it alone; an answer without room will be cut off."""
@@ -177,7 +180,8 @@ class AskedModel:
             max_tokens=question.max_tokens,
             stop=question.stop,
         )
-        return _Asked(Request(tokens, 1, seed, limit=room), sampling)
+        alone = self._engine.device.type == "cpu"
+        return _Asked(Request(tokens, 1, seed, limit=room, alone=alone), sampling)
 
     async def _answer(self, batch: Sequence[Piece[_Asked, Answer]]) -> None:
         requests = [piece.job.request for piece in batch]
@@ -193,9 +197,7 @@ class AskedModel:
             )
 
 
-def _finite(found: NDArray[np.float32] | BaseException) -> NDArray[np.float32]:
-    if isinstance(found, BaseException):
-        raise found
+def _finite(found: NDArray[np.float32]) -> NDArray[np.float32]:
     if not np.isfinite(found).all():
         raise CannotAnswer("invalid", "the model's log-probability of a token of the answer is not finite")
     return found

@@ -50,12 +50,15 @@ class Request:
         n: answers.
         seed: of their randomness; answer i depends on (seed, i) and on nothing else in the batch.
         limit: longest answer, where that is less than what the sampling allows; None where it is not.
+        alone: whether the prompt is read in a pass of its own. What is read together changes the last bits of it, and
+            on a CPU decoding does not: an answer then is the same, bit for bit, whatever else is in the batch.
     """
 
     prompt: NDArray[np.int32]
     n: int
     seed: int
     limit: int | None = None
+    alone: bool = False
 
     def most(self, sampling: Sampling) -> int:
         """Return the tokens that an answer may have."""
@@ -277,7 +280,7 @@ class _Batch:
                 self._owner[row], self._length[row] = (number, rollout), prompt + 1
             # Attention pads prompts to the longest of a pass, so that is what counts.
             longest = max(longest, prompt)
-            if admitted and (len(admitted) + 1) * longest > PREFILL_TOKENS:
+            if admitted and (self._requests[number].alone or (len(admitted) + 1) * longest > PREFILL_TOKENS):
                 self._prefill(admitted)
                 admitted, longest = [], prompt
             admitted.append((number, rollouts, mine))

@@ -28,7 +28,9 @@ from rewardsmith.types import Message
 class RatingModel:
     """Rates conversations with an embedded engine; see `rewardsmith.asking.Rater`.
 
-    What is asked while others are being rated waits, and is then rated together with all else that waits.
+    Calls that come while others are being rated wait. The conversations of a call share passes with each other, and
+    with those of no other call: what goes through a model together changes the last bits of its numbers, and which
+    calls wait at a time is chance.
 
     Args:
         engine: a model with a scalar head.
@@ -37,14 +39,17 @@ class RatingModel:
     Attributes:
         name: what the recipe calls it.
         usage: what was asked of it; `prompt_tokens` counts those that went through the model, shared ones once.
+        rates_together: a number belongs to the whole call that it was asked for in.
     """
+
+    rates_together = True
 
     def __init__(self, engine: EmbeddedEngine, turn: Turn = nullcontext) -> None:
         self.name = engine.name
         self.usage = Usage()
         self._engine = engine
         self._reader = Reader(engine)
-        self._batches = Batches(self._rate, turn)
+        self._batches: Batches[list[Row], list[float]] = Batches(self._rate, turn)
 
     async def identity(self) -> str:
         """Return what a cache knows the model by: a hash of its weights and of its chat template."""
@@ -87,10 +92,12 @@ class RatingModel:
         try:
             tokens = [self._tokens(conversation) for conversation in conversations]
             rows = self._reader.rows(conversations, tokens)
-            distinct = {each.tobytes(): row for each, row in zip(tokens, rows, strict=True)}
-            results = [self._batches.add(row) for row in distinct.values()]
-            # All are waited for, also when one has failed: an exception that nobody takes is reported by asyncio.
-            found = await asyncio.gather(*results, return_exceptions=True)
+            # In an order of their own: that of the call must not matter.
+            by_tokens = sorted(
+                zip(tokens, rows, strict=True), key=lambda pair: (pair[0].tobytes(), len(pair[1].prompt))
+            )
+            distinct = {each.tobytes(): row for each, row in by_tokens}
+            found = await self._batches.add(list(distinct.values())) if distinct else []
             ratings = dict(zip(distinct, map(_finite, found), strict=True))
         except CannotAnswer:
             self.usage.failed += len(conversations)
@@ -106,23 +113,22 @@ class RatingModel:
             raise CannotAnswer("refused", f"the conversation has {length}")
         return tokens
 
-    async def _rate(self, pieces: Sequence[Piece[Row, float]]) -> None:
-        """Rate pass by pass; others run in between."""
-        for chosen in self._engine.parts([piece.job for piece in pieces]):
-            batch = [pieces[i] for i in chosen if not pieces[i].result.done()]  # who asked may have gone
-            if not batch:
-                continue
-            rows = [piece.job for piece in batch]
-            found = ratings(self._engine.values(rows), rows).tolist()
-            self.usage.prompt_tokens += tokens_of(rows)
-            for piece, rating in zip(batch, found, strict=True):
-                piece.finish(rating)
-            await asyncio.sleep(0)
+    async def _rate(self, pieces: Sequence[Piece[list[Row], list[float]]]) -> None:
+        """Rate pass by pass, those of each call apart from the others; others run in between."""
+        for piece in pieces:
+            found = [0.0] * len(piece.job)
+            for chosen in self._engine.parts(piece.job):
+                if piece.result.done():  # who asked has gone
+                    break
+                rows = [piece.job[i] for i in chosen]
+                for i, rating in zip(chosen, ratings(self._engine.values(rows), rows).tolist(), strict=True):
+                    found[i] = rating
+                self.usage.prompt_tokens += tokens_of(rows)
+                await asyncio.sleep(0)
+            piece.finish(found)
 
 
-def _finite(found: float | BaseException) -> float:
-    if isinstance(found, BaseException):
-        raise found
+def _finite(found: float) -> float:
     if not isfinite(found):
         raise CannotAnswer("invalid", f"the model's number for the conversation is {found}")
     return found

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question, Usage
+from rewardsmith.asking import Answer, CannotAnswer, Conversation, ProbeReply, Question, Usage
 from rewardsmith.engines.managed.commands import at_home, command_of, environment_of, secrets_of
 from rewardsmith.engines.managed.naming import served_name
 from rewardsmith.engines.managed.probe import Probe, address, free_port
@@ -106,6 +106,13 @@ class ManagedModel:
             await self.start()
         if self._settings.command != "transformers":
             await self._served.check()
+
+    async def fingerprint(self, deadline: float) -> tuple[ProbeReply, ...]:
+        """Return the server's replies to fixed probes; () where it was started from files that the identity knows."""
+        async with self._running():
+            if self._process is not None and Path(self._settings.model).exists():
+                return ()
+            return await self._served.fingerprint(deadline)
 
     async def ask(self, question: Question) -> Answer:
         """Return the model's answer; the time that the server takes to start does not count."""

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question, Usage
+from rewardsmith.asking import Answer, CannotAnswer, Conversation, ProbeReply, Question, Usage
 from rewardsmith.engines.server import finding, payloads, replies
 from rewardsmith.engines.server.faults import Fault
 from rewardsmith.engines.server.finding import WORK_SECONDS, Finder
+from rewardsmith.engines.server.probes import probe_replies, without_sampling
 from rewardsmith.engines.server.sending import Reply, Request, Sender
 from rewardsmith.engines.server.wire import Base
 from rewardsmith.engines.settings import ClientSettings, ServerSettings
@@ -89,6 +90,25 @@ class ServedModel:
         known = {"model": await self._finder.model(), "version": settings.version, "body": settings.body}
         known["serves"] = settings.serves
         return json.dumps(known, sort_keys=True, ensure_ascii=False, default=str)
+
+    async def fingerprint(self, deadline: float) -> tuple[ProbeReply, ...]:
+        """Return the replies of one of the servers to fixed probes; () where `version` says which weights these are.
+
+        They are not counted in `usage`.
+
+        Args:
+            deadline: seconds for each request that asks for text.
+
+        Raises:
+            CannotAnswer: there are none.
+        """
+        if self._settings.version:
+            return ()
+        settings = self._settings.model_copy(update={"body": without_sampling(self._settings.body)})
+        urls = [str(base.url) for base in self._sender.bases]
+        model = await self._finder.model()
+        async with ServedModel(settings, urls, model=model, name=self.name, get_key=self._get_key) as probed:
+            return await probe_replies(probed, settings.serves, deadline)
 
     async def check(self) -> None:
         """Raise if it cannot work: every address that answers must have the model, and one must answer."""
@@ -168,6 +188,13 @@ class ServedModel:
         """
         model = await self._named()
         if self._settings.serves == "score":
+            if any(conversation[-1].role != "assistant" for conversation in conversations):
+                self.usage.failed += len(conversations)
+                raise CannotAnswer(
+                    "refused",
+                    'serves = "score" gives the number of the last message, and that is not the answer here: use a'
+                    ' server that serves = "classify", or a model in this process',
+                )
             batches = [
                 self._score_batch(model, conversations[i : i + self._settings.batch])
                 for i in range(0, len(conversations), self._settings.batch)

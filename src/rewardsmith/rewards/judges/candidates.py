@@ -15,6 +15,7 @@ from pydantic import Field
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.asking import JudgeName
 from rewardsmith.rewards.judges.orders import drawn
+from rewardsmith.rewards.judges.shown import are_stored
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.translation import references_of
@@ -128,14 +129,15 @@ def are_shown_as_given() -> bool:
 
 
 def candidates_of(group: RolloutGroup, way: str, longest: int) -> Candidates:
-    """Return the answers in the rollouts of a group.
+    """Return the answers in the rollouts of a group; stored answers are taken as they are.
 
     Args:
         group: the rollouts.
         way: one of `WAYS`.
         longest: characters; longer answers are invalid.
     """
-    answers = [WAYS[way](rollout.text) for rollout in group.rollouts]  # without white space around them
+    find = whole if are_stored() else WAYS[way]
+    answers = [find(rollout.text) for rollout in group.rollouts]  # without white space around them
     valid = [text if text and len(text) <= longest else None for text in answers]
     distinct = list(dict.fromkeys(text for text in valid if text is not None))
     order = range(len(distinct)) if are_shown_as_given() else drawn(group.prompt.id, distinct)

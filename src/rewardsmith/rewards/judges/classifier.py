@@ -23,7 +23,9 @@ from rewardsmith.text.templates import load_template
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 
 RaterName = Annotated[
-    str, Refers("models", offer="rate"), Field(description="which of the recipe's models gives the number")
+    str,
+    Refers("models", offer="rate", offer_if=("critique", "rate_turns")),
+    Field(description="which of the recipe's models gives the number"),
 ]
 """A setting that names a model which gives conversations numbers."""
 

@@ -27,6 +27,7 @@ from rewardsmith.rewards.judges.candidates import (
 )
 from rewardsmith.rewards.judges.orders import arranged
 from rewardsmith.rewards.judges.rounds import Design, Outcome, Seen
+from rewardsmith.rewards.judges.shown import are_stored
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.text.quoting import quote
@@ -67,7 +68,9 @@ class OverlongSettings(Settings):
         """
         length = len(rollout.tokens)
         if rollout.text and not length:
-            raise CannotScore("invalid", "the rollout has no tokens, so that overlong cannot be counted")
+            raise CannotScore(
+                "invalid", "the rollout has no tokens, so that overlong cannot be counted: score it without overlong"
+            )
         return 0.0 - self.factor * min(1.0, max(0.0, (length - (self.limit - self.buffer)) / self.buffer))
 
 
@@ -243,11 +246,15 @@ class Ranking(AsksOne):
     def _score(self, rollout: Rollout, candidate: int | None, outcome: Outcome | None) -> Score:
         if candidate is None:
             return Score(self._scale.invalid, parts=without(self.parts, "there is no valid answer to judge"))
-        try:
-            penalty = 0.0 if self._overlong is None else self._overlong.penalty(rollout)
-        except CannotScore as error:
-            return failed_score(error, self.parts)
-        parts = {} if self._overlong is None else {"overlong": Score(penalty)}
+        penalty, parts = 0.0, {}
+        if self._overlong is not None and are_stored() and not len(rollout.tokens):
+            parts = without(["overlong"], "a stored answer has no tokens that could be counted")
+        elif self._overlong is not None:
+            try:
+                penalty = self._overlong.penalty(rollout)
+            except CannotScore as error:
+                return failed_score(error, self.parts)
+            parts = {"overlong": Score(penalty)}
         if outcome is None:
             alone = without(["judge"], "there is no other answer to compare it with")
             return Score(self._scale.lone + penalty, parts=alone | parts)

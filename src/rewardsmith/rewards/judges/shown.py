@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -37,11 +39,36 @@ WAYS: tuple[Way, ...] = ("boxed", "hash", "stated", "final")
 LONGEST = 100_000
 
 
+_STORED: ContextVar[bool] = ContextVar("stored answers", default=False)
+
+
+@contextmanager
+def stored_answers() -> Iterator[None]:
+    """Let judges take rollouts for answers that stand in a data file, without the form of a policy's rollouts.
+
+    It holds for the tasks that begin inside the block.
+    """
+    before = _STORED.set(True)
+    try:
+        yield
+    finally:
+        _STORED.reset(before)
+
+
+def are_stored() -> bool:
+    """Whether this task began inside of `stored_answers`."""
+    return _STORED.get()
+
+
 def shown(text: str, show: str, ways: Sequence[str]) -> str:
-    """Return what a judge is shown of a response; "" when there is nothing of the kind."""
-    if show == "response":
-        return text if text.strip() else ""
-    return (final(text) if show == "final" else extract(text, ways)) or ""
+    """Return what a judge is shown of a response; "" when there is nothing of the kind.
+
+    A stored answer without anything of the kind is shown as it is.
+    """
+    found = text if show == "response" else final(text) if show == "final" else extract(text, ways)
+    if not found and are_stored():
+        found = text
+    return found if found and found.strip() else ""
 
 
 def require_extracting(show: str, ways: Sequence[str]) -> None:
@@ -50,4 +77,16 @@ def require_extracting(show: str, ways: Sequence[str]) -> None:
         require_unset(f'show = "{show}"', extract=None if tuple(ways) == WAYS else tuple(ways))
 
 
-__all__ = ["LONGEST", "WAYS", "Longest", "Quoting", "Show", "Ways", "placed", "require_extracting", "shown"]
+__all__ = [
+    "LONGEST",
+    "WAYS",
+    "Longest",
+    "Quoting",
+    "Show",
+    "Ways",
+    "are_stored",
+    "placed",
+    "require_extracting",
+    "shown",
+    "stored_answers",
+]

@@ -15,7 +15,7 @@ from rewardsmith.checks import unicode
 from rewardsmith.components import Refers
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.asking import failed_score
-from rewardsmith.rewards.judges.shown import WAYS, Show, Ways, require_extracting, shown
+from rewardsmith.rewards.judges.shown import WAYS, Show, Ways, are_stored, require_extracting, shown
 from rewardsmith.rewards.judges.together import together
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.rules.translation import Reference, references_of
@@ -140,7 +140,7 @@ class Similarity:
         """Return what is compared of a rollout; "" where there is no answer."""
         found = shown(text, self._show, self._ways)
         if self._field is not None:
-            found = _field(found, self._field) or ""
+            found = _field(found, self._field) or (found if are_stored() else "")
         return _ready(found) if found.strip() else ""
 
     def _references(self, prompt: Prompt) -> list[str]:

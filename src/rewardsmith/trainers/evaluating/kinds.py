@@ -26,12 +26,22 @@ async def evaluate_reward(
     ties: Ties = "wrong",
     seed: int = 0,
 ) -> Evaluation:
-    """Measure a reward on rankings, graded answers or preferences; settings that a kind has no use for are ignored."""
+    """Measure a reward on rankings, graded answers or preferences; settings that a kind has no use for are ignored.
+
+    Raises:
+        UserError: there are values, and yet none of the models that the reward asks was called.
+    """
     if kind == "rankings":
-        return await evaluate_rankings(name, items, scorer, orders=orders, repeats=repeats, seed=seed)
-    if kind == "pairs":
-        return await evaluate_pairs(name, items, scorer, ties=ties, orders=orders, repeats=repeats, seed=seed)
-    return await evaluate_grades(name, items, scorer, threshold=threshold, levels=levels, repeats=repeats, seed=seed)
+        found = await evaluate_rankings(name, items, scorer, orders=orders, repeats=repeats, seed=seed)
+    elif kind == "pairs":
+        found = await evaluate_pairs(name, items, scorer, ties=ties, orders=orders, repeats=repeats, seed=seed)
+    else:
+        found = await evaluate_grades(
+            name, items, scorer, threshold=threshold, levels=levels, repeats=repeats, seed=seed
+        )
+    if found.metrics.get("failed") != 1:  # else it is told why
+        scorer.require_called()
+    return found
 
 
 def passes(kind: Kind, items: Sequence[Any], orders: int, repeats: int) -> int:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from copy import copy
+from dataclasses import astuple, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, Models, Question
+from rewardsmith.asking import Answer, Models, Question, Usage
 from rewardsmith.components import Chosen
-from rewardsmith.rewards.component import Component
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.component import Component, Instead
 from rewardsmith.rewards.judges.candidates import shown_as_given
+from rewardsmith.rewards.judges.shown import stored_answers
 from rewardsmith.rewards.measure import Measures
 from rewardsmith.rewards.protocol import score
-from rewardsmith.rewards.tree import check, walk
+from rewardsmith.rewards.tree import check, components_of, walk
 from rewardsmith.types import NOT_ASKED, Prompt, Rollout, RolloutGroup, ScoredGroup
 
 Item = TypeVar("Item")
@@ -130,14 +133,55 @@ class Scorer:
     ) -> None:
         self._chosen, self._models, self._say = chosen, models, say
         self._at_once, self._pause, self._tick = at_once, pause, tick
+        self._judges: dict[str, Any] = {}
+        self._before: dict[str, Usage] | None = None
         self.reward = self._made(models)
         self.notes = Notes()
 
     def _made(self, models: Models | None) -> Component:
-        reward = Component.root(self._chosen, self._say, models)
+        reward = Component.root(self._chosen, self._say)
         for _, component in walk(reward):
             component.unlimited = True
+        if models is not None:
+            self._connect(reward, models)
         return reward
+
+    def _connect(self, component: Component, models: Models, *, needed: bool = True) -> None:
+        """Hand over the models, and note those that are needed: not those of a reward that only replaces failures."""
+
+        def find(name: str) -> Any:
+            model = models(name)
+            if needed:
+                self._judges.setdefault(name, model)
+            return model
+
+        take = getattr(component.reward, "connect", None)
+        if take is not None:
+            take(find)
+        for name, inner in components_of(component.reward).items():
+            fallback = isinstance(component.reward, Instead) and name == "instead"
+            self._connect(inner, models, needed=needed and not fallback)
+
+    def _usages(self) -> dict[str, Usage]:
+        return {name: copy(model.usage) for name, model in self._judges.items() if hasattr(model, "usage")}
+
+    def require_called(self) -> None:
+        """Raise a `UserError` if no model was called, nor its verdicts found in the cache, for any group so far."""
+        before = self._before or {}
+        unused = [
+            name for name, usage in self._usages().items() if not any(astuple(usage.since(before.get(name, Usage()))))
+        ]
+        if not unused:
+            return
+        names = ", ".join(f"models.{name}" for name in unused)
+        if len(unused) < len(self._judges):
+            self._say(f"{names}: not called for any item, so that nothing was measured of it")
+            return
+        raise UserError(
+            f"{names}: not called for any item. All values are constants of the reward's settings, or of rules before"
+            " the judge: nothing was measured. Check that the data's columns hold the answers, or name the judge's part"
+            " of the reward alone, as in recipe.toml:policy.reward.judge"
+        )
 
     async def check(self) -> None:
         """Raise a `UserError` if the reward cannot work."""
@@ -161,8 +205,11 @@ class Scorer:
     async def _pass(
         self, reward: Component, groups: Iterable[RolloutGroup], *, noted: bool = False, as_given: bool = False
     ) -> list[NDArray[np.float64]]:
+        if self._before is None:  # a check may have called the models
+            self._before = self._usages()
+
         async def one(group: RolloutGroup) -> NDArray[np.float64]:
-            with shown_as_given() if as_given else nullcontext():
+            with stored_answers(), shown_as_given() if as_given else nullcontext():
                 scored = await score(reward, group)
             if noted:
                 self.notes.add(scored)

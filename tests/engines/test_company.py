@@ -1,0 +1,151 @@
+"""What a model of this process works on at the same time changes no bit of its replies: that would depend on chance."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rewardsmith.asking import Answer, Conversation, Question
+from rewardsmith.engines import ModelSettings
+from rewardsmith.engines.embedded.asked import AskedModel
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.rating import RatingModel
+from rewardsmith.engines.sentences import SentenceModel
+from rewardsmith.engines.settings import SentenceSettings
+from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.types import Message
+from tests.engines.test_rating import chat, open_rater, write_folder
+from tests.engines.test_sentences import write_sentences
+
+LETTERS = "abcdefgh 0123456789+-="
+
+
+def text(rng: random.Random, longest: int) -> str:
+    return "".join(rng.choices(LETTERS, k=rng.randint(1, longest)))
+
+
+@pytest.fixture(scope="module")
+def rater(tmp_path_factory: pytest.TempPathFactory) -> RatingModel:
+    return open_rater(write_folder("tiny-llama", tmp_path_factory.mktemp("rater") / "rm"))
+
+
+def groups_of(count: int, seed: int = 0) -> list[list[Conversation]]:
+    """Return answers to several prompts, some of which stand in two groups."""
+    rng = random.Random(seed)
+    groups = []
+    for _ in range(count):
+        question = text(rng, 80)
+        groups.append([chat(question, text(rng, 60)) for _ in range(6)])
+    return [*groups, *([*groups[i][:2], chat(groups[i][0][0].content, "another")] for i in range(min(3, count)))]
+
+
+async def at_odd_times(calls: Sequence[Any], seed: int) -> list[Any]:
+    """Return what calls return that begin one after the other, some of them together."""
+    rng = random.Random(seed)
+    order = list(range(len(calls)))
+    rng.shuffle(order)
+    tasks: dict[int, asyncio.Task[Any]] = {}
+    for i in order:
+        tasks[i] = asyncio.ensure_future(calls[i]())
+        for _ in range(rng.choice([0, 0, 1, 3, 12])):
+            await asyncio.sleep(0)
+    return [await tasks[i] for i in range(len(calls))]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_that_are_rated_at_the_same_time_change_no_bit_of_each_other(rater: RatingModel, seed: int) -> None:
+    groups = groups_of(6)
+    alone = [asyncio.run(rater.rate(group)) for group in groups]
+    calls = [lambda group=group: rater.rate(group) for group in groups]
+    assert asyncio.run(at_odd_times(calls, seed)) == alone
+
+
+def test_the_order_of_a_call_changes_no_bit(rater: RatingModel) -> None:
+    group = groups_of(1)[0]
+    assert asyncio.run(rater.rate(group[::-1])) == asyncio.run(rater.rate(group))[::-1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_that_share_an_answer_change_no_bit_of_each_other_in_the_cache(
+    rater: RatingModel, tmp_path: Path, seed: int
+) -> None:
+    """Which of two groups comes first, and what a run before it has kept, must not matter."""
+    groups = groups_of(6)
+    alone = [asyncio.run(rater.rate(group)) for group in groups]
+    cache = VerdictCache(tmp_path, say=pytest.fail)
+    cached = Cached(rater, cache)
+    calls = [lambda group=group: cached.rate(group) for group in groups]
+    asyncio.run(at_odd_times(calls[seed::2], seed))  # a run that was stopped
+    before = rater.usage.cached
+    assert asyncio.run(at_odd_times(calls, seed)) == alone
+    assert rater.usage.cached - before == sum(map(len, groups[seed::2]))
+    cache.close()
+
+
+def test_a_call_of_which_a_part_was_lost_is_rated_as_a_whole(rater: RatingModel, tmp_path: Path) -> None:
+    group = groups_of(1)[0]
+    cache = VerdictCache(tmp_path, say=pytest.fail)
+
+    async def twice() -> tuple[list[float], list[float]]:
+        first = await Cached(rater, cache).rate(group)
+        cache._write(lambda writer: writer.execute("DELETE FROM verdicts WHERE rowid % 2"))
+        return first, await Cached(rater, cache).rate(group)
+
+    first, again = asyncio.run(twice())
+    assert first == again
+    cache.close()
+
+
+def test_texts_that_are_embedded_at_the_same_time_change_no_bit_of_each_other(tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers")
+    model = SentenceModel(SentenceSettings(init=str(write_sentences(tmp_path / "s")), device="cpu", batch_size=3))
+    words = ["the cat sat.", "the dogs sat.", "a b c d e f g", "1", "cat", "a b", "the the the the cat", "dog"]
+    rng = random.Random(0)
+    calls = [rng.sample(words, k=rng.randint(1, 6)) for _ in range(12)]
+    cache = VerdictCache(tmp_path, say=pytest.fail)
+    cached = Cached(model, cache)
+
+    async def main() -> None:
+        alone = [await model.embed(texts) for texts in calls]
+        found = await at_odd_times([lambda texts=texts: cached.embed(texts) for texts in calls], 0)
+        for one, other, texts in zip(alone, found, calls, strict=True):
+            assert one.tobytes() == other.tobytes()
+            assert np.array_equal(one, (await model.embed(texts[::-1]))[::-1])
+        await model.close()
+
+    asyncio.run(main())
+    cache.close()
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+def told(answer: Answer) -> tuple[str, tuple[float, ...]]:
+    return answer.text, answer.logprobs
+
+
+@pytest.mark.parametrize(("name", "temperature"), [("tiny-llama", 0.0), ("tiny-llama", 1.0), ("tiny-gemma2", 1.0)])
+def test_questions_that_are_answered_at_the_same_time_change_no_bit_of_each_other(
+    name: str, temperature: float
+) -> None:
+    """On a CPU a prompt is read alone, and rows are decoded in eights: no bit depends on the other rows."""
+    engine = EmbeddedEngine.open(ModelSettings(init=name, device="cpu"), seed=3)
+    rng = random.Random(1)
+    questions = [
+        Question((Message("user", text(rng, 200)),), max_tokens=rng.choice([3, 12]), temperature=temperature, seed=i)
+        for i in range(12)
+    ]
+
+    async def ask(seed: int | None) -> list[tuple[str, tuple[float, ...]]]:
+        model = AskedModel(engine)
+        calls = [lambda question=question: model.ask(question) for question in questions]
+        found = [await call() for call in calls] if seed is None else await at_odd_times(calls, seed)
+        await model.close()
+        return [told(answer) for answer in found]
+
+    alone = asyncio.run(ask(None))
+    assert asyncio.run(ask(0)) == alone

@@ -1,0 +1,413 @@
+"""The verdict cache notices other weights behind the name of a server, and is not misled by noise."""
+
+import asyncio
+import math
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardsmith.asking import CannotAnswer, ProbeReply
+from rewardsmith.engines.server import ServedModel
+from rewardsmith.engines.server.probes import ANSWERS, QUESTIONS, TEXTS, TOKENS
+from rewardsmith.engines.turns import TakingTurns, Turns
+from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.rewards.cache_weights import TOLERANCE, alike
+from rewardsmith.types import Message
+from tests.engines.asked import client, question
+from tests.engines.faulty import Body, FaultyServer, completion, error, last_text
+from tests.engines.test_managed import managed
+
+TALK = [Message("user", "why?"), Message("assistant", "because")]
+
+
+def is_probe(body: Body) -> bool:
+    texts = {*QUESTIONS, *TEXTS, *(answer for _, answer in ANSWERS)}
+    sent = body.get("input") or body.get("text_2") or [last_text(body)]
+    return set(sent) <= texts
+
+
+class Weighted(FaultyServer):
+    """A server whose replies depend on its weights, and on a noise in each number and in one of the texts."""
+
+    weights = 1.0
+    noise = 0.0
+    flipped = ""
+    gives_logprobs = True
+    refuses_probes = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.say = lambda body: f"{last_text(body)} {'!' if last_text(body) == self.flipped else self.weights}"
+
+    async def _met(self, plan: Any, otherwise: Any, request: web.Request, body: Body) -> web.StreamResponse:
+        ready = not plan and not self.asleep
+        number = self.weights * (1 + self.noise)
+        if ready and self.refuses_probes and is_probe(body) and body:
+            return error(400, "max_tokens must be at least 100")
+        if ready and request.path == "/v1/chat/completions":
+            if body.get("logprobs") and not self.gives_logprobs:
+                return error(400, "logprobs are not supported")
+            logprobs = [math.log(0.5) * number, math.log(0.9) * number]
+            return web.json_response(completion(body, self.say(body), logprobs=tuple(logprobs)))
+        if ready and request.path == "/classify":
+            score = number * len(body["messages"][-1]["content"])
+            return web.json_response({"data": [{"index": 0, "probs": [score]}]})
+        if ready and request.path == "/v1/embeddings":
+            data = [
+                {"index": i, "embedding": [number, len(text), 5.0, len(text) % 3]}
+                for i, text in enumerate(body["input"])
+            ]
+            return web.json_response({"data": data})
+        return await super()._met(plan, otherwise, request, body)
+
+    def count(self) -> tuple[int, int]:
+        """Return how many requests were probes and how many were not, since this was last asked."""
+        probes = sum(map(is_probe, self.bodies))
+        counts = probes, len(self.bodies) - probes
+        self.requests.clear()
+        return counts
+
+
+Asks = Callable[[Any], Any]
+VERBS: dict[str, tuple[Asks, int]] = {
+    "chat": (lambda model: model.ask(question("How good is it?")), len(QUESTIONS)),
+    "classify": (lambda model: model.rate([TALK]), len(ANSWERS)),
+    "embed": (lambda model: model.embed(["some text"]), 1),
+}
+
+
+class Cache:
+    """A cache in a folder, and what it said; each `use` is a program of its own that asks once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.messages: list[str] = []
+
+    async def use(self, *servers: FaultyServer, verb: str = "chat", **settings: Any) -> ServedModel:
+        cache = VerdictCache(self.folder, say=self.messages.append)
+        model = client(*servers, serves=verb, **settings)
+        try:
+            await VERBS[verb][0](Cached(model, cache))
+        finally:
+            await model.close()
+            cache.close()
+        return model
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_other_weights_under_the_same_name_do_not_get_the_old_verdicts(tmp_path: Path, verb: str) -> None:
+    async def main() -> None:
+        cache, probes = Cache(tmp_path), VERBS[verb][1]
+        async with Weighted() as server:
+            model = await cache.use(server, verb=verb)
+            assert server.count() == (probes, 1)
+            assert (model.usage.calls, model.usage.cached) == (1, 0)
+            model = await cache.use(server, verb=verb)  # the same weights: a replay
+            assert server.count() == (probes, 0)
+            assert (model.usage.calls, model.usage.cached, model.usage.tokens, model.usage.failed) == (0, 1, 0, 0)
+            assert cache.messages == []
+            server.weights = 2.0
+            await cache.use(server, verb=verb)
+            assert server.count() == (probes, 1)
+            (message,) = cache.messages
+            assert "models.judge" in message
+            assert "1 verdicts" in message
+            assert "models.judge.version" in message
+            await cache.use(server, verb=verb)  # known by now
+            assert server.count() == (probes, 0)
+            server.weights = 1.0  # and back
+            await cache.use(server, verb=verb)
+            assert server.count() == (probes, 0)
+            assert len(cache.messages) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_noise_in_numbers_and_one_other_text_do_not_lose_the_cache(tmp_path: Path, verb: str) -> None:
+    async def main() -> None:
+        cache = Cache(tmp_path)
+        async with Weighted() as server:
+            await cache.use(server, verb=verb)
+            server.noise, server.flipped = 0.01, QUESTIONS[2]
+            server.count()
+            model = await cache.use(server, verb=verb)
+            assert (model.usage.calls, model.usage.cached) == (0, 1)
+            assert server.count()[1] == 0
+            assert cache.messages == []
+
+    asyncio.run(main())
+
+
+def test_without_log_probabilities_the_texts_tell_the_weights_apart(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = Cache(tmp_path)
+        async with Weighted() as server:
+            server.gives_logprobs = False
+            for weights, asked in ((1.0, 1), (1.0, 0), (1.5, 1)):
+                server.weights = weights
+                await cache.use(server)
+                assert server.count()[1] == asked
+
+    asyncio.run(main())
+
+
+def test_close_weights_are_told_apart_by_their_probabilities(tmp_path: Path) -> None:
+    """The texts are the same."""
+
+    async def main() -> None:
+        cache = Cache(tmp_path)
+        async with Weighted() as server:
+            server.say = last_text
+            for weights, asked in ((1.0, 1), (1.01, 0), (1.2, 1)):
+                server.weights = weights
+                await cache.use(server)
+                assert server.count()[1] == asked
+
+    asyncio.run(main())
+
+
+def test_a_version_says_which_weights_these_are_and_spares_the_probes(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = Cache(tmp_path)
+        async with Weighted() as server:
+            await cache.use(server, version="7")
+            server.weights = 2.0
+            await cache.use(server, version="7")
+            assert server.count() == (0, 1)
+            await cache.use(server, version="8")
+            assert server.count() == (0, 1)
+
+    asyncio.run(main())
+
+
+def test_probes_are_greedy_and_short_whatever_the_recipe_adds_to_each_request(tmp_path: Path) -> None:
+    async def main() -> None:
+        body = {"temperature": 1.0, "max_tokens": 4096, "seed": 3, "n": 2, "reasoning_effort": "low"}
+        async with Weighted() as server:
+            await Cache(tmp_path).use(server, body=body)
+            for sent in filter(is_probe, server.bodies):
+                assert (sent["temperature"], sent["max_tokens"], sent["reasoning_effort"]) == (0.0, TOKENS, "low")
+                assert not {"seed", "n"} & set(sent)
+            (real,) = [sent for sent in server.bodies if not is_probe(sent)]
+            assert real["temperature"] == 1.0
+
+    asyncio.run(main())
+
+
+def test_many_questions_at_once_wait_for_one_set_of_probes(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = VerdictCache(tmp_path, say=pytest.fail)
+        async with Weighted() as server, client(server) as model:
+            cached = Cached(model, cache)
+            await asyncio.gather(*(cached.ask(question(f"q{i}")) for i in range(30)))
+            assert server.count() == (len(QUESTIONS), 30)
+        cache.close()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_refuses_probes_is_asked_and_that_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = Cache(tmp_path)
+        async with Weighted() as server:
+            server.refuses_probes = True
+            model = await cache.use(server)
+            assert (model.usage.calls, model.usage.failed) == (1, 0)
+            (message,) = cache.messages
+            assert "models.judge.version" in message
+            assert "at least 100" in message
+            assert (await cache.use(server)).usage.cached == 1
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_away_at_the_first_question_is_unreachable_as_ever(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = VerdictCache(tmp_path, say=pytest.fail)
+        async with Weighted() as server:
+            await server.stop()
+            async with client(server, retries=0) as model:
+                cached = Cached(model, cache)
+                with pytest.raises(CannotAnswer) as caught:
+                    await cached.ask(question())
+                assert caught.value.kind == "unreachable"
+                assert model.usage.failed == 1
+                await server.__aenter__()
+                assert (await cached.ask(question())).text  # and it is probed now
+                assert server.count() == (len(QUESTIONS), 1)
+        cache.close()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_stalls_takes_no_longer_than_the_question_may(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = VerdictCache(tmp_path, say=pytest.fail)
+        async with Weighted() as server, client(server) as model:
+            server.plan(*["stall"] * 8)
+            with pytest.raises(CannotAnswer) as caught:
+                async with asyncio.timeout(10):
+                    await Cached(model, cache).ask(question(deadline=0.2))
+            assert caught.value.kind == "timeout"
+        cache.close()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_comes_back_after_a_check_is_probed_again(tmp_path: Path) -> None:
+    """A check is made at the start, and after an outage: other weights may have been loaded meanwhile."""
+
+    async def main() -> None:
+        messages: list[str] = []
+        cache = VerdictCache(tmp_path, say=messages.append)
+        async with Weighted() as server, client(server) as model:
+            cached = Cached(model, cache)
+            await cached.check()
+            first = await cached.ask(question())
+            server.weights = 2.0
+            assert (await cached.ask(question())).text == first.text  # nobody looks in between
+            await cached.check()
+            assert (await cached.ask(question())).text != first.text
+            assert "models.judge" in messages[0]
+        cache.close()
+
+    asyncio.run(main())
+
+
+def test_a_sleeping_server_is_woken_for_its_probes(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = VerdictCache(tmp_path, say=pytest.fail)
+        async with Weighted() as server, client(server, retries=0) as model:
+            cached = Cached(TakingTurns(model, Turns()), cache)
+            await cached.check()
+            assert server.asleep
+            await cached.ask(question())
+            assert server.count() == (len(QUESTIONS), 1)
+        cache.close()
+
+    asyncio.run(main())
+
+
+def test_of_several_addresses_any_one_is_probed(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = Cache(tmp_path)
+        async with Weighted() as one, Weighted() as two:
+            await cache.use(one)
+            one.count()
+            model = await cache.use(one, two)
+            assert model.usage.cached == 1
+            assert one.count()[0] + two.count()[0] == len(QUESTIONS)
+
+    asyncio.run(main())
+
+
+def test_a_managed_server_is_probed_unless_its_files_are_known(tmp_path: Path) -> None:
+    """It answers with its process id: another process would be other weights."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"1")
+
+    async def replies(**settings: Any) -> Sequence[ProbeReply]:
+        model = managed(tmp_path, **settings)
+        try:
+            return await model.fingerprint(10.0)
+        finally:
+            await model.close()
+
+    assert asyncio.run(replies(model=str(folder))) == ()
+    assert len(asyncio.run(replies())) == len(QUESTIONS)
+
+
+# ---- what is alike -------------------------------------------------------------------------------------------------
+
+finite = st.floats(-1e6, 1e6).map(lambda x: x + math.copysign(1e-3, x))
+numbers = st.lists(finite, min_size=1, max_size=20)
+
+
+@given(numbers, st.floats(-0.9, 0.9))
+def test_numbers_are_alike_up_to_the_tolerance(values: list[float], share: float) -> None:
+    moved = [value * (1 + share * TOLERANCE) for value in values]
+    far = [value * (1 + math.copysign(1.2 * TOLERANCE / (1 - TOLERANCE), share)) for value in values]
+    fingerprint = [ProbeReply(numbers=tuple(values))]
+    assert alike(fingerprint, [ProbeReply(numbers=tuple(moved))])
+    assert not alike(fingerprint, [ProbeReply(numbers=tuple(far))])
+
+
+def test_one_of_four_texts_may_differ_and_no_more() -> None:
+    texts = [ProbeReply(text) for text in "abcd"]
+    assert alike(texts, [ProbeReply("x"), *texts[1:]])
+    assert not alike(texts, [ProbeReply("x"), ProbeReply("y"), *texts[2:]])
+    assert not alike(texts, texts[:3])
+    assert not alike([ProbeReply(numbers=(1.0, 2.0))], [ProbeReply(numbers=(1.0,))])
+    assert not alike([ProbeReply(numbers=(1.0,))], [ProbeReply()])  # nothing is like nothing
+
+
+# ---- the file ------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_from_before_there_were_fingerprints_gets_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = Cache(tmp_path)
+        async with Weighted() as server:
+            await cache.use(server)
+            with sqlite3.connect(tmp_path / "verdicts.sqlite") as connection:
+                connection.execute("DROP TABLE fingerprints")
+            connection.close()
+            await cache.use(server)
+            server.count()
+            await cache.use(server)
+            assert server.count()[1] == 0
+            assert cache.messages == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("value", [b"", b"[1]", b'[["a"]]', b'[["a", ["x"]]]', b"\xff"])
+def test_a_kept_fingerprint_that_cannot_be_read_is_like_none(tmp_path: Path, value: bytes) -> None:
+    async def main() -> None:
+        cache = Cache(tmp_path)
+        async with Weighted() as server:
+            await cache.use(server)
+            with sqlite3.connect(tmp_path / "verdicts.sqlite") as connection:
+                connection.execute("UPDATE fingerprints SET value = ?, identity = 'old'", (value,))
+            connection.close()
+            assert (await cache.use(server)).usage.failed == 0
+
+    asyncio.run(main())
+
+
+def test_the_file_holds_no_text_of_the_probes(tmp_path: Path) -> None:
+    """A server may repeat anything in its reply, a key too."""
+
+    async def main() -> None:
+        async with Weighted() as server:
+            server.say = lambda body: "sk-secret" if is_probe(body) else "fine"
+            await Cache(tmp_path).use(server)
+        assert not any(b"sk-secret" in file.read_bytes() for file in tmp_path.iterdir())
+
+    asyncio.run(main())
+
+
+def test_cleared_verdicts_take_their_fingerprints_along(tmp_path: Path) -> None:
+    async def main() -> None:
+        cache = Cache(tmp_path)
+        async with Weighted() as server:
+            await cache.use(server)
+            file = VerdictCache(tmp_path)
+            assert file.clear() == 1
+            with sqlite3.connect(tmp_path / "verdicts.sqlite") as connection:
+                assert connection.execute("SELECT count(*) FROM fingerprints").fetchone() == (0,)
+            connection.close()
+            file.close()
+            server.weights = 2.0
+            await cache.use(server)
+            assert cache.messages == []  # there is nothing old that could be missed
+
+    asyncio.run(main())
