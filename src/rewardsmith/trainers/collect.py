@@ -28,7 +28,7 @@ class Collected:
         kept: the groups to learn from.
         sampled: every group that was written in this step, kept or not.
         rejected: the other groups, each with the reason.
-        counts: groups by fate: `kept`, `surplus`, `reused`, and each reason of a rejection.
+        counts: groups by fate: `kept`, `surplus`, `reused`, `too_few`, and each reason of a rejection.
         rounds: how often prompts were drawn.
     """
 
@@ -154,13 +154,15 @@ class Collector:
         return found
 
     def enough(self, found: Collected) -> bool:
-        """Whether a step has groups enough to learn from; too long without any ends the run.
+        """Whether a step has groups enough to learn from; those of a step that has not are counted as `too_few`.
 
         Raises:
             UserError: as many steps in a row as the patience of the selection had too few.
         """
         select = self._stage.select
         self._idle = 0 if len(found.kept) >= select.least else self._idle + 1
+        if self._idle:
+            found.counts["too_few"], found.counts["kept"] = len(found.kept), 0
         if self._idle >= select.patience:
             fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
             raise UserError(

@@ -33,6 +33,7 @@ from rewardsmith.trainers.metrics import (
     batch_metrics,
     group_metrics,
     latency_metrics,
+    learned_metrics,
     row_means,
     stream_metrics,
 )
@@ -42,7 +43,7 @@ from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, d
 from rewardsmith.trainers.reference import Reference
 from rewardsmith.trainers.scoring import generate_and_score
 from rewardsmith.trainers.stages import PolicyStage
-from rewardsmith.trainers.telling import FirstFailures
+from rewardsmith.trainers.telling import FirstFailures, NothingToLearn, warn_of_rate, why_nothing
 from rewardsmith.trainers.validation import right_of, validate
 
 
@@ -90,6 +91,9 @@ class PolicyTrainer:
             longest=self._process.longest,
         )
         self._failures = FirstFailures(context.say)
+        self._nothing = NothingToLearn(context.say, stage.name, stage.steps)
+        warn_of_rate(context.say, stage, self._policy.settings.init)
+        self._warmup = max(self._process.warmup, stage.critic.warmup if stage.critic else 0)
         self.steps = stage.steps
         self.learners: dict[str, EmbeddedEngine] = {stage.model: self._policy}
         self._policy.learn_with(stage.optimizer)
@@ -131,15 +135,21 @@ class PolicyTrainer:
             groups, metrics = await self._process.appraise(found.kept, number)
             found.appraised(groups)
             clock.lap("process")
-        metrics |= group_metrics(found, right_of(self.reward, self._stage.right_from), parts_of(self.reward))
+        right_from = right_of(self.reward, self._stage.right_from)
+        metrics |= group_metrics(found, right_from, parts_of(self.reward))
         means: list[float | None] = []
-        if enough:
+        if not enough:
+            fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
+            self._nothing.count(number, f"fewer than {self._stage.select.least} groups passed the selection ({fates})")
+        else:
             parts, combine = parts_of(self.reward), self._credit["combine"]
             batch = collate(found.kept, self._policy.encode, parts, combine, self._policy.device)
             async with self._learning():
                 advantages_BT, learned = self._learn(batch, baselines_G, number)
             metrics |= learned
             clock.lap("learn")
+            nothing = not learned["groups/kept"] and number > self._warmup
+            self._nothing.count(number, why_nothing(found.kept, self._stage, right_from) if nothing else "")
             means = row_means(advantages_BT, batch.mask_BT)
         self._context.keep(found.records(number, means))
         halt = None
@@ -182,9 +192,8 @@ class PolicyTrainer:
             learned = self._optimize(critic, value, batch, stage.critic.optimizer, number)
             learned["explained_variance"] = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
             metrics |= {f"critic/{name}": number_ for name, number_ in learned.items()}
-        idle = max(self._process.warmup, stage.critic.warmup if stage.critic else 0)
-        if number <= idle:
-            return advantages_BT, metrics
+        if number <= self._warmup:  # others learn from these tokens, be it without an advantage
+            return advantages_BT, metrics | learned_metrics(batch, mask_BT & (advantages_BT != 0), mask_BT)
         cut_BT = batch.truncated_B[:, None] & (stage.select.truncated == "mask")
         objective = PolicyObjective(
             stage,
@@ -194,7 +203,8 @@ class PolicyTrainer:
             reference_BT if stage.kl.place == "loss" else None,
             self._importance(batch, old_BT),
         )
-        learned = self._optimize(self._policy, objective, batch, stage.optimizer, number, idle)
+        metrics |= learned_metrics(batch, objective.advantaged_BT, objective.learned_BT)
+        learned = self._optimize(self._policy, objective, batch, stage.optimizer, number, self._warmup)
         return advantages_BT, metrics | {f"policy/{name}": number_ for name, number_ in learned.items()}
 
     def _optimize(
@@ -339,11 +349,12 @@ class PolicyTrainer:
             self._context.pause()
 
     def state(self) -> dict[str, Any]:
-        """Return the position in the data, the surplus groups and the patience that is left."""
-        return self._collector.state() | {"process": self._process.state()}
+        """Return the position in the data, the surplus groups, the patience that is left, and the steps in vain."""
+        return self._collector.state() | {"process": self._process.state(), "nothing": self._nothing.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         self._collector.restore(state)
         self._process.restore(state["process"])
+        self._nothing.restore(state.get("nothing", [0, 0]))  # earlier versions did not count them
         self._begin(resumed=True)
