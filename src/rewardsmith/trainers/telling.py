@@ -61,9 +61,7 @@ class NothingToLearn:
         if cause and self._count == 1:
             self._say(f"warning: {self._stage}: step {step} has nothing to learn from its rewards: {cause}")
         elif _is_doubling(self._in_a_row):
-            self._say(
-                f"warning: {self._stage}: {self._in_a_row} steps in a row had nothing to learn from their rewards: {cause}"
-            )
+            self._say(f"warning: {self._stage}: {self._in_a_row} steps in a row had nothing to learn: {cause}")
         if step == self._steps and self._count:
             self._say(
                 f"warning: {self._stage}: {self._count} of {self._steps} steps had nothing to learn"
