@@ -63,6 +63,7 @@ class Run:
         self.stopping = False
         self._files = folder
         self._progress = progress
+        self.progress = progress.within  # how far a part of the present step is
         self._engines: dict[str, EmbeddedEngine] = {}
         self._saved: set[str] = set()  # models that checkpoints hold
         self._trained: set[str] = set()

@@ -13,7 +13,7 @@ from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.protocol import Reward, parts_of
-from rewardsmith.trainers.protocol import Draws, GroupRecord, derive
+from rewardsmith.trainers.protocol import Draws, GroupRecord, Report, derive, no_report
 from rewardsmith.trainers.scoring import Lap, Turn, generate_and_score
 from rewardsmith.trainers.select import rejection
 from rewardsmith.trainers.settings import WritingStage
@@ -72,6 +72,7 @@ class Collector:
         seed: of the answers.
         pause: called now and then; what it raises ends the work.
         turn: entered while answers are written.
+        report: shows how far writing and scoring are.
         by_parts: whether each part of the reward is learned from on its own.
         longest: prompt and answer together, where others read them too; None for what the engine reads.
 
@@ -89,6 +90,7 @@ class Collector:
         seed: int,
         pause: Callable[[], None],
         turn: Turn = nullcontext,
+        report: Report = no_report,
         by_parts: bool = False,
         longest: int | None = None,
     ) -> None:
@@ -99,6 +101,7 @@ class Collector:
         self._seed = seed
         self._pause = pause
         self._turn = turn
+        self._report = report
         self._surplus: list[ScoredGroup] = []
         self._idle = 0  # steps in a row without groups enough
         self._streams = parts_of(reward)
@@ -184,6 +187,7 @@ class Collector:
             pause=self._pause,
             turn=self._turn,
             lap=lap,
+            report=self._report,
         )
 
     def _require_part(self, scored: ScoredGroup) -> None:

@@ -39,7 +39,16 @@ from rewardsmith.trainers.metrics import (
 )
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
 from rewardsmith.trainers.process.rewards import ProcessRewards
-from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, learning_rate
+from rewardsmith.trainers.protocol import (
+    Context,
+    Draws,
+    GroupRecord,
+    Update,
+    counting,
+    derive,
+    learning_rate,
+    reporting,
+)
 from rewardsmith.trainers.reference import Reference
 from rewardsmith.trainers.scoring import generate_and_score
 from rewardsmith.trainers.stages import PolicyStage
@@ -87,6 +96,7 @@ class PolicyTrainer:
             seed=derive(self._seed, "rollouts"),
             pause=context.pause,
             turn=self._turn,
+            report=context.progress,
             by_parts=self._credit["combine"] == "after",
             longest=self._process.longest,
         )
@@ -167,6 +177,7 @@ class PolicyTrainer:
     def _learn(self, batch: Batch, baselines_G: Tensor | None, number: int) -> tuple[Tensor, dict[str, float]]:
         """Turn rewards into advantages [B, T], and those into optimizer steps; return the advantages and metrics."""
         stage, critic, mask_BT = self._stage, self._critic, batch.mask_BT
+        self._context.progress("log-probabilities", 0, 0)
         old_BT = self._old_logprobs(batch, number)
         reference_BT = None
         if self._reference is not None:
@@ -222,6 +233,8 @@ class PolicyTrainer:
         """
         stage, groups_B, live_B = self._stage, batch.groups_B.cpu(), objective.live_B.cpu()
         norms, skipped, lr = [], 0, 0.0
+        phase = "learning" if engine is self._policy else "critic learning"
+        count = counting(self._context.progress, phase, stage.epochs * int(live_B.sum()))
         per_step = stage.epochs * stage.mini_batches
         done, total = (number - 1 - idle) * per_step, (stage.steps - idle) * per_step
         for epoch in range(stage.epochs):
@@ -236,7 +249,7 @@ class PolicyTrainer:
                     continue
                 step = engine.update(
                     [batch.rows[i] for i in rows_b[live_k].tolist()],
-                    objective.part(rows_b.to(engine.device), live_k.to(engine.device)),
+                    count(objective.part(rows_b.to(engine.device), live_k.to(engine.device))),
                     lr=lr,
                     temperature=stage.sampling.temperature,
                 )
@@ -310,6 +323,7 @@ class PolicyTrainer:
             seeds=[0] * len(prompts),
             pause=self._context.pause,
             turn=self._turn,
+            report=reporting("greedy baseline", self._context.progress),
         )
         rewards = [answer.scores[0].value for answer in answers]
         lost = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is None]
@@ -337,6 +351,7 @@ class PolicyTrainer:
             sound_from=validation.sound_from,
             pause=partial(self._pause_validation, number),
             turn=self._turn,
+            report=reporting("validation", self._context.progress),
         )
         none = [None] * validation.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])
