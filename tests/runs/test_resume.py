@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -239,6 +240,13 @@ def test_a_second_signal_ends_at_once_and_the_run_can_go_on(
     assert status not in (0, 2), said
     assert "Traceback" not in said
     assert "everything is saved" not in said
+    first, second = said.index("stopping:"), said.index("stopped at once")
+    assert "Ctrl-C again" in said[first:second]  # what it would do
+    assert re.search(r"since checkpoint 0[12]-(sft|policy)-\d{6} is lost", said[first:second])
+    assert re.search(r"since checkpoint 0[12]-(sft|policy)-\d{6} is lost.*same command", said[second:])  # what it did
+    assert "Aborted" not in said
+    assert status == 130
+    assert '"state": "stopped"' in (folder / "runs/small/summary.json").read_text()
     assert not [f.name for f in (folder / "runs/small/checkpoints").iterdir() if f.name.startswith(".")]
     assert_same(finish(folder), expected("full"))
 

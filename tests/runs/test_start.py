@@ -1,8 +1,11 @@
 """Which folder a run goes to, when it goes on, and what is in the folder afterwards."""
 
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -220,3 +223,33 @@ def test_a_stage_that_was_removed_does_not_shift_the_others(tmp_path: Path) -> N
     assert (status, done) == (0, [0, 1, 2, 3, 4]), said
     # What is left of the old numbering must not pass for the last checkpoint.
     assert sorted(path.name for path in (folder / "runs/small/checkpoints").iterdir())[-1] == "01-second-000004"
+
+
+# ---- what is said while a run starts ---------------------------------------------------------------------------------
+
+
+def test_a_run_says_that_it_imports_torch_before_it_does(tmp_path: Path) -> None:
+    """Importing takes seconds; a torch that cannot be imported shows what was said until then."""
+    folder = prepared(tmp_path, SFT)
+    (tmp_path / "broken" / "torch").mkdir(parents=True)
+    (tmp_path / "broken" / "torch" / "__init__.py").write_text("raise SystemExit('torch is imported now')")
+    path = os.pathsep.join([str(tmp_path / "broken"), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "rewardsmith.cli", "run", "small.toml"],
+        cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    first, last = done.stderr.splitlines()
+    assert "torch" in first
+    assert last == "torch is imported now"
+
+
+def test_a_run_says_what_it_checks_loads_and_writes(tmp_path: Path) -> None:
+    rule = 'reward = { type = "rule", rule = "arithmetic" }'
+    evaluate = EVALUATE.format(name="own", model="policy").replace('reward = "digits:Digits"', rule)
+    status, said = run(prepared(tmp_path, SFT + evaluate))
+    assert status == 0, said
+    places = [
+        said.index(text)
+        for text in ("importing torch", "checking stages.1.reward: rule", "loading policy", "sft: 4", "writing models/")
+    ]
+    assert places == sorted(places)

@@ -156,7 +156,8 @@ def run(
 ) -> None:
     """Run a recipe: its stages in order, in one run folder.
 
-    Ctrl-C saves; the same command goes on.
+    Ctrl-C saves; the same command goes on. A second Ctrl-C stops at once, and loses what came after the last
+    checkpoint.
 
     Example: `rewardsmith run recipes/quickstart.toml seed=1`
     """
@@ -164,12 +165,13 @@ def run(
         raise UserError(f"--resume is {resume!r}: it must be auto, must or never")
     checked = load_recipe(recipe, overrides or [])
     check_rewards(checked, str(recipe))
+    sys.stderr.write("importing torch and transformers\n")
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 
     try:
         start(checked, recipe.stem, folder=folder, resume=resume, accept_changes=accept_changes)  # type: ignore[arg-type]
-    except Stopped:
-        sys.stderr.write("stopped; everything is saved. To go on, run the same command again.\n")
+    except Stopped as stopped:
+        sys.stderr.write(f"{stopped}\n")
         raise typer.Exit(130) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter
@@ -45,6 +46,9 @@ SOURCES_CHECKED = 10_000
 
 class Stopped(Exception):  # noqa: N818 it is a wish, not an error
     """The user wants the run to stop."""
+
+
+BY_USER = (Stopped, KeyboardInterrupt, asyncio.CancelledError)  # the last is how a coroutine sees a second Ctrl-C
 
 
 class Run:
@@ -151,7 +155,7 @@ class Run:
             self._publish()
             self.summary.state = "finished"
         except BaseException as error:
-            self.summary.state = "stopped" if isinstance(error, Stopped) else "failed"
+            self.summary.state = "stopped" if isinstance(error, BY_USER) else "failed"
             raise
         finally:
             self.summary.seconds = self._seconds
@@ -180,13 +184,15 @@ class Run:
                 raise
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise self._unusable(error) from None
-        if trainer.reward is not None:
-            await check(trainer.reward)  # this one: what it opened to be checked is open now
-        await self._lineage.begin(index, self.source)
-        self._saved |= set(trainer.learners)
-        self._trained |= set(trainer.learners)
-        self.summary.begin(stage.name, kind, trainer.steps)
         with self._progress.stage(stage.name, trainer.steps, max(0, done)):
+            if trainer.reward is not None:
+                self.progress("checking the reward", 0, 0)
+                await check(trainer.reward)  # this one: what it opened to be checked is open now
+            self.progress("hashing weights", 0, 0)
+            await self._lineage.begin(index, self.source)
+            self._saved |= set(trainer.learners)
+            self._trained |= set(trainer.learners)
+            self.summary.begin(stage.name, kind, trainer.steps)
             if done < 0:
                 update = self._counted(await trainer.begin())
                 self._log(update)
@@ -264,6 +270,7 @@ class Run:
 
     def _save(self, index: int, step: int, state: dict[str, Any], trainer: Trainer, stage: Any) -> None:
         name = _checkpoint(index, self._stage, step)
+        self.progress("saving a checkpoint", 0, 0)
         facts = {
             "stage": self._stage,
             "step": step,
@@ -317,6 +324,7 @@ class Run:
         """Write every model that was trained, and every copy that one was measured against, as a plain folder."""
         parts: list[Any] = [part.settings for stage in self.recipe.stages for part in process_parts(stage).values()]
         for name in sorted(self._trained | (self._saved & {part.reference_model for part in parts})):
+            self.say(f"writing models/{name}")
             with writing(self.folder), new_folder(self.folder / "models" / name) as folder:
                 self.engine(name).publish(folder)
 
@@ -339,6 +347,7 @@ class Run:
                 for setting, reward in (("reward", chosen), ("sound", getattr(place, "sound", None))):
                     if place is None or reward is None:
                         continue
+                    self.say(f"checking stages.{i}{name}.{setting}: {reward.name}")
                     try:
                         online = getattr(settings, "trains_rewards", False) and reward is settings.reward
                         if online:

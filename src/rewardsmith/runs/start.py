@@ -48,7 +48,7 @@ def start(
 
     Raises:
         UserError: for whatever a user can mend.
-        Stopped: after Ctrl-C, when everything has been saved.
+        Stopped: after Ctrl-C; the message says what has been saved.
     """
     console = console or Console(stderr=True)
     files = RunFolder(_choose(folder, Path("runs") / name, resume))
@@ -63,11 +63,14 @@ def start(
         run = Run(recipe, files, Progress(console))
         console.print(f"run folder: {files.path}", highlight=False)
         try:
-            with _stopping(run, console):
+            with _stopping(run, files, console):
                 asyncio.run(run.go())
         except Stopped:
             _tell_models(run.summary, console)
-            raise
+            raise Stopped("stopped; everything is saved. To go on, run the same command again.") from None
+        except KeyboardInterrupt:
+            _tell_models(run.summary, console)
+            raise Stopped(f"stopped at once; {_lost(files)}. To go on, run the same command again.") from None
         except torch.OutOfMemoryError as error:
             raise UserError(
                 "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
@@ -134,15 +137,27 @@ def _require_unchanged(files: RunFolder, recipe: Recipe, accepted: bool) -> None
         )
 
 
+def _lost(files: RunFolder) -> str:
+    """Return what a stop without saving loses."""
+    names = files.checkpoints()
+    return f"all work since checkpoint {names[-1]} is lost" if names else "all work is lost: there is no checkpoint yet"
+
+
 @contextmanager
-def _stopping(run: Run, console: Console) -> Iterator[None]:
+def _stopping(run: Run, files: RunFolder, console: Console) -> Iterator[None]:
     """On Ctrl-C or a polite kill, let the run save at the next safe point; a second Ctrl-C ends it at once."""
 
     def stop(number: int, _frame: object) -> None:
         if run.stopping:
             raise KeyboardInterrupt
         run.stopping = True
-        console.print("\nstopping: saving at the next safe point (Ctrl-C again to stop at once)", style="yellow")
+        console.print(
+            "\nstopping: the run saves and ends at the next safe point, at the latest after the update in progress."
+            f" Ctrl-C again stops at once; then {_lost(files)}.",
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
 
     before = {kind: signal.signal(kind, stop) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
