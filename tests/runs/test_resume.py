@@ -166,7 +166,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     folder = prepared(tmp_path)
     status, said = run(folder, strikes=[moment])
     assert status == 130, said
-    assert "saving at the next safe point" in said
+    assert "saves and ends at the next safe point" in said
     assert "To go on, run the same command again" in said
     assert "Traceback" not in said
     assert (folder / "runs/small/checkpoints" / checkpoint / "checkpoint.json").exists()

@@ -66,8 +66,8 @@ def test_a_changed_recipe_is_refused_with_what_changed(stopped: Path) -> None:
     before = {p: p.read_bytes() for p in stopped.glob("runs/**/*") if p.is_file()}
     status, said = run(stopped, "seed=1", "stages.sft.steps=6", "stages.sft.max_tokens=60")
     assert status == 2, said
-    assert said.splitlines()[0] == "error: the recipe has changed since the run in 'runs/small' stopped:"
-    assert said.splitlines()[1:4] == [
+    assert said.splitlines()[1] == "error: the recipe has changed since the run in 'runs/small' stopped:"
+    assert said.splitlines()[2:5] == [
         "  seed: 0 -> 1",
         "  stages.0.max_tokens: not set -> 60",
         "  stages.0.steps: 4 -> 6",
@@ -145,7 +145,7 @@ def test_a_finished_run_is_not_run_again(finished: Path) -> None:
     before = (finished / "runs/small/metrics.jsonl").read_bytes()
     status, said = run(finished, "--folder", "runs/small")
     assert status == 0
-    assert said.strip() == "runs/small has finished already; its report is runs/small/report.html"
+    assert said.splitlines()[1:] == ["runs/small has finished already; its report is runs/small/report.html"]
     assert (finished / "runs/small/metrics.jsonl").read_bytes() == before
 
 

@@ -52,9 +52,9 @@ RewardOption = Annotated[
     str,
     typer.Option(
         "--reward",
-        metavar="RECIPE[:PATH]|RUN[:PATH]",
-        help="A recipe and which of its rewards: recipe.toml:policy, recipe.toml:policy.reward.parts.judge; a run"
-        " folder in its place, for the models that the run has trained; or a TOML file that is a reward table itself.",
+        metavar="REWARD",
+        help="RECIPE[:PATH] or RUN[:PATH]: a recipe, or a run folder for the models that it has trained, and which of its"
+        " rewards, such as recipe.toml:policy; or a TOML file that is a reward table itself.",
     ),
 ]
 OutOption = Annotated[
@@ -62,7 +62,7 @@ OutOption = Annotated[
 ]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Start anew although --out has scores already.")]
 CompareOption = Annotated[bool, typer.Option("--compare", help="Compare with the rewards that are stored.")]
-ShowOption = Annotated[int, typer.Option(min=0, help="With --compare: how many changes of sign to list.")]
+ShowOption = Annotated[int, typer.Option(metavar="N", min=0, help="With --compare: how many changes of sign to list.")]
 OutcomeOption = Annotated[
     str | None,
     typer.Option(
@@ -74,7 +74,7 @@ OutcomeOption = Annotated[
 StageOption = Annotated[str | None, typer.Option(help="Only this stage of a run.")]
 KindOption = Annotated[str | None, typer.Option(help="Only train or validation groups of a run.")]
 StepOption = Annotated[str | None, typer.Option(metavar="N[-M]", help="Only this step of a run, or these.")]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="Only the first groups.")]
+LimitOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first groups.")]
 ResponsesOption = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="Of a table: the responses, a list in each row or one.")
 ]
@@ -92,7 +92,7 @@ FailOption = Annotated[
 PromptsOption = Annotated[
     int, typer.Option("--show-prompts", metavar="N", min=0, help="Print the first N questions to models, and answers.")
 ]
-AtOnceOption = Annotated[int, typer.Option(min=1, help="How many groups are scored at the same time.")]
+AtOnceOption = Annotated[int, typer.Option(metavar="N", min=1, help="How many groups are scored at the same time.")]
 CacheFolder = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Of the cache; not set: $REWARDSMITH_CACHE, or ~/.cache/rewardsmith.")
 ]
