@@ -53,8 +53,8 @@ RewardOption = Annotated[
     typer.Option(
         "--reward",
         metavar="REWARD",
-        help="RECIPE[:PATH] or RUN[:PATH]: a recipe, or a run folder for the models that it has trained, and which of its"
-        " rewards, such as recipe.toml:policy; or a TOML file that is a reward table itself.",
+        help="RECIPE[:PATH] or RUN[:PATH]: a recipe, or a run folder for the models that it has trained, and which of"
+        " its rewards, such as recipe.toml:policy; or a TOML file that is a reward table itself.",
     ),
 ]
 OutOption = Annotated[
