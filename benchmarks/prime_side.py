@@ -122,6 +122,9 @@ class Surroundings:
     def say(self, text: str) -> None:
         """Say nothing."""
 
+    def progress(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
+        """Show nothing."""
+
     def pause(self) -> None:
         """Go on."""
 
@@ -183,8 +186,11 @@ async def train(folder: Path, workload: Workload, side: Side) -> Figures:
             whole = time.perf_counter() - begun
             parts = {name: metrics.get(f"time/{name}", 0.0) for name in PARTS if name != "rest"}
             steps.append(Step(whole, parts | {"rest": whole - sum(parts.values())}, dict(watch.seconds)))
-            if metrics["tokens/learned"] != metrics["tokens/sampled"]:
-                raise SystemExit(f"{side.name}: not all tokens were learned from")
+            if (
+                metrics["reward/failed"]
+                or metrics["groups/kept"] + metrics.get("groups/no_advantage", 0) < workload.prompts
+            ):
+                raise SystemExit(f"{side.name}: not all rollouts were scored and selected")
             tokens.append(metrics["tokens/sampled"])
             peak = max([peak, *(value for name, value in metrics.items() if name.startswith("memory/"))])
     timed = slice(workload.warmup, None)

@@ -76,6 +76,9 @@ def ours(folder: Path, device: str, dtype: str, batch: int, steps: int) -> dict[
         def turn(self, *names: str) -> Any:
             return nullcontext()
 
+        def progress(self, *_: Any, **__: Any) -> None:
+            pass
+
         def pause(self) -> None:
             pass
 

@@ -1,14 +1,18 @@
 """The command line as a user meets it."""
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from rewardsmith import __version__
-from rewardsmith.cli import main
+from rewardsmith.cli import app, main
 
 QUICKSTART = str(Path(__file__).parents[1] / "recipes" / "quickstart.toml")
 
@@ -77,3 +81,33 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
 def test_an_unknown_command_exits_2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, "explian", QUICKSTART) == 2
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Return every command and group of commands, as one would write it."""
+
+    def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        yield path
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from below(inner, (*path, name))
+
+    return list(below(typer.main.get_command(app), ()))
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_help_is_not_cut_at_80_columns(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(monkeypatch, *command, "--help") == 0
+    printed = capsys.readouterr().out
+    assert "Usage: " in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert not re.findall(r"\S+…", printed)
+
+
+def test_the_package_is_a_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rewardsmith", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"rewardsmith {__version__}\n"), done.stderr

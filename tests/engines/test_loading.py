@@ -1,14 +1,18 @@
 """From `init` to a model that can be trained, and back to a folder. Nothing here reaches the network."""
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
@@ -224,6 +228,59 @@ def test_a_home_that_nobody_has_is_no_folder() -> None:
 
 def test_a_file_is_not_a_folder(folder: Path) -> None:
     assert "this is a file; name the folder" in refusal(folder / "model.safetensors")
+
+
+# ---- GGUF files ------------------------------------------------------------------------------------------------------
+
+
+def converted_by(message: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Run the Python command of an advice up to the calls of transformers, and return these calls."""
+    calls: list[Any] = []
+
+    class Saving:
+        def __init__(self, kind: str, *args: Any, **kwargs: Any) -> None:
+            dense = kwargs.pop("quantization_config", None)
+            assert dense is None or dense.dequantize
+            calls.append((kind, *args, kwargs))
+
+        def save_pretrained(self, folder: str) -> None:
+            calls.append(folder)
+
+    for kind in ("AutoModelForCausalLM", "AutoTokenizer"):
+        monkeypatch.setattr(getattr(transformers, kind), "from_pretrained", partial(Saving, kind))
+    install, command = re.findall(r"^  (.+)$", message, flags=re.M)
+    assert install == "pip install gguf"
+    python, option, code = shlex.split(command)
+    assert (python, option) == ("python", "-c")
+    exec(compile(code, "advice", "exec"), {})
+    return calls
+
+
+@pytest.mark.parametrize("name", ["judge.Q4_K_M.gguf", 'it\'s "odd" $HOME.GGUF', "without-suffix"])
+def test_a_gguf_file_gets_commands_that_make_a_folder_of_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_bytes(b"GGUF\x03\0\0\0" + bytes(64))
+    message = refusal(tmp_path / name)
+    target = json.loads(message.rpartition("init = ")[2])
+    loaded = {"gguf_file": name}
+    assert converted_by(message, monkeypatch) == [
+        ("AutoModelForCausalLM", str(tmp_path), loaded), target, ("AutoTokenizer", str(tmp_path), loaded), target,
+    ]  # fmt: skip
+    assert target != str(tmp_path / name)
+    assert Path(target).parent == tmp_path
+
+
+@pytest.mark.parametrize("with_config", [False, True])
+def test_a_folder_with_nothing_but_a_gguf_file_gets_the_same_advice(with_config: bool, folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    if not with_config:
+        (folder / "config.json").unlink()
+    (folder / "b.gguf").write_bytes(b"GGUF")
+    (folder / "a.gguf").write_bytes(b"GGUF")
+    message = refusal(folder)
+    assert 'gguf_file="a.gguf"' in message
+    assert json.loads(message.rpartition("init = ")[2]) == str(folder / "a")
 
 
 @pytest.mark.parametrize("init", ["a/b/c", "a b", "owner/", "-x/y", "http://x/y", "a\0b", "a\0/b", "x" * 5000 + "/y/z"])

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from rewardsmith.asking import Usage
@@ -31,8 +32,9 @@ def test_without_a_terminal_there_are_lines_and_no_control_codes() -> None:
     text = shown(Update(0, {"validation/mean@2": 0.375, "validation/pass@1": 0.375}), Update(10, STEP))
     assert text.splitlines() == [
         "policy: 10 steps",
-        "policy 0/10  held out 37.5%",
-        "policy 10/10  loss 0.123  reward 0.457  right 25%  failed 12%  12,346 tokens/s  held out 37.5%",
+        "policy 0/10  held out 37.5%  elapsed 0:00",
+        "policy 10/10  loss 0.123  reward 0.457  right 25%  failed 12%  12,346 tokens/s  held out 37.5%"
+        "  elapsed 0:00  0.00 s/step",
     ]
 
 
@@ -49,19 +51,145 @@ def test_quick_steps_are_not_all_written(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_terminal_shows_the_step_the_numbers_and_the_time_left() -> None:
     held_out = {"validation/mean@2": 0.5, "validation/pass@1": 0.5}
     text = shown(Update(3, STEP), Update(4, STEP | held_out), terminal=True)
-    last = text.splitlines()[-1]
-    for part in ("policy", "4/10", "reward 0.457", "right 25%", "failed 12%", "12,346 tokens/s", "held out 50.0%"):
-        assert part in last, part
-    assert re.search(r"\d:\d\d:\d\d left +(\d:\d\d:\d\d|-:--:--)", last)
+    first, second = text.splitlines()[-2:]
+    for part in ("policy", "4/10", "elapsed 0:00", "left 0:00", "s/step"):
+        assert part in first, part
+    for part in ("reward 0.457", "right 25%", "failed 12%", "12,346 tokens/s", "held out 50.0%"):
+        assert part in second, part
 
 
 def test_a_terminal_goes_on_where_a_stage_was_stopped() -> None:
-    assert "7/10" in shown(Update(7, STEP), done=6, terminal=True).splitlines()[-1]
+    assert "7/10" in shown(Update(7, STEP), done=6, terminal=True).splitlines()[-2]
+
+
+def test_a_terminal_without_control_codes_gets_lines() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=160, _environ={"TERM": "dumb"})
+    with Progress(console).stage("policy", 10, 0):
+        pass
+    assert isinstance(console.file, io.StringIO)
+    assert "policy: 10 steps\n" in console.file.getvalue()
 
 
 def test_waiting_for_rewards_is_told_apart_from_writing() -> None:
-    assert "12,346 tokens/s  waiting 31.5 s" in shown(Update(10, STEP | {"time/wait": 31.49}))
-    assert "waiting" not in shown(Update(10, STEP | {"time/wait": 0.01}))
+    assert "12,346 tokens/s  waited 31.5 s for rewards" in shown(Update(10, STEP | {"time/wait": 31.49}))
+    assert "waited" not in shown(Update(10, STEP | {"time/wait": 0.01}))
+
+
+# ---- lines that fit, times with names, and what happens inside a step ------------------------------------------------
+
+
+class Clock:
+    """The time, for a test to set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def screen(progress: Progress, width: int) -> list[str]:
+    """Return what a terminal of this width would show now."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None, _environ={})
+    console.print(progress._now)
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()).splitlines()
+
+
+def terminal(width: int = 80) -> Progress:
+    return Progress(Console(file=io.StringIO(), force_terminal=True, width=width, _environ={}))
+
+
+LONG = STEP | {"time/wait": 31.49, "validation/mean@2": 0.5, "validation/pass@1": 0.5, "groups/kept": 0.0}
+
+
+@pytest.mark.parametrize("width", [80, 60, 40])
+@pytest.mark.parametrize("name", ["policy", "the stage in which 政策 learns from a judge, on Tuesday afternoon"])
+def test_what_a_terminal_shows_fits_its_width_and_loses_no_number(width: int, name: str, clock: Clock) -> None:
+    progress = terminal(width)
+    with progress.stage(name, 12_345, 0):
+        progress.step(Update(0, LONG))
+        clock.now += 7_300
+        progress.step(Update(1_000, LONG))
+        progress.within("validation: writing", 128, 1_512, unit="rollouts", tokens=10**6)
+        clock.now += 61
+        lines = screen(progress, width)
+    assert max(cell_len(line) for line in lines) <= width
+    text = "\n".join(lines)
+    for part in (
+        "1000/12345", "elapsed 2:02:41", "left 22:59:18", "7.30 s/step", "reward 0.457", "right 25%", "failed 12%",
+        "12,346 tokens/s", "waited 31.5 s for rewards", "no group to learn from", "held out 50.0%",
+        "validation: writing 128/1,512 rollouts", "16,393 tokens/s", "for 1:01",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "…" not in text or name != "policy"
+
+
+def test_the_time_left_follows_the_last_steps_and_what_came_before_the_first_is_no_step(clock: Clock) -> None:
+    progress = terminal()
+    with progress.stage("policy", 100, 0):
+        clock.now += 500  # a validation
+        progress.step(Update(0, {}))
+        assert progress._now.times() == ["elapsed 8:20"]
+        for i in range(40):
+            clock.now += 100 if i < 20 else 2  # the first ones are slow
+            progress.step(Update(i + 1, {}))
+        assert progress._now.times() == ["elapsed 42:20", "left 2:00", "2.00 s/step"]
+        clock.now += 5
+        assert progress._now.times()[1] == "left 1:55"
+        clock.now += 500
+        assert progress._now.times()[1] == "left 0:00"
+
+
+def test_a_resumed_stage_estimates_from_its_own_steps(clock: Clock) -> None:
+    progress = terminal()
+    with progress.stage("policy", 10, 6):
+        assert progress._now.times() == ["elapsed 0:00"]
+        clock.now += 30
+        progress.step(Update(7, {}))
+        assert progress._now.times() == ["elapsed 0:30", "left 1:30", "30.0 s/step"]
+
+
+def test_other_units_have_no_seconds_per_step(clock: Clock) -> None:
+    progress = terminal()
+    with progress.stage("score", 10, 0, unit="groups"):
+        clock.now += 30
+        progress.step(Update(5, {}))
+        assert progress._now.times() == ["elapsed 0:30", "left 0:30"]
+
+
+def test_a_phase_ends_with_its_step_and_another_one_begins_its_own_time(clock: Clock) -> None:
+    progress = terminal()
+    with progress.stage("policy", 10, 0):
+        progress.within("writing", 0, 8)
+        clock.now += 20
+        progress.within("scoring", 1, 2, unit="groups")
+        clock.now += 5
+        assert screen(progress, 80)[-1].strip() == "scoring 1/2 groups  for 0:05"
+        progress.within("learning something", 0, 0)
+        assert screen(progress, 80)[-1].strip() == "learning something  for 0:00"
+        progress.within("evaluating", 3, 0, unit="groups")
+        assert screen(progress, 80)[-1].strip() == "evaluating 3 groups  for 0:00"
+        progress.step(Update(1, {"loss": 1.0}))
+        assert screen(progress, 80)[-1].strip() == "loss 1.000"
+
+
+def test_without_a_terminal_a_long_step_is_told_about_now_and_then(clock: Clock) -> None:
+    console = Console(file=io.StringIO(), width=160, _environ={})
+    progress = Progress(console)
+    with progress.stage("policy", 10, 0):
+        progress.step(Update(3, STEP))
+        for i in range(100):
+            clock.now += 1
+            progress.within("writing", i, 100, tokens=50 * i)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines()[1:] == [
+        f"policy step 4/10: writing {i}/100 rollouts  {50 * i / i:,.0f} tokens/s  for {module._clock(i)}"
+        for i in (30, 61, 92)
+    ]
 
 
 def test_one_step_is_no_plural() -> None:
@@ -95,15 +223,16 @@ def test_a_process_reward_model_is_shown_by_what_it_knows_not_by_the_policy_that
     step = LEARNED | {"reward/mean": 0.094, "reward/failed": 0.125, "tokens/s": 3749.0}
     held_out = {"validation/process/accuracy_fresh": 0.71, "validation/process/outcome": 0.2}
     assert shown(Update(0, held_out), Update(10, step)).splitlines()[1:] == [
-        "policy 0/10  held out 71.0%",
-        "policy 10/10  pairs in order 68%  loss 0.471  failed 12%  3,749 tokens/s  held out 71.0%",
+        "policy 0/10  held out 71.0%  elapsed 0:00",
+        "policy 10/10  pairs in order 68%  loss 0.471  failed 12%  3,749 tokens/s  held out 71.0%"
+        "  elapsed 0:00  0.00 s/step",
     ]
 
 
 def test_beside_a_policy_that_learns_there_is_a_word_on_its_process_reward() -> None:
     step = LEARNED | {"policy/loss": 0.1, "reward/mean": 0.25, "reward/accuracy": 0.25, "tokens/s": 100.0}
     assert shown(Update(10, step)).splitlines()[1:] == [
-        "policy 10/10  reward 0.250  right 25%  in order 68%  100 tokens/s"
+        "policy 10/10  reward 0.250  right 25%  in order 68%  100 tokens/s  elapsed 0:00  0.00 s/step"
     ]
 
 

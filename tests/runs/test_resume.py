@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -165,7 +166,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     folder = prepared(tmp_path)
     status, said = run(folder, strikes=[moment])
     assert status == 130, said
-    assert "saving at the next safe point" in said
+    assert "saves and ends at the next safe point" in said
     assert "To go on, run the same command again" in said
     assert "Traceback" not in said
     assert (folder / "runs/small/checkpoints" / checkpoint / "checkpoint.json").exists()
@@ -239,6 +240,13 @@ def test_a_second_signal_ends_at_once_and_the_run_can_go_on(
     assert status not in (0, 2), said
     assert "Traceback" not in said
     assert "everything is saved" not in said
+    first, second = said.index("stopping:"), said.index("stopped at once")
+    assert "Ctrl-C again" in said[first:second]  # what it would do
+    assert re.search(r"since checkpoint 0[12]-(sft|policy)-\d{6} is lost", said[first:second])
+    assert re.search(r"since checkpoint 0[12]-(sft|policy)-\d{6} is lost.*same command", said[second:])  # what it did
+    assert "Aborted" not in said
+    assert status == 130
+    assert '"state": "stopped"' in (folder / "runs/small/summary.json").read_text()
     assert not [f.name for f in (folder / "runs/small/checkpoints").iterdir() if f.name.startswith(".")]
     assert_same(finish(folder), expected("full"))
 

@@ -1,8 +1,11 @@
 """Which folder a run goes to, when it goes on, and what is in the folder afterwards."""
 
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,8 +66,8 @@ def test_a_changed_recipe_is_refused_with_what_changed(stopped: Path) -> None:
     before = {p: p.read_bytes() for p in stopped.glob("runs/**/*") if p.is_file()}
     status, said = run(stopped, "seed=1", "stages.sft.steps=6", "stages.sft.max_tokens=60")
     assert status == 2, said
-    assert said.splitlines()[0] == "error: the recipe has changed since the run in 'runs/small' stopped:"
-    assert said.splitlines()[1:4] == [
+    assert said.splitlines()[1] == "error: the recipe has changed since the run in 'runs/small' stopped:"
+    assert said.splitlines()[2:5] == [
         "  seed: 0 -> 1",
         "  stages.0.max_tokens: not set -> 60",
         "  stages.0.steps: 4 -> 6",
@@ -142,7 +145,7 @@ def test_a_finished_run_is_not_run_again(finished: Path) -> None:
     before = (finished / "runs/small/metrics.jsonl").read_bytes()
     status, said = run(finished, "--folder", "runs/small")
     assert status == 0
-    assert said.strip() == "runs/small has finished already; its report is runs/small/report.html"
+    assert said.splitlines()[1:] == ["runs/small has finished already; its report is runs/small/report.html"]
     assert (finished / "runs/small/metrics.jsonl").read_bytes() == before
 
 
@@ -220,3 +223,33 @@ def test_a_stage_that_was_removed_does_not_shift_the_others(tmp_path: Path) -> N
     assert (status, done) == (0, [0, 1, 2, 3, 4]), said
     # What is left of the old numbering must not pass for the last checkpoint.
     assert sorted(path.name for path in (folder / "runs/small/checkpoints").iterdir())[-1] == "01-second-000004"
+
+
+# ---- what is said while a run starts ---------------------------------------------------------------------------------
+
+
+def test_a_run_says_that_it_imports_torch_before_it_does(tmp_path: Path) -> None:
+    """Importing takes seconds; a torch that cannot be imported shows what was said until then."""
+    folder = prepared(tmp_path, SFT)
+    (tmp_path / "broken" / "torch").mkdir(parents=True)
+    (tmp_path / "broken" / "torch" / "__init__.py").write_text("raise SystemExit('torch is imported now')")
+    path = os.pathsep.join([str(tmp_path / "broken"), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "rewardsmith.cli", "run", "small.toml"],
+        cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    first, last = done.stderr.splitlines()
+    assert "torch" in first
+    assert last == "torch is imported now"
+
+
+def test_a_run_says_what_it_checks_loads_and_writes(tmp_path: Path) -> None:
+    rule = 'reward = { type = "rule", rule = "arithmetic" }'
+    evaluate = EVALUATE.format(name="own", model="policy").replace('reward = "digits:Digits"', rule)
+    status, said = run(prepared(tmp_path, SFT + evaluate))
+    assert status == 0, said
+    places = [
+        said.index(text)
+        for text in ("importing torch", "checking stages.1.reward: rule", "loading policy", "sft: 4", "writing models/")
+    ]
+    assert places == sorted(places)

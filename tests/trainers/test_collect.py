@@ -275,7 +275,7 @@ def test_patience_is_used_up_by_steps_in_a_row_and_survives_a_stop() -> None:
     assert state["idle"] == 1
     other, _ = collector("c" * 3 + "g" * 3 + "gcc" + "ccg", select=select)
     other.restore(state)
-    said = r"2 steps in a row found fewer than 2 groups to learn from \(last: 2 constant, 1 kept\)\. Widen select"
+    said = r"2 steps in a row found fewer than 2 groups to learn from \(last: 2 constant, 1 too_few\)\. Widen select"
     for each in (one, other):
         with pytest.raises(UserError, match=said):
             each.enough(wait(each.collect(4)))

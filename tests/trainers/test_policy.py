@@ -254,9 +254,7 @@ def test_failures_are_counted_by_cause(tmp_path: Path) -> None:
     assert metrics["reward/mean"] == pytest.approx(sum(values) / len(values))
     advantages = [a for r in world.records for a in r.advantages]
     assert [a is None for a in advantages] == [True, False, False] * 8
-    learned = [
-        r.tokens for g in world.records for r, s in zip(g.scored.group.rollouts, g.scored.scores, strict=True) if s.ok
-    ]
+    learned = [r.tokens for g in world.records for r, a in zip(g.scored.group.rollouts, g.advantages, strict=True) if a]
     assert metrics["tokens/learned"] == sum(map(len, learned))
 
 
@@ -289,10 +287,9 @@ def test_too_many_steps_without_an_update_end_the_run_with_the_counts(tmp_path: 
 
 
 def test_with_fewer_groups_than_the_least_a_step_does_not_update(tmp_path: Path) -> None:
-    world, (metrics,) = trained(tmp_path, select={"lowest": 0.1, "least": 4})
-    assert 0 < metrics["groups/kept"] < 4
+    world, _ = trained(tmp_path, select={"lowest": 0.1, "least": 4})
     assert distance(weights(world.engine("policy")), weights(new_engine())) == 0
-    world, (metrics,) = trained(tmp_path, select={"lowest": 0.1, "least": 1})
+    world, _ = trained(tmp_path, select={"lowest": 0.1, "least": 1})
     assert distance(weights(world.engine("policy")), weights(new_engine())) > 0
 
 
@@ -312,13 +309,13 @@ class SometimesGreedy:
 def test_a_group_without_a_baseline_is_not_learned_from(tmp_path: Path) -> None:
     world, (metrics,) = trained(tmp_path, reward="tests.trainers.test_policy:SometimesGreedy", advantage="remax")
     assert sorted(r.dropped for r in world.records) == ["", "", "no_baseline", "no_baseline"]
-    kept = [len(r.tokens) for g in world.records if not g.dropped for r in g.scored.group.rollouts]
-    assert metrics["tokens/learned"] == sum(kept)
+    learned = [r for g in world.records for r, a in zip(g.scored.group.rollouts, g.advantages, strict=True) if a]
+    assert metrics["tokens/learned"] == sum(len(r.tokens) for r in learned) > 0
 
 
 def test_a_group_without_a_baseline_is_counted(tmp_path: Path) -> None:
     _, (metrics,) = trained(tmp_path, reward="tests.trainers.test_policy:SometimesGreedy", advantage="remax")
-    assert (metrics["groups/kept"], metrics.get("groups/no_baseline")) == (2, 2)
+    assert metrics["groups/kept"] + metrics.get("groups/no_advantage", 0) == metrics["groups/no_baseline"] == 2
 
 
 ONE_PART_IS_DOWN = {
@@ -335,6 +332,7 @@ def test_combined_after_the_estimate_a_part_that_is_down_does_not_stop_the_other
 
 def test_groups_that_pass_by_one_part_while_every_sum_failed_do_no_harm(tmp_path: Path) -> None:
     world, (metrics,) = trained(tmp_path, reward=ONE_PART_IS_DOWN, select={"part": "digits"})
+    assert "4 failed" in warnings(world)[0]
     assert all(math.isfinite(v) for v in metrics.values())
     assert distance(weights(world.engine("policy")), weights(new_engine())) == 0
 
@@ -379,3 +377,110 @@ def test_a_stop_never_comes_after_the_weights_have_changed(tmp_path: Path) -> No
         wait(trainer.step(1))
     except InterruptedError:
         assert distance(weights(world.engine("policy")), before) == 0
+
+
+# ---- a step that has nothing to learn --------------------------------------------------------------------------------
+
+SAME = "tests.trainers.world:Same"
+
+
+def warnings(world: World) -> list[str]:
+    return [text for text in world.messages if text.startswith("warning: ") and "nothing to learn" in text]
+
+
+def test_groups_without_an_advantage_are_not_counted_as_kept_nor_their_tokens_as_learned(tmp_path: Path) -> None:
+    world, (metrics,) = trained(tmp_path, reward=SAME)
+    assert (metrics["groups/kept"], metrics["groups/no_advantage"], metrics["tokens/learned"]) == (0, 4, 0)
+    assert metrics["tokens/sampled"] > 0
+    assert distance(weights(world.engine("policy")), weights(new_engine())) == 0
+
+
+def test_only_the_tokens_of_groups_with_an_advantage_count_as_learned(tmp_path: Path) -> None:
+    world, (metrics,) = trained(tmp_path, prompts_per_step=8, rollouts_per_prompt=2)
+    groups = [r for r in world.records if any(r.advantages)]
+    assert 0 < len(groups) < 8
+    assert (metrics["groups/kept"], metrics["groups/no_advantage"]) == (len(groups), 8 - len(groups))
+    learned = [r.tokens for g in groups for r, a in zip(g.scored.group.rollouts, g.advantages, strict=True) if a]
+    assert metrics["tokens/learned"] == sum(map(len, learned))
+
+
+@pytest.mark.parametrize("extra", [{"entropy": 0.01}, {"kl": {"coefficient": 0.1}}])
+def test_an_entropy_bonus_or_a_kl_loss_moves_tokens_that_have_no_advantage(
+    extra: dict[str, Any], tmp_path: Path
+) -> None:
+    world, (metrics,) = trained(tmp_path, reward=SAME, **extra)
+    assert (metrics["groups/kept"], metrics["groups/no_advantage"]) == (0, 4)
+    assert metrics["tokens/learned"] == metrics["tokens/sampled"]
+    assert len(warnings(world)) == 1  # of the reward there is nothing to learn all the same
+
+
+def test_answers_that_are_masked_for_their_length_are_not_learned(tmp_path: Path) -> None:
+    sampling = {"max_tokens": 3, "min_tokens": 3}  # all are cut off
+    world, (metrics,) = trained(tmp_path, sampling=sampling, select={"truncated": "mask"})
+    assert any(a for r in world.records for a in r.advantages)
+    assert (metrics["groups/kept"], metrics["tokens/learned"]) == (0, 0)
+    assert "truncated" in warnings(world)[0]
+
+
+def test_groups_too_few_for_an_update_are_not_counted_as_kept(tmp_path: Path) -> None:
+    _, (metrics,) = trained(tmp_path, select={"lowest": 0.1, "least": 4})
+    assert metrics["groups/kept"] == metrics.get("tokens/learned", 0) == 0
+    assert 0 < metrics["groups/too_few"] < 4
+
+
+@pytest.mark.parametrize(
+    ("reward", "remedies"),
+    [
+        ({"type": SAME}, ["0", "easier prompts", "sft", "rollouts_per_prompt"]),
+        ({"type": SAME, "value": 1.0}, ["1", "harder prompts"]),
+        ({"type": "tests.trainers.test_policy:FirstSign"}, ["rollouts_per_prompt", "temperature"]),
+    ],
+)
+def test_a_step_with_nothing_to_learn_is_warned_of_with_cause_and_remedy(
+    reward: dict[str, Any], remedies: list[str], tmp_path: Path
+) -> None:
+    world, _ = trained(tmp_path, reward=reward, prompts_per_step=16, rollouts_per_prompt=2)
+    (warning,) = warnings(world)
+    assert "step 1" in warning
+    for remedy in remedies:
+        assert remedy in warning, remedy
+
+
+def test_a_step_with_something_to_learn_is_not_warned_of(tmp_path: Path) -> None:
+    world, _ = trained(tmp_path, 2, steps=2)
+    assert warnings(world) == []
+
+
+def test_the_warning_comes_again_while_it_lasts_and_at_the_end_with_the_share(tmp_path: Path) -> None:
+    world, _ = trained(tmp_path, 12, steps=12, reward=SAME, prompts_per_step=1, sampling={"max_tokens": 1})
+    first, again, last = warnings(world)
+    assert "step 1" in first
+    assert "10 steps in a row" in again
+    assert "12 of 12 steps" in last
+
+
+def test_a_resumed_stage_knows_how_many_steps_had_nothing_to_learn(tmp_path: Path) -> None:
+    stage = policy_stage(steps=3, reward=SAME)
+    trainer = PolicyTrainer(stage, World(tmp_path))
+    steps(trainer, 2)
+    world = World(tmp_path)
+    resumed = PolicyTrainer(stage, world)
+    resumed.restore(trainer.state())
+    wait(resumed.step(3))
+    assert len(warnings(world)) == 1
+    assert "3 of 3 steps" in warnings(world)[0]
+
+
+def test_while_a_critic_warms_up_the_policy_has_not_missed_anything(tmp_path: Path) -> None:
+    critic = {"model": "critic", "warmup": 1}
+    world, (metrics,) = trained(tmp_path, reward=SAME, advantage="gae", critic=critic)
+    assert warnings(world) == []
+    assert metrics["tokens/learned"] == metrics["tokens/sampled"]  # by the critic
+
+
+@pytest.mark.parametrize(("lr", "warned"), [(1e-6, True), (1e-3, False)])
+def test_a_rate_that_is_too_small_for_a_tiny_model_is_warned_of(lr: float, warned: bool, tmp_path: Path) -> None:
+    world, _ = trained(tmp_path, optimizer={"lr": lr})
+    found = [text for text in world.messages if "optimizer.lr" in text]
+    assert len(found) == warned
+    assert all("1e-06" in text and "tiny-llama" in text for text in found)

@@ -48,6 +48,16 @@ class Brevity:
         return [Score(1 - len(rollout.tokens) / 8) for rollout in group.rollouts]
 
 
+class Same:
+    """The same reward for every answer."""
+
+    def __init__(self, *, value: float = 0.0) -> None:
+        self._value = value
+
+    async def score(self, group: RolloutGroup) -> list[Score]:
+        return [Score(self._value)] * len(group.rollouts)
+
+
 class Unsure:
     """Never finds an answer to the question what an answer is worth."""
 
@@ -81,6 +91,8 @@ class World:
         self.seed = seed
         self.records: list[GroupRecord] = []
         self.evaluations: list[Evaluation] = []
+        self.messages: list[str] = []
+        self.reported: list[tuple[str, int, int, int]] = []
         self.wants_to_stop: Callable[[], bool] = lambda: False
         self._engines: dict[str, EmbeddedEngine] = {}
         self._sources = {
@@ -109,7 +121,10 @@ class World:
         self.evaluations.append(evaluation)
 
     def say(self, text: str) -> None:
-        pass
+        self.messages.append(text)
+
+    def progress(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
+        self.reported.append((f"{phase} {unit}", done, total, tokens))
 
     def pause(self) -> None:
         if self.wants_to_stop():

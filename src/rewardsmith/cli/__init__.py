@@ -53,9 +53,9 @@ RewardOption = Annotated[
     str,
     typer.Option(
         "--reward",
-        metavar="RECIPE[:PATH]|RUN[:PATH]",
-        help="A recipe and which of its rewards: recipe.toml:policy, recipe.toml:policy.reward.parts.judge; a run"
-        " folder in its place, for the models that the run has trained; or a TOML file that is a reward table itself.",
+        metavar="REWARD",
+        help="RECIPE[:PATH] or RUN[:PATH]: a recipe, or a run folder for the models that it has trained, and which of"
+        " its rewards, such as recipe.toml:policy; or a TOML file that is a reward table itself.",
     ),
 ]
 OutOption = Annotated[
@@ -63,7 +63,7 @@ OutOption = Annotated[
 ]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Start anew although --out has scores already.")]
 CompareOption = Annotated[bool, typer.Option("--compare", help="Compare with the rewards that are stored.")]
-ShowOption = Annotated[int, typer.Option(min=0, help="With --compare: how many changes of sign to list.")]
+ShowOption = Annotated[int, typer.Option(metavar="N", min=0, help="With --compare: how many changes of sign to list.")]
 OutcomeOption = Annotated[
     str | None,
     typer.Option(
@@ -75,7 +75,7 @@ OutcomeOption = Annotated[
 StageOption = Annotated[str | None, typer.Option(help="Only this stage of a run.")]
 KindOption = Annotated[str | None, typer.Option(help="Only train or validation groups of a run.")]
 StepOption = Annotated[str | None, typer.Option(metavar="N[-M]", help="Only this step of a run, or these.")]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="Only the first groups.")]
+LimitOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first groups.")]
 ResponsesOption = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="Of a table: the responses, a list in each row or one.")
 ]
@@ -96,7 +96,7 @@ FailOption = Annotated[
 PromptsOption = Annotated[
     int, typer.Option("--show-prompts", metavar="N", min=0, help="Print the first N questions to models, and answers.")
 ]
-AtOnceOption = Annotated[int, typer.Option(min=1, help="How many groups are scored at the same time.")]
+AtOnceOption = Annotated[int, typer.Option(metavar="N", min=1, help="How many groups are scored at the same time.")]
 CacheFolder = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Of the cache; not set: $REWARDSMITH_CACHE, or ~/.cache/rewardsmith.")
 ]
@@ -162,7 +162,8 @@ def run(
 ) -> None:
     """Run a recipe: its stages in order, in one run folder.
 
-    Ctrl-C saves; the same command goes on.
+    Ctrl-C saves; the same command goes on. A second Ctrl-C stops at once, and loses what came after the last
+    checkpoint.
 
     Example: `rewardsmith run recipes/quickstart.toml seed=1`
     """
@@ -170,12 +171,13 @@ def run(
         raise UserError(f"--resume is {resume!r}: it must be auto, must or never")
     checked = load_recipe(recipe, overrides or [])
     check_rewards(checked, str(recipe))
+    sys.stderr.write("importing torch and transformers\n")
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 
     try:
         start(checked, recipe.stem, folder=folder, resume=resume, accept_changes=accept_changes)  # type: ignore[arg-type]
-    except Stopped:
-        sys.stderr.write("stopped; everything is saved. To go on, run the same command again.\n")
+    except Stopped as stopped:
+        sys.stderr.write(f"{stopped}\n")
         raise typer.Exit(130) from None
 
 

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+Tick = Callable[[int, int], None]
+"""Called often while answers are written, with the answers that are finished and the tokens written so far."""
+
+
+def no_tick(answers: int, tokens: int) -> None:
+    """Do nothing."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How answers are sampled.
@@ -123,7 +131,7 @@ class Engine(Protocol):
         seeds: Sequence[int],
         version: int = 0,
         ends: bool = False,
-        tick: Callable[[], None] = lambda: None,
+        tick: Tick = no_tick,
     ) -> AsyncIterator[tuple[int, RolloutGroup]]:
         """Yield (number of the prompt, its n rollouts) as groups are complete; the order is not that of the prompts.
 

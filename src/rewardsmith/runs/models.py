@@ -46,14 +46,14 @@ def open_engine(
         seed: of the recipe.
         say: tells the user something.
     """
-    from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415
-
     settings = tables[name].settings
     assert isinstance(settings, ModelSettings)  # the recipe was checked
     if settings.copy_of is not None:
         say(f"loading {name}: a copy of {settings.copy_of}")
         return origin(settings.copy_of).copy(settings, name=name)
     say(f"loading {name}: {settings.init}")
+    from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 it imports torch, which takes time
+
     return EmbeddedEngine.open(settings, seed=derive(seed, "weights", name) % 2**32, name=name)
 
 
@@ -114,11 +114,12 @@ class AskedModels:
 
     def _make(self, name: str, settings: Settings) -> Any:
         if isinstance(settings, ModelSettings):
+            engine = self._engine(name)  # first: it says that it loads a model
             from rewardsmith.engines.embedded.asked import AskedModel  # noqa: PLC0415
             from rewardsmith.engines.embedded.rating import RatingModel  # noqa: PLC0415
 
             make = AskedModel if settings.head == "language" else RatingModel
-            return make(self._engine(name), partial(self._turns.turn, name))
+            return make(engine, partial(self._turns.turn, name))
         if isinstance(settings, SentenceSettings):
             from rewardsmith.engines.sentences import SentenceModel  # noqa: PLC0415
 

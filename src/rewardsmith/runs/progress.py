@@ -1,16 +1,21 @@
-"""What the user sees while a run is going: one line per stage with the numbers that matter."""
+"""What the user sees while a run is going: how far it is, the numbers that matter, and what is being done."""
 
 from __future__ import annotations
 
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from rewardsmith.runs.forms import is_share
 from rewardsmith.runs.log import printable_lines
@@ -26,18 +31,21 @@ _SHOWN = {
     "validation/mad": "deviation {:.3f}",
     "validation/verified": "verified {:.1%}",
     "tokens/s": "{:,.0f} tokens/s",
-    "time/wait": "waiting {:.1f} s",
+    "time/wait": "waited {:.1f} s for rewards",
     "groups/s": "{:,.1f} groups/s",
 }
 _OF_POLICY = ("reward/mean", "reward/accuracy")
-_QUIET_SECONDS = 10.0
+_QUIET_SECONDS = 10.0  # between two lines about steps
+_PHASE_SECONDS = 30.0  # without any line, until the phase of a long step is told
+_RATED_STEPS = 20  # the last ones, from which the time left is estimated
+_SHORTEST_BAR, _LONGEST_BAR = 4, 24
 _HELD_OUT = re.compile(r"validation/.+/accuracy_fresh")
 _PROCESS = re.compile(r"learned/(.+)/(?:accuracy_fresh|trust)")
 _SHORT_WAIT = 0.5  # seconds of waiting for rewards that are not worth a word
 
 
 class Progress:
-    """A progress bar on a terminal; elsewhere a line every few seconds.
+    """A few lines that stay up to date on a terminal; elsewhere a line every few seconds.
 
     Args:
         console: where to write.
@@ -45,11 +53,9 @@ class Progress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar: RichProgress | None = None
-        self._task: TaskID | None = None
-        self._stage = ""
-        self._total = 0
-        self._said = 0.0
+        self._live = console.is_terminal and not console.is_dumb_terminal
+        self._now = _Stage("", 0, 0, "steps")
+        self._written = 0.0
         self._validation = ""
         self._percent = True
 
@@ -60,31 +66,50 @@ class Progress:
     @contextmanager
     def stage(self, name: str, total: int, done: int, unit: str = "steps") -> Iterator[None]:
         """Show a stage of `total` steps, or other units, while the block runs."""
-        self._stage, self._total, self._said, self._validation = name, total, time.monotonic(), ""
+        self._now = _Stage(name, total, done, unit)
+        self._written, self._validation = time.monotonic(), ""
         self._percent = True  # until a validation tells otherwise
-        if not self._console.is_terminal:
+        if not self._live:
             self.say(
                 f"{name}: {total} {unit.removesuffix('s') if total == 1 else unit}"
                 + (f", going on after {done}" if done else "")
             )
             yield
             return
-        columns = (
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[numbers]}", markup=False),  # it may name parts of a reward
-        )
-        with RichProgress(*columns, console=self._console) as self._bar:
-            self._task = self._bar.add_task(name, total=total, completed=done, numbers="")
+        with Live(get_renderable=lambda: self._now, console=self._console):
             yield
-        self._bar = None
+            self._now.phase = None
+
+    def within(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
+        """Show how far a part of the present step is; it may be called as often as one likes.
+
+        Args:
+            phase: what is being done, such as `writing`.
+            done: how much of it is done.
+            total: how much there is; 0 where nobody knows.
+            unit: of both, such as `rollouts`.
+            tokens: written so far, where that is counted.
+        """
+        now, time_ = self._now, time.monotonic()
+        if now.phase is None or now.phase.name != phase or done < now.phase.done:
+            now.phase = _Phase(phase, time_)
+        now.phase.done, now.phase.total, now.phase.unit, now.phase.tokens = done, total, unit, tokens
+        if not self._live and time_ - self._written > _PHASE_SECONDS:
+            self._written = time_
+            self.say(f"{now.name} step {now.done + 1}/{now.total}: {'  '.join(now.phase.items())}")
 
     def step(self, update: Update) -> None:
         """Show what a step brought."""
+        self._now.take(update.step, self._numbers(update))
+        if self._live:
+            return
+        if update.step in (0, self._now.total) or time.monotonic() - self._written > _QUIET_SECONDS:
+            self._written = time.monotonic()
+            now = self._now
+            self.say("  ".join([f"{now.name} {now.done}/{now.total}", *now.numbers, *now.times()]))
+
+    def _numbers(self, update: Update) -> list[str]:
+        """Return the numbers of a step that matter, and those of the last validation."""
         for name, value in update.metrics.items():
             if name.startswith("validation/mean@"):
                 self._percent = self._percent and is_share(name, [update.metrics])
@@ -102,12 +127,91 @@ class Progress:
         numbers[at:at] = learned
         if shown.get("groups/kept") == 0:
             numbers.append("no group to learn from")
-        text = "  ".join([*numbers, self._validation]).strip()
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=update.step, numbers=text)
-        elif update.step in (0, self._total) or time.monotonic() - self._said > _QUIET_SECONDS:
-            self._said = time.monotonic()
-            self.say(f"{self._stage} {update.step}/{self._total}  {text}")
+        return [*numbers, self._validation] if self._validation else numbers
+
+
+@dataclass
+class _Phase:
+    """A part of a step: what is being done since when, and how far it is."""
+
+    name: str
+    begun: float
+    done: int = 0
+    total: int = 0
+    unit: str = ""
+    tokens: int = 0
+
+    def items(self) -> list[str]:
+        seconds = time.monotonic() - self.begun
+        count = f" {self.done:,}/{self.total:,} {self.unit}" if self.total else ""
+        if not self.total and self.done:
+            count = f" {self.done:,} {self.unit}"
+        rate = [f"{self.tokens / seconds:,.0f} tokens/s"] if self.tokens and seconds >= 1 else []
+        return [f"{self.name}{count}", *rate, f"for {_clock(seconds)}"]
+
+
+class _Stage:
+    """A stage as a terminal shows it, in lines that fit: bar and times, the numbers of the last step, the phase."""
+
+    def __init__(self, name: str, total: int, done: int, unit: str) -> None:
+        self.name, self.total, self.done = name, total, done
+        self.numbers: list[str] = []
+        self.phase: _Phase | None = None
+        self._unit = unit.removesuffix("s")
+        self._begun = time.monotonic()
+        self._ends = deque([(done, self._begun)], maxlen=_RATED_STEPS + 1)  # of the last steps
+
+    def take(self, done: int, numbers: list[str]) -> None:
+        """Note that a step is done."""
+        if done > self._ends[-1][0]:
+            self._ends.append((done, time.monotonic()))
+        elif len(self._ends) == 1:
+            self._ends[0] = (done, time.monotonic())  # what comes before the first step is not part of any
+        self.done, self.numbers, self.phase = done, numbers, None
+
+    def times(self) -> list[str]:
+        """Return how long the stage has taken, how long it will, and how long a step takes."""
+        now = time.monotonic()
+        elapsed = f"elapsed {_clock(now - self._begun)}"
+        (first, begun), (last, ended) = self._ends[0], self._ends[-1]
+        if last == first:
+            return [elapsed]
+        each = (ended - begun) / (last - first)
+        rate = [f"{each:.{2 if each < 10 else 1}f} s/step"] if self._unit == "step" else []
+        left = max(0.0, each * (self.total - self.done) - (now - ended))
+        return [elapsed, *([f"left {_clock(left)}"] if self.done < self.total else []), *rate]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, count, times = options.max_width, f"{self.done}/{self.total}", self.times()
+        name = Text(self.name, style="bold", no_wrap=True, overflow="ellipsis")
+        head = "  ".join([count, *times])
+        fits = name.cell_len + len(head) + 4 + _SHORTEST_BAR <= width
+        end = head if fits else count
+        name.truncate(max(1, width - len(end) - 4 - _SHORTEST_BAR), overflow="ellipsis")
+        bar = max(1, min(_LONGEST_BAR, width - name.cell_len - len(end) - 4))
+        row = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+        row.add_row(name, ProgressBar(max(1, self.total), self.done, width=bar), Text(end, no_wrap=True))
+        yield row
+        yield from _lines([] if fits else times, width)
+        yield from _lines(self.numbers, width)
+        yield from _lines([] if self.phase is None else self.phase.items(), width, style="dim")
+
+
+def _lines(items: Sequence[str], width: int, style: str = "") -> Iterator[Text]:
+    """Yield the items as indented lines that fit the width; one that is wider than a line is cut off."""
+    line = ""
+    for item in items:
+        if line and cell_len(line) + 2 + cell_len(item) > width:
+            yield Text(line, style=style, no_wrap=True, overflow="ellipsis")
+            line = ""
+        line += f"  {item}"
+    if line:
+        yield Text(line, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
 def _learned(metrics: Mapping[str, float]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter
@@ -69,6 +70,7 @@ class Run:
         self._files = folder
         self._progress = progress
         self._accept_changes = accept_changes
+        self.progress = progress.within  # how far a part of the present step is
         self._engines: dict[str, EmbeddedEngine] = {}
         self._saved: set[str] = set()  # models that checkpoints hold
         self._trained: set[str] = set()
@@ -186,14 +188,16 @@ class Run:
                 raise
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise unusable(self._files, self._resumed.name, error) from None
-        if trainer.reward is not None:
-            await check(trainer.reward)  # this one: what it opened to be checked is open now
-        await self._lineage.begin(index, self.source)
-        self._saved |= set(trainer.learners)
-        self._trained |= set(trainer.learners)
         after = f", going on after {done}" * (done > 0)
         self.log.write(f"stage {stage.name} begins: {trainer.steps} steps{after}")
         with self._progress.stage(stage.name, trainer.steps, max(0, done)):
+            if trainer.reward is not None:
+                self.progress("checking the reward", 0, 0)
+                await check(trainer.reward)  # this one: what it opened to be checked is open now
+            self.progress("hashing weights", 0, 0)
+            await self._lineage.begin(index, self.source)
+            self._saved |= set(trainer.learners)
+            self._trained |= set(trainer.learners)
             if done < 0:
                 update = self._counted(await trainer.begin())
                 self._log(update)
@@ -273,6 +277,7 @@ class Run:
     def _save(self, index: int, step: int, state: dict[str, Any], trainer: Trainer, stage: Any) -> None:
         name = _checkpoint(index, self._stage, step)
         self._learned = name if trainer.learners else self._learned
+        self.progress("saving a checkpoint", 0, 0)
         facts = {
             "stage": self._stage,
             "step": step,
@@ -323,6 +328,7 @@ class Run:
         """Write every model that was trained, and every copy that one was measured against, as a plain folder."""
         parts: list[Any] = [part.settings for stage in self.recipe.stages for part in process_parts(stage).values()]
         for name in sorted(self._trained | (self._saved & {part.reference_model for part in parts})):
+            self.say(f"writing models/{name}")
             with writing(self.folder), new_folder(self.folder / "models" / name) as folder:
                 self.engine(name).publish(folder)
 
@@ -350,6 +356,7 @@ class Run:
                 for setting, reward in (("reward", chosen), ("sound", getattr(place, "sound", None))):
                     if place is None or reward is None:
                         continue
+                    self.say(f"checking stages.{i}{name}.{setting}: {reward.name}")
                     try:
                         online = getattr(settings, "trains_rewards", False) and reward is settings.reward
                         await self._check_reward(reward, place.data, reads, online=online)

@@ -53,7 +53,7 @@ def start(
 
     Raises:
         UserError: for whatever a user can mend.
-        Stopped: after Ctrl-C, when everything has been saved.
+        Stopped: after Ctrl-C; the message says what has been saved.
     """
     console = console or Console(stderr=True)
     path = _choose(folder, Path("runs") / name, resume, recipe, accept_changes)
@@ -73,7 +73,7 @@ def start(
             raise
         console.print(f"run folder: {path}", highlight=False)
         try:
-            with _recorded(run, files), _stopping(run, console):
+            with _recorded(run, files), _stopping(run, files, console):
                 asyncio.run(run.go())
         except Stopped:
             _tell_models(run.summary, console)
@@ -95,10 +95,10 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
         with run.log.warnings():
             yield
     except BaseException as caught:
-        error = _as_user_error(caught)
+        error = _as_shown(caught, files)
         stopped = isinstance(error, Stopped)
         if stopped:
-            run.log.write("stopped; everything is saved")
+            run.log.write(str(error))
         else:
             run.log.failed(error)
         run.summary.state = "stopped" if stopped else "failed"
@@ -114,20 +114,22 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
     run.log.write(f"finished after {run.summary.seconds:.0f} s")
 
 
-def _as_user_error(error: BaseException) -> BaseException:
-    """Return an error as the user is shown it: a full GPU is theirs to change."""
-    if not isinstance(error, torch.OutOfMemoryError):
-        return error
-    return UserError(
-        "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
-        f" learning, or set recompute = true; then run the same command with --accept-changes. ({error})"
-    )
+def _as_shown(error: BaseException, files: RunFolder) -> BaseException:
+    """Return an error as the user is shown it: a stop with what it saved or lost, a full GPU with the remedy."""
+    if isinstance(error, Stopped):
+        return Stopped("stopped; everything is saved. To go on, run the same command again.")
+    if isinstance(error, KeyboardInterrupt):
+        return Stopped(f"stopped at once; {_lost(files)}. To go on, run the same command again.")
+    if isinstance(error, torch.OutOfMemoryError):
+        return UserError(
+            "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
+            f" learning, or set recompute = true; then run the same command with --accept-changes. ({error})"
+        )
+    return error
 
 
 def _cause(error: BaseException) -> str:
     """Return an error in a few words, for the summary."""
-    if isinstance(error, KeyboardInterrupt):
-        return "stopped at once by a second Ctrl-C: the steps after the last checkpoint are lost"
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error} (see {LOG})"
 
 
@@ -209,8 +211,14 @@ def _require_unchanged(files: RunFolder, recipe: Recipe, accepted: bool) -> None
         )
 
 
+def _lost(files: RunFolder) -> str:
+    """Return what a stop without saving loses."""
+    names = files.checkpoints()
+    return f"all work since checkpoint {names[-1]} is lost" if names else "all work is lost: there is no checkpoint yet"
+
+
 @contextmanager
-def _stopping(run: Run, console: Console) -> Iterator[None]:
+def _stopping(run: Run, files: RunFolder, console: Console) -> Iterator[None]:
     """On Ctrl-C or a polite kill, let the run save at the next safe point; a second Ctrl-C ends it at once."""
 
     def stop(number: int, _frame: object) -> None:
@@ -218,7 +226,13 @@ def _stopping(run: Run, console: Console) -> Iterator[None]:
             raise KeyboardInterrupt
         run.stopping = True
         run.log.write("stopping: saving at the next safe point")
-        console.print("\nstopping: saving at the next safe point (Ctrl-C again to stop at once)", style="yellow")
+        console.print(
+            "\nstopping: the run saves and ends at the next safe point, at the latest after the update in progress."
+            f" Ctrl-C again stops at once; then {_lost(files)}.",
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
 
     before = {kind: signal.signal(kind, stop) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -13,7 +13,7 @@ from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.protocol import Reward, parts_of
-from rewardsmith.trainers.protocol import Draws, GroupRecord, derive
+from rewardsmith.trainers.protocol import Draws, GroupRecord, Report, derive, no_report
 from rewardsmith.trainers.scoring import Lap, Turn, generate_and_score
 from rewardsmith.trainers.select import rejection
 from rewardsmith.trainers.settings import WritingStage
@@ -28,7 +28,7 @@ class Collected:
         kept: the groups to learn from.
         sampled: every group that was written in this step, kept or not.
         rejected: the other groups, each with the reason.
-        counts: groups by fate: `kept`, `surplus`, `reused`, and each reason of a rejection.
+        counts: groups by fate: `kept`, `surplus`, `reused`, `too_few`, and each reason of a rejection.
         rounds: how often prompts were drawn.
     """
 
@@ -72,6 +72,7 @@ class Collector:
         seed: of the answers.
         pause: called now and then; what it raises ends the work.
         turn: entered while answers are written.
+        report: shows how far writing and scoring are.
         by_parts: whether each part of the reward is learned from on its own.
         longest: prompt and answer together, where others read them too; None for what the engine reads.
 
@@ -89,6 +90,7 @@ class Collector:
         seed: int,
         pause: Callable[[], None],
         turn: Turn = nullcontext,
+        report: Report = no_report,
         by_parts: bool = False,
         longest: int | None = None,
     ) -> None:
@@ -99,6 +101,7 @@ class Collector:
         self._seed = seed
         self._pause = pause
         self._turn = turn
+        self._report = report
         self._surplus: list[ScoredGroup] = []
         self._idle = 0  # steps in a row without groups enough
         self._streams = parts_of(reward)
@@ -154,13 +157,15 @@ class Collector:
         return found
 
     def enough(self, found: Collected) -> bool:
-        """Whether a step has groups enough to learn from; too long without any ends the run.
+        """Whether a step has groups enough to learn from; those of a step that has not are counted as `too_few`.
 
         Raises:
             UserError: as many steps in a row as the patience of the selection had too few.
         """
         select = self._stage.select
         self._idle = 0 if len(found.kept) >= select.least else self._idle + 1
+        if self._idle:
+            found.counts["too_few"], found.counts["kept"] = len(found.kept), 0
         if self._idle >= select.patience:
             fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
             raise UserError(
@@ -182,6 +187,7 @@ class Collector:
             pause=self._pause,
             turn=self._turn,
             lap=lap,
+            report=self._report,
         )
 
     def _require_part(self, scored: ScoredGroup) -> None:

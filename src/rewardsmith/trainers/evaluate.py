@@ -62,6 +62,7 @@ class Evaluation:
             sound_from=stage.sound_from,
             pause=self._context.pause,
             turn=partial(self._context.turn, stage.model),
+            report=self._context.progress,
         )
         none = [None] * stage.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])

@@ -93,16 +93,29 @@ def batch_metrics(
 ) -> dict[str, float]:
     """Return the spread of the advantages, and how far sampler, learner and reference are from each other."""
     mask_BT = batch.mask_BT
-    metrics = {"tokens/learned": float(mask_BT.sum())}
-    if not metrics["tokens/learned"]:
-        return metrics
-    metrics["advantage/spread"] = float(advantages_BT[mask_BT].std(correction=0))
+    if not bool(mask_BT.any()):
+        return {}
+    metrics = {"advantage/spread": float(advantages_BT[mask_BT].std(correction=0))}
     if old_BT is not None and old_BT is not batch.sampler_BT:
         metrics["policy/sampler_gap"] = float((old_BT - batch.sampler_BT)[mask_BT].abs().mean())
     if reference_BT is not None:
         now_BT = batch.sampler_BT if old_BT is None else old_BT
         metrics["policy/kl"] = float((now_BT - reference_BT)[mask_BT].mean())
     return metrics
+
+
+def learned_metrics(batch: Batch, advantaged_BT: Tensor, learned_BT: Tensor) -> dict[str, float]:
+    """Return how many groups have an advantage, how many have none, and how many tokens a gradient.
+
+    Args:
+        batch: the groups that passed the selection.
+        advantaged_BT: bool [B, T], the tokens whose advantage is not 0.
+        learned_BT: bool [B, T], the tokens that have a gradient.
+    """
+    total = int(batch.groups_B.max()) + 1
+    kept = len(torch.unique(batch.groups_B[advantaged_BT.any(-1)]))
+    metrics = {"groups/kept": float(kept), "tokens/learned": float(learned_BT.sum())}
+    return metrics | ({"groups/no_advantage": float(total - kept)} if kept < total else {})
 
 
 def stream_metrics(streams: Sequence[Stream], mask_BT: Tensor) -> dict[str, float]:

@@ -63,15 +63,22 @@ class PolicyObjective:
     meter: Meter = field(default_factory=Meter)
 
     @property
-    def live_B(self) -> Tensor:
-        """Which rows can have a gradient, bool [B]: the others need no forward pass.
+    def advantaged_BT(self) -> Tensor:
+        """The tokens of the loss whose advantage is not 0, bool [B, T]: only these learn from the reward."""
+        return self.mask_BT & (self.advantages_BT != 0)
 
-        A row without advantage has a policy loss of exactly 0; it counts only where something is added to that.
+    @property
+    def learned_BT(self) -> Tensor:
+        """The tokens that have a gradient, bool [B, T].
+
+        A token without advantage has a policy loss of exactly 0; it counts only where something is added to that.
         """
-        mask_BT = self.mask_BT
-        if not self.stage.entropy and self.reference_BT is None:
-            mask_BT = mask_BT & (self.advantages_BT != 0)
-        return mask_BT.any(-1)
+        return self.mask_BT if self.stage.entropy or self.reference_BT is not None else self.advantaged_BT
+
+    @property
+    def live_B(self) -> Tensor:
+        """Which rows can have a gradient, bool [B]: the others need no forward pass."""
+        return self.learned_BT.any(-1)
 
     def part(self, rows_b: Tensor, live_k: Tensor) -> Callable[[Outputs], Tensor]:
         """Return the loss of one optimizer step, for any split of its rows.

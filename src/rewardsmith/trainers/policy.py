@@ -33,17 +33,27 @@ from rewardsmith.trainers.metrics import (
     batch_metrics,
     group_metrics,
     latency_metrics,
+    learned_metrics,
     row_means,
     stream_metrics,
 )
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
 from rewardsmith.trainers.own import estimator_of
 from rewardsmith.trainers.process.rewards import ProcessRewards
-from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, learning_rate
+from rewardsmith.trainers.protocol import (
+    Context,
+    Draws,
+    GroupRecord,
+    Update,
+    counting,
+    derive,
+    learning_rate,
+    reporting,
+)
 from rewardsmith.trainers.reference import Reference
 from rewardsmith.trainers.scoring import generate_and_score
 from rewardsmith.trainers.stages import PolicyStage
-from rewardsmith.trainers.telling import FirstFailures
+from rewardsmith.trainers.telling import FirstFailures, NothingToLearn, warn_of_rate, why_nothing
 from rewardsmith.trainers.validation import right_of, validate
 
 
@@ -81,10 +91,14 @@ class PolicyTrainer:
             seed=derive(self._seed, "rollouts"),
             pause=context.pause,
             turn=self._turn,
+            report=context.progress,
             by_parts=self._credit["combine"] == "after",
             longest=self._process.longest,
         )
         self._failures = FirstFailures(context.say)
+        self._nothing = NothingToLearn(context.say, stage.name, stage.steps)
+        warn_of_rate(context.say, stage, self._policy.settings.init)
+        self._warmup = max(self._process.warmup, stage.critic.warmup if stage.critic else 0)
         self.steps = stage.steps
         self.learners: dict[str, EmbeddedEngine] = {stage.model: self._policy}
         self._policy.learn_with(stage.optimizer)
@@ -126,15 +140,21 @@ class PolicyTrainer:
             groups, metrics = await self._process.appraise(found.kept, number)
             found.appraised(groups)
             clock.lap("process")
-        metrics |= group_metrics(found, right_of(self.reward, self._stage.right_from), parts_of(self.reward))
+        right_from = right_of(self.reward, self._stage.right_from)
+        metrics |= group_metrics(found, right_from, parts_of(self.reward))
         means: list[float | None] = []
-        if enough:
+        if not enough:
+            fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
+            self._nothing.count(number, f"fewer than {self._stage.select.least} groups passed the selection ({fates})")
+        else:
             parts, combine = parts_of(self.reward), self._credit["combine"]
             batch = collate(found.kept, self._policy.encode, parts, combine, self._policy.device)
             async with self._learning():
                 advantages_BT, learned = self._learn(batch, baselines_G, number)
             metrics |= learned
             clock.lap("learn")
+            nothing = not learned["groups/kept"] and number > self._warmup
+            self._nothing.count(number, why_nothing(found.kept, self._stage, right_from) if nothing else "")
             means = row_means(advantages_BT, batch.mask_BT)
         self._context.keep(found.records(number, means))
         halt = None
@@ -152,6 +172,7 @@ class PolicyTrainer:
     def _learn(self, batch: Batch, baselines_G: Tensor | None, number: int) -> tuple[Tensor, dict[str, float]]:
         """Turn rewards into advantages [B, T], and those into optimizer steps; return the advantages and metrics."""
         stage, critic, mask_BT = self._stage, self._critic, batch.mask_BT
+        self._context.progress("log-probabilities", 0, 0)
         old_BT = self._old_logprobs(batch, number)
         reference_BT = None
         if self._reference is not None:
@@ -179,9 +200,8 @@ class PolicyTrainer:
             learned = self._optimize(critic, value, batch, stage.critic.optimizer, number)
             learned["explained_variance"] = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
             metrics |= {f"critic/{name}": number_ for name, number_ in learned.items()}
-        idle = max(self._process.warmup, stage.critic.warmup if stage.critic else 0)
-        if number <= idle:
-            return advantages_BT, metrics
+        if number <= self._warmup:  # others learn from these tokens, be it without an advantage
+            return advantages_BT, metrics | learned_metrics(batch, mask_BT & (advantages_BT != 0), mask_BT)
         cut_BT = batch.truncated_B[:, None] & (stage.select.truncated == "mask")
         objective = PolicyObjective(
             stage,
@@ -191,7 +211,8 @@ class PolicyTrainer:
             reference_BT if stage.kl.place == "loss" else None,
             self._importance(batch, old_BT),
         )
-        learned = self._optimize(self._policy, objective, batch, stage.optimizer, number, idle)
+        metrics |= learned_metrics(batch, objective.advantaged_BT, objective.learned_BT)
+        learned = self._optimize(self._policy, objective, batch, stage.optimizer, number, self._warmup)
         return advantages_BT, metrics | {f"policy/{name}": number_ for name, number_ in learned.items()}
 
     def _optimize(
@@ -209,6 +230,8 @@ class PolicyTrainer:
         """
         stage, groups_B, live_B = self._stage, batch.groups_B.cpu(), objective.live_B.cpu()
         norms, skipped, lr = [], 0, 0.0
+        phase = "learning" if engine is self._policy else "critic learning"
+        count = counting(self._context.progress, phase, stage.epochs * int(live_B.sum()))
         per_step = stage.epochs * stage.mini_batches
         done, total = (number - 1 - idle) * per_step, (stage.steps - idle) * per_step
         for epoch in range(stage.epochs):
@@ -223,7 +246,7 @@ class PolicyTrainer:
                     continue
                 step = engine.update(
                     [batch.rows[i] for i in rows_b[live_k].tolist()],
-                    objective.part(rows_b.to(engine.device), live_k.to(engine.device)),
+                    count(objective.part(rows_b.to(engine.device), live_k.to(engine.device))),
                     lr=lr,
                     temperature=stage.sampling.temperature,
                 )
@@ -297,6 +320,7 @@ class PolicyTrainer:
             seeds=[0] * len(prompts),
             pause=self._context.pause,
             turn=self._turn,
+            report=reporting("greedy baseline", self._context.progress),
         )
         rewards = [answer.scores[0].value for answer in answers]
         lost = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is None]
@@ -323,6 +347,7 @@ class PolicyTrainer:
             sound_from=validation.sound_from,
             pause=partial(self._pause_validation, number),
             turn=self._turn,
+            report=reporting("validation", self._context.progress),
         )
         none = [None] * validation.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in scored])
@@ -335,11 +360,12 @@ class PolicyTrainer:
             self._context.pause()
 
     def state(self) -> dict[str, Any]:
-        """Return the position in the data, the surplus groups and the patience that is left."""
-        return self._collector.state() | {"process": self._process.state()}
+        """Return the position in the data, the surplus groups, the patience that is left, and the steps in vain."""
+        return self._collector.state() | {"process": self._process.state(), "nothing": self._nothing.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         self._collector.restore(state)
         self._process.restore(state["process"])
+        self._nothing.restore(state.get("nothing", [0, 0]))  # earlier versions did not count them
         self._begin(resumed=True)

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from rewardsmith.algorithms.schedules import SCHEDULES
 from rewardsmith.data import Source
+from rewardsmith.engines.protocol import Loss, Outputs
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.component import Component
 from rewardsmith.types import ScoredGroup
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rewardsmith.engines.embedded.engine import EmbeddedEngine
     from rewardsmith.trainers.evaluating.tables import Evaluation
 
@@ -58,6 +61,43 @@ class GroupRecord:
     advantages: Sequence[float | None]
 
 
+class Report(Protocol):
+    """Shows how far a part of a step is; see `Context.progress`."""
+
+    def __call__(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
+        """Show it."""
+        ...
+
+
+def no_report(phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
+    """Show nothing."""
+
+
+def reporting(what: str, report: Report) -> Report:
+    """Return a report whose phases say that they belong to `what`, such as a validation."""
+
+    def labelled(phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
+        report(f"{what}: {phase}", done, total, unit=unit, tokens=tokens)
+
+    return labelled
+
+
+def counting(report: Report, phase: str, total: int, unit: str = "rollouts") -> Callable[[Loss], Loss]:
+    """Return what makes losses report the rows that have gone through them, all together, after each micro-batch."""
+    done = 0
+
+    def counted(loss: Loss) -> Loss:
+        def reported(outputs: Outputs) -> Tensor:
+            nonlocal done
+            report(phase, done, total, unit=unit)
+            done += len(outputs.rows)
+            return loss(outputs)
+
+        return reported
+
+    return counted
+
+
 class Context(Protocol):
     """What a run gives its trainers."""
 
@@ -90,6 +130,18 @@ class Context(Protocol):
 
     def say(self, text: str) -> None:
         """Tell the user something."""
+        ...
+
+    def progress(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
+        """Show how far a part of the present step is; cheap enough to be called for every token.
+
+        Args:
+            phase: what is being done, such as `writing`.
+            done: how much of it is done.
+            total: how much there is; 0 where that is not known.
+            unit: of both.
+            tokens: written so far, where that is counted.
+        """
         ...
 
     def pause(self) -> None:

@@ -26,7 +26,7 @@ from rewardsmith.trainers.comparisons import (
 )
 from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import Clock
-from rewardsmith.trainers.protocol import Context, Draws, Update, count_items, derive, learning_rate
+from rewardsmith.trainers.protocol import Context, Draws, Update, count_items, counting, derive, learning_rate
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
 from rewardsmith.types import Preference, Ranking
 
@@ -157,7 +157,8 @@ class RewardModelTrainer:
         if apart:
             known_R[apart] = self._rewards([batch.rows[row] for row in apart])
         objective = PreferenceObjective(self._stage, batch, known_R)
-        step = self._engine.update(batch.rows, objective.part, lr=lr)
+        count = counting(self._context.progress, "learning", len(batch.rows), "answers")
+        step = self._engine.update(batch.rows, count(objective.part), lr=lr)
         metrics = {"skipped_updates": float(step.skipped)} | ({} if step.skipped else {"grad_norm": step.grad_norm})
         if not bool(objective.seen_R.isfinite().all()):
             return metrics
@@ -179,6 +180,7 @@ class RewardModelTrainer:
             raise UserError(
                 f"data.{validation.data} has no {self._stage.learn_from} that fit into {self._limit} tokens"
             )
+        self._context.progress("validation", 0, 0)
         rewards_R = self._rewards(batch.rows)
         if not bool(rewards_R.isfinite().all()):
             raise UserError(f"models.{self._stage.model} gives numbers that are not finite: lower optimizer.lr")

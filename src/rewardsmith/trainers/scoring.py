@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from rewardsmith.engines.protocol import Engine, Sampling
 from rewardsmith.rewards.protocol import Reward, score
 from rewardsmith.rewards.tree import reads_ends
+from rewardsmith.trainers.protocol import Report, no_report
 from rewardsmith.types import Prompt, ScoredGroup
 
 Turn = Callable[[], AbstractAsyncContextManager[None]]
@@ -34,6 +35,7 @@ async def generate_and_score(
     pause: Callable[[], None] = lambda: None,
     turn: Turn = nullcontext,
     lap: Lap = lambda _: None,
+    report: Report = no_report,
 ) -> list[ScoredGroup]:
     """Return a scored group for each prompt, in the order of the prompts.
 
@@ -48,20 +50,27 @@ async def generate_and_score(
         ends: whether rollouts must say where their tokens end in the text, also if the reward need not know.
         pause: called often; what it raises ends the work.
         turn: entered while answers are written: where a judge shares the device, it waits for the end of that.
+        report: shows how many answers are written, and then how many groups are scored.
         lap: told of `write`, which ends with the last token, and of `wait`: for a turn before it, for rewards after it.
     """
     tasks: dict[int, asyncio.Task[ScoredGroup]] = {}
+
+    def tick(answers: int, tokens: int) -> None:
+        report("writing", answers, n * len(prompts), tokens=tokens)
+        pause()
+
     try:
         async with asyncio.TaskGroup() as scoring:
             async with turn():
                 lap("wait")
                 ends = ends or reads_ends(reward)
-                written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, ends=ends, tick=pause)
+                written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, ends=ends, tick=tick)
                 async for number, group in written:
                     tasks[number] = scoring.create_task(score(reward, group))
                 lap("write")
             open_ = set(tasks.values())
             while open_:  # the user may want to stop while a judge is slow
+                report("scoring", len(tasks) - len(open_), len(tasks), unit="groups")
                 _, open_ = await asyncio.wait(open_, timeout=GLANCE, return_when=asyncio.FIRST_EXCEPTION)
                 pause()
     except BaseExceptionGroup as several:  # a task group wraps even a single cause

@@ -14,7 +14,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import Clock
 from rewardsmith.trainers.objective import Meter
-from rewardsmith.trainers.protocol import Context, Draws, Update, count_items, derive, learning_rate
+from rewardsmith.trainers.protocol import Context, Draws, Update, count_items, counting, derive, learning_rate
 from rewardsmith.trainers.stages import SftStage
 from rewardsmith.types import Demonstration
 
@@ -70,7 +70,8 @@ class SftTrainer:
         clock, meter = Clock(), Meter()
         rows, dropped = self._rows()
         lr = learning_rate(self._stage.optimizer, number - 1, self.steps)
-        step = self._engine.update(rows, _imitation(rows, meter), lr=lr)
+        count = counting(self._context.progress, "learning", len(rows), "demonstrations")
+        step = self._engine.update(rows, count(_imitation(rows, meter)), lr=lr)
         clock.lap("learn")
         tokens = sum(len(row.response) for row in rows)
         metrics = meter.means() | {"lr": lr, "skipped_updates": float(step.skipped), "tokens/learned": float(tokens)}
@@ -115,6 +116,7 @@ class SftTrainer:
             self._held_out = [row for row in rows if len(row.prompt) + len(row.response) <= self._limit]
         if not self._held_out:
             raise UserError(f"data.{validation.data} has no demonstration of at most {self._limit} tokens")
+        self._context.progress("validation", 0, 0)
         total = float(self._engine.logprobs(self._held_out).double().sum())
         loss = -total / sum(len(row.response) for row in self._held_out)
         return {"validation/loss": loss, "validation/perplexity": math.exp(min(loss, 700.0))}

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from rewardsmith.engines.embedded.tiny import TINY
+from rewardsmith.trainers.stages import PolicyStage
 from rewardsmith.types import NOT_ASKED, ScoredGroup
 
 LONGEST = 300
 """Characters of a failure's detail that are told."""
+
+REMINDER_STEPS = 10
+"""Steps in a row with nothing to learn after which the warning is repeated; then after twice as many, and so on."""
+
+SMALLEST_TINY_RATE = 1e-5
+"""A lower learning rate does not move a tiny model of random weights within the steps of any recipe."""
 
 
 class FirstFailures:
@@ -33,4 +41,79 @@ class FirstFailures:
                     self._say(f"{who} ({part.failure.kind}): {part.failure.detail[:LONGEST]}")
 
 
-__all__ = ["FirstFailures"]
+class NothingToLearn:
+    """Warns of steps that had nothing to learn: of the first, again while it lasts, and at the end with their share.
+
+    Args:
+        say: tells the user something.
+        stage: its name.
+        steps: of the stage.
+    """
+
+    def __init__(self, say: Callable[[str], None], stage: str, steps: int) -> None:
+        self._say, self._stage, self._steps = say, stage, steps
+        self._count = self._in_a_row = 0
+
+    def count(self, step: int, cause: str) -> None:
+        """Count a step; `cause` says why there was nothing to learn, and is empty where there was something."""
+        self._count += bool(cause)
+        self._in_a_row = self._in_a_row + 1 if cause else 0
+        if cause and self._count == 1:
+            self._say(f"warning: {self._stage}: step {step} has nothing to learn from its rewards: {cause}")
+        elif _is_doubling(self._in_a_row):
+            self._say(f"warning: {self._stage}: {self._in_a_row} steps in a row had nothing to learn: {cause}")
+        if step == self._steps and self._count:
+            self._say(
+                f"warning: {self._stage}: {self._count} of {self._steps} steps had nothing to learn"
+                " (groups/kept is 0 there)"
+            )
+
+    def state(self) -> list[int]:
+        """Return the counts."""
+        return [self._count, self._in_a_row]
+
+    def restore(self, state: Sequence[int]) -> None:
+        """Go on from what `state` returned."""
+        self._count, self._in_a_row = state
+
+
+def _is_doubling(steps: int) -> bool:
+    """Whether this is 1, 2, 4, … times `REMINDER_STEPS`."""
+    return steps % REMINDER_STEPS == 0 and (steps // REMINDER_STEPS).bit_count() == 1
+
+
+def why_nothing(kept: Sequence[ScoredGroup], stage: PolicyStage, right_from: float | None) -> str:
+    """Return why no answer of these groups has an advantage, and what helps."""
+    values = [{score.value for score in scored.scores if score.value is not None} for scored in kept]
+    if any(len(group) > 1 for group in values):
+        if stage.select.truncated == "mask":
+            return (
+                "answers whose rewards differ were truncated, and these are left out of the loss. Raise"
+                ' sampling.max_tokens, or set select.truncated = "keep"'
+            )
+        return f"the advantage {stage.advantage.name} is 0 for every answer. Look at the weights of the reward's parts"
+    every = set().union(*values)
+    if len(every) != 1:  # none at all where only parts have a value
+        return (
+            "in each group all rewards are equal. Raise rollouts_per_prompt or sampling.temperature, or choose prompts"
+            " that are sometimes answered right"
+        )
+    (value,) = every
+    if right_from is not None and value >= right_from:
+        return f"every answer has the reward {value:g}. Use harder prompts, or end the stage earlier"
+    return (
+        f"every answer has the reward {value:g}. Use easier prompts, begin with an sft stage, raise"
+        f" rollouts_per_prompt (now {stage.rollouts_per_prompt}), and read the answers in rollouts/{stage.name}.jsonl"
+    )
+
+
+def warn_of_rate(say: Callable[[str], None], stage: PolicyStage, init: str | None) -> None:
+    """Warn of a learning rate with which a tiny model of random weights would not learn; `init` says what it is."""
+    if init in TINY and stage.optimizer.lr < SMALLEST_TINY_RATE:
+        say(
+            f"warning: {stage.name}: optimizer.lr = {stage.optimizer.lr:g} is for large pretrained models, and hardly"
+            f" moves {init}: set 1e-4 to 1e-3"
+        )
+
+
+__all__ = ["FirstFailures", "NothingToLearn", "warn_of_rate", "why_nothing"]

@@ -19,7 +19,7 @@ from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.trainers.evaluating.policies import soundness
 from rewardsmith.trainers.evaluating.soundness import judged, with_soundness
 from rewardsmith.trainers.held_out import Count
-from rewardsmith.trainers.protocol import derive
+from rewardsmith.trainers.protocol import Report, derive, no_report
 from rewardsmith.trainers.scoring import Turn, generate_and_score
 from rewardsmith.trainers.settings import DataName, RewardChoice, SamplingSettings
 from rewardsmith.types import Prompt, ScoredGroup
@@ -56,6 +56,7 @@ async def validate(
     sound_from: float = 1.0,
     pause: Callable[[], None] = lambda: None,
     turn: Turn = nullcontext,
+    report: Report = no_report,
 ) -> tuple[dict[str, float], list[ScoredGroup]]:
     """Return metrics and the scored groups. The randomness is the same each time, so that changes are the policy's.
 
@@ -80,9 +81,11 @@ async def validate(
         ends=sound is not None and reads_ends(sound),
         pause=pause,
         turn=turn,
+        report=report,
     )
     metrics = measures(scored, n=n, right_from=right_from if sound else right_of(reward, right_from))
     if sound is not None:
+        report("checking reasoning", 0, 0)
         scored = await with_soundness(scored, sound, right_from, pause)
         metrics |= soundness([judged(group, right_from, sound_from) for group in scored])
     dropped = {"overlong_prompts": float(asked - len(prompts))} if len(prompts) < asked else {}

@@ -144,7 +144,7 @@ def test_an_adapter_that_had_learned_when_the_stage_began_has_the_reference_of_t
     assert (folder / "references" / "again.process").is_dir()
     found = rescored(monkeypatch, folder, f"{folder}:again.reward.parts.process", stage="again")
     assert_same(found, parts(folder / "rollouts" / "again.jsonl"))
-    assert "warning" not in capsys.readouterr().err
+    assert "warning: stages" not in capsys.readouterr().err
     find = find_reward(f"{folder}:{PART}")
     assert find.doubts["prm"] == "models.prm has learned on in again, after the stage learn"
 
@@ -304,7 +304,7 @@ def test_a_trained_model_goes_on_in_another_run_against_what_it_began_as(
     folder = start(parse_recipe(table), "x", folder=tmp_path / "next")
     metrics = lines(folder / "metrics.jsonl")[-1]["metrics"]
     assert abs(metrics["reward/process"]) > 0.01  # it knows from the first step on
-    assert "warning" not in capsys.readouterr().err
+    assert "warning: stages" not in capsys.readouterr().err
 
 
 def test_a_trained_model_that_is_its_own_reference_is_warned_of(

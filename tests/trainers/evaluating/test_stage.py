@@ -138,6 +138,9 @@ class Silent(Progress):
     def step(self, update: Any) -> None:
         pass
 
+    def within(self, *_: Any, **__: Any) -> None:
+        pass
+
 
 def run(table: dict[str, Any], folder: Path) -> Run:
     checked = parse_recipe(table)

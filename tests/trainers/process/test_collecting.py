@@ -142,7 +142,8 @@ def test_too_few_groups_are_not_learned_from_and_not_scored(tmp_path: Path) -> N
     start = world.engine("prm").digest()
     stage = {"rollouts_per_prompt": 5, "prompts_per_step": 4, "select": BOUNDS | {"least": 4}}
     (metrics,) = steps(policy(world, implicit(**STRANGE), answer=QUOTA, **stage), 1)
-    assert 0 < metrics["groups/kept"] < 4
+    assert 0 < metrics["groups/too_few"] < 4
+    assert metrics["groups/kept"] == 0
     assert not any(name.startswith("learned/") for name in metrics)
     assert not any(score.ok for record in world.records for score in process(record))
     assert world.engine("prm").digest() == start

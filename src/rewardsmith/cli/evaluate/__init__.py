@@ -30,24 +30,24 @@ RewardOption = Annotated[
     str,
     typer.Option(
         "--reward",
-        metavar="RECIPE[:PATH]|RUN[:PATH]",
-        help="A recipe and which of its rewards; a run folder in its place, for the models that the run has trained; or"
-        " a TOML file that is a reward table itself.",
+        metavar="REWARD",
+        help="RECIPE[:PATH] or RUN[:PATH]: a recipe, or a run folder for the models that it has trained, and which of"
+        " its rewards, such as recipe.toml:policy; or a TOML file that is a reward table itself.",
     ),
 ]
 DataOption = Annotated[
     list[str] | None,
     typer.Option("--data", metavar="KEY=VALUE", help="Setting of the data source: columns.candidates=mt_texts."),
 ]
-ItemsOption = Annotated[int | None, typer.Option("--items", min=1, help="Only the first ones.")]
+ItemsOption = Annotated[int | None, typer.Option("--items", metavar="N", min=1, help="Only the first ones.")]
 OrdersOption = Annotated[
     int, typer.Option("--orders", metavar="K", min=1, help="Show each in K orders too: do positions matter?")
 ]
 RepeatsOption = Annotated[
     int, typer.Option("--repeats", metavar="K", min=1, help="Ask K times, past the cache: is the verdict the same?")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of orders and of the 95% intervals.")]
-AtOnceOption = Annotated[int, typer.Option(min=1, help="How many groups are scored at the same time.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of orders and of the 95% intervals.")]
+AtOnceOption = Annotated[int, typer.Option(metavar="N", min=1, help="How many groups are scored at the same time.")]
 PromptsOption = Annotated[
     int, typer.Option("--show-prompts", metavar="N", min=0, help="Print the first N questions to models, and answers.")
 ]
@@ -112,7 +112,9 @@ def grades(
     threshold: Annotated[
         float, typer.Option("--threshold", help="A right answer that scores below it is called unsound.")
     ] = 0.5,
-    levels: Annotated[int, typer.Option("--levels", min=1, max=100, help="Bands of scores: 10 for 0, 0.1, …, 1.")] = 10,
+    levels: Annotated[
+        int, typer.Option("--levels", metavar="N", min=1, max=100, help="Bands of scores: 10 for 0, 0.1, …, 1.")
+    ] = 10,
     items: ItemsOption = None,
     repeats: RepeatsOption = 1,
     seed: SeedOption = 0,
@@ -235,7 +237,7 @@ def policy(
     stage: Annotated[str | None, typer.Option(help="Only this stage of a run.")] = None,
     kind: Annotated[str | None, typer.Option(help="Only train or validation groups of a run.")] = None,
     step: Annotated[str | None, typer.Option(metavar="N[-M]", help="Only this step of a run, or these.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first groups.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first groups.")] = None,
     prompts: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the prompt.")] = None,
     responses: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the responses.")] = None,
     answers: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the right answer.")] = None,

@@ -37,18 +37,28 @@ SolutionColumn = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="A reference solution; not set: solution, or extra_info.solution.")
 ]
 ReferenceOption = Annotated[
-    bool, typer.Option("--reference/--no-reference", help="Show the model the right answer and the solution.")
+    bool, typer.Option("--no-reference", help="Do not show the model the right answer and the solution.")
 ]
 ReplaceOption = Annotated[bool, typer.Option("--replace", help="Write new criteria for rows that have some.")]
 TemplateOption = Annotated[str, typer.Option(metavar="NAME", help="The prompt: a built-in one, or the path of a file.")]
-TemperatureOption = Annotated[float, typer.Option(min=0, help="Of the first try; 0 is greedy.")]
-TokensOption = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest answer; one that is cut off is lost.")]
-TriesOption = Annotated[int, typer.Option(min=1, help="Answers that may be unusable, each a little warmer.")]
-DeadlineOption = Annotated[float, typer.Option(min=0.1, help="Seconds for all tries of one row together.")]
-SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of sampling, and of whom --balance takes.")]
-LimitOption = Annotated[int | None, typer.Option(min=1, help="Only the first rows.")]
-AtOnceOption = Annotated[int, typer.Option(min=1, help="How many rows are asked about at the same time.")]
-WaitOption = Annotated[float, typer.Option(min=0, help="Seconds that a model which is out of reach is waited for.")]
+TemperatureOption = Annotated[float, typer.Option(metavar="X", min=0, help="Of the first try; 0 is greedy.")]
+TokensOption = Annotated[
+    int, typer.Option("--max-tokens", metavar="N", min=1, help="Longest answer; one that is cut off is lost.")
+]
+TriesOption = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Answers that may be unusable, each a little warmer.")
+]
+DeadlineOption = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.1, help="Seconds for all tries of one row together.")
+]
+SeedOption = Annotated[
+    int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Of sampling, and of whom --balance takes.")
+]
+LimitOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first rows.")]
+AtOnceOption = Annotated[int, typer.Option(metavar="N", min=1, help="How many rows are asked about at the same time.")]
+WaitOption = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0, help="Seconds that a model which is out of reach is waited for.")
+]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Start anew, and replace what is there.")]
 SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and list them.")]
 FailOption = Annotated[
@@ -74,21 +84,30 @@ ResponseColumn = Annotated[
     typer.Option(metavar="COLUMN", help="The solutions, a list or one; not set: responses, or response."),
 ]
 CriteriaColumn = Annotated[str, typer.Option(metavar="COLUMN", help="The rubric, in the row or in its extra_info.")]
-TotalOption = Annotated[float, typer.Option(min=0.01, max=10_000, help="Points in all, where the rubric is text.")]
+TotalOption = Annotated[
+    float, typer.Option(metavar="X", min=0.01, max=10_000, help="Points in all, where the rubric is text.")
+]
 QuotingOption = Annotated[str, typer.Option(metavar="fence|verbatim", help="As the rubric reward will have it.")]
-LongestOption = Annotated[int, typer.Option(min=100, help="Characters of a solution that are shown.")]
-VotesOption = Annotated[int, typer.Option(min=1, max=64, help="Grades for each solution, which are averaged.")]
+LongestOption = Annotated[int, typer.Option(metavar="N", min=100, help="Characters of a solution that are shown.")]
+VotesOption = Annotated[
+    int, typer.Option(metavar="N", min=1, max=64, help="Grades for each solution, which are averaged.")
+]
 RuleOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="A rule that says whether a final answer is right, such as math.")
 ]
 BalanceOption = Annotated[bool, typer.Option("--balance", help="Let all score bands be heard when training.")]
-BandsOption = Annotated[int, typer.Option(min=1, max=100, help="How many bands from 0 to all points.")]
+BandsOption = Annotated[int, typer.Option(metavar="N", min=1, max=100, help="How many bands from 0 to all points.")]
 RatioOption = Annotated[
-    float, typer.Option("--band-ratio", min=1, help="With --balance: the largest band over the smallest, at most.")
+    float,
+    typer.Option(
+        "--band-ratio", metavar="X", min=1, help="With --balance: the largest band over the smallest, at most."
+    ),
 ]
 RepeatsOption = Annotated[
     int,
-    typer.Option("--band-repeats", min=1, help="With --balance: how often a solution of a small band may be there."),
+    typer.Option(
+        "--band-repeats", metavar="N", min=1, help="With --balance: how often a solution of a small band may be there."
+    ),
 ]
 HeldOutOption = Annotated[
     float, typer.Option("--held-out", metavar="SHARE", min=0, max=0.99, help="Share of the problems to write apart.")
@@ -114,7 +133,7 @@ def rubric(
     prompt_column: PromptColumn = PROMPT,
     answer_column: AnswerColumn = ANSWER,
     solution_column: SolutionColumn = None,
-    reference: ReferenceOption = True,
+    no_reference: ReferenceOption = False,
     replace: ReplaceOption = False,
     template: TemplateOption = "write_rubric",
     temperature: TemperatureOption = 0.0,
@@ -164,7 +183,7 @@ def rubric(
         json=json,
     )
     named = find_model(models, Judge(judge=judge), overrides or [])
-    writing = Writing(ProblemRows(layout, solution_column, replace), template, reference)
+    writing = Writing(ProblemRows(layout, solution_column, replace), template, not no_reference)
     _finish(lambda: write_rubrics(problems, out, named, writing, how))
 
 

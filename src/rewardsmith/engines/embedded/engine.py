@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from rewardsmith.engines.embedded.quiet import quiet
 from rewardsmith.engines.embedded.rendering import rendered
 from rewardsmith.engines.embedded.resting import Rest
 from rewardsmith.engines.embedded.weights import read_tensors, restore_weights, write_tensors
-from rewardsmith.engines.protocol import Loss, Outputs, Row, Sampling, Step
+from rewardsmith.engines.protocol import Loss, Outputs, Row, Sampling, Step, Tick, no_tick
 from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
@@ -145,7 +145,7 @@ class EmbeddedEngine:
         seeds: Sequence[int],
         version: int = 0,
         ends: bool = False,
-        tick: Callable[[], None] = lambda: None,
+        tick: Tick = no_tick,
     ) -> AsyncIterator[tuple[int, RolloutGroup]]:
         """Yield (number of the prompt, its n rollouts) as groups are complete; other coroutines run in between.
 
@@ -169,7 +169,7 @@ class EmbeddedEngine:
             yield number, RolloutGroup(prompts[number], rollouts, version)
 
     async def answer(
-        self, requests: Sequence[Request], sampling: Sampling, tick: Callable[[], None] = lambda: None
+        self, requests: Sequence[Request], sampling: Sampling, tick: Tick = no_tick
     ) -> AsyncIterator[tuple[int, tuple[Answer, ...]]]:
         """Yield (number of the request, its answers) as requests are complete; they fit the model's positions."""
         self._require_awake()

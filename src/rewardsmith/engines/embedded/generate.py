@@ -25,7 +25,7 @@ from rewardsmith.engines.embedded.attention import Decode, KeyValues, Prefill, p
 from rewardsmith.engines.embedded.heads import Head
 from rewardsmith.engines.embedded.rows import Rows
 from rewardsmith.engines.embedded.sampling import sample, uniforms
-from rewardsmith.engines.protocol import Sampling
+from rewardsmith.engines.protocol import Sampling, Tick, no_tick
 from rewardsmith.errors import UserError
 
 CHECK_EVERY = {"cpu": 1, "cuda": 8}
@@ -113,7 +113,7 @@ class Generator:
         self._rows = rows
 
     async def answer(
-        self, requests: Sequence[Request], sampling: Sampling, tick: Callable[[], None] = lambda: None
+        self, requests: Sequence[Request], sampling: Sampling, tick: Tick = no_tick
     ) -> AsyncIterator[tuple[int, tuple[Answer, ...]]]:
         """Yield (number of the request, its answers) as soon as all answers of a request are there.
 
@@ -131,7 +131,7 @@ class Generator:
             for number, answers in finished:
                 yield number, answers
             await asyncio.sleep(0)
-            tick()
+            tick(batch.finished, batch.tokens)
 
     def _answer(self, tokens: NDArray[np.int32], logprobs: NDArray[np.float32], sampling: Sampling) -> Answer:
         """Return a finished row; what follows the first stop text is cut off."""
@@ -181,6 +181,8 @@ class _Batch:
         self._owner: list[tuple[int, int] | None] = [None] * size  # (request, rollout) of each row
         self._length = [0] * size  # an upper bound of each row's tokens, kept on the host: asking the device would wait
         self._answers: list[dict[int, Answer]] = [{} for _ in requests]
+        self.finished = 0  # answers
+        self.tokens = 0  # written so far, about: a row that ends between two checks counts up to the second
         self._every_S = torch.arange(size, device=self._device)
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph | None] = {}
         self._pool = torch.cuda.graph_pool_handle() if kind == "cuda" else None
@@ -210,6 +212,7 @@ class _Batch:
         if not rows:
             return
         self._length = [n + 1 for n in self._length]
+        self.tokens += sum(owner is not None for owner in self._owner)
         longest = max(n for n, owner in zip(self._length, self._owner, strict=True) if owner is not None)
         length = min(_up(longest, self._length_step), self._cache.length)
         if self._device.type == "cuda":
@@ -308,6 +311,7 @@ class _Batch:
             hidden = self._g._backbone(self._ids(np.concatenate(prompts))[None], plan.positions_N[None])[0]
         ends = np.repeat(np.cumsum(lengths) - 1, [len(mine) for _, _, mine in admitted])
         self._write(rows_R, hidden[self._ids(ends)])
+        self.tokens += len(rows_R)
 
     def _take_finished(self) -> list[tuple[int, tuple[Answer, ...]]]:
         """Return the requests that have all their answers now."""
@@ -333,6 +337,7 @@ class _Batch:
             if len(answers) == self._requests[number].n:
                 complete.append((number, tuple(answers[i] for i in range(len(answers)))))
                 self._answers[number] = {}
+        self.finished += len(rows)
         self._rows.retire(index)
         return complete
 

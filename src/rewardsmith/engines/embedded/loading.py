@@ -35,6 +35,7 @@ from transformers import (
 )
 
 from rewardsmith.engines.embedded import bounds
+from rewardsmith.engines.embedded.gguf import gguf_advice
 from rewardsmith.engines.embedded.quiet import quiet
 from rewardsmith.engines.embedded.support import without_dropout
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
@@ -198,7 +199,7 @@ def find_folder(init: str) -> Path:
     if os.path.isdir(path):
         return path
     if os.path.isfile(path):
-        raise _bad(init, "this is a file; name the folder that it lies in")
+        raise _bad(init, gguf_advice(path) or "this is a file; name the folder that it lies in")
     if init.startswith(("./", "../", "/", "~")):
         raise _bad(init, f"there is no such folder.{_sibling(path)}")
     if not _HUB_ID.fullmatch(init):
@@ -248,7 +249,7 @@ def read_config(init: str, folder: Path, head: HeadKind) -> PreTrainedConfig:
         message = "the folder holds an adapter. Merge it into its base model (merge_and_unload of peft)"
         raise _bad(init, f"{message}, save that, and name its folder")
     if not (folder / "config.json").is_file():
-        raise _bad(init, f"{folder} has no config.json, so it is not the folder of a model")
+        raise _bad(init, gguf_advice(folder) or f"{folder} has no config.json, so it is not the folder of a model")
     table = _json(init, folder / "config.json")
     kind = table.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
@@ -294,7 +295,8 @@ def check_weights(init: str, folder: Path) -> list[Path]:
         message = "the weights are pickled, and loading a pickle can run any code. Convert them where you trust the"
         raise _bad(init, f"{message} file: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)")
     else:
-        raise _bad(init, f"{folder} has no weights; there should be {_WEIGHTS} or {_INDEX}")
+        message = f"{folder} has no weights; there should be {_WEIGHTS} or {_INDEX}"
+        raise _bad(init, gguf_advice(folder) or message)
     for name in sorted(names):
         if not (folder / name).is_file():
             raise _bad(init, f"{folder / name} is missing; {_INDEX} lists it")

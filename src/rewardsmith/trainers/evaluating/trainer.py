@@ -23,11 +23,23 @@ class RewardEvaluation:
     def __init__(self, stage: EvaluateRewardStage, context: Context) -> None:
         self._stage = stage
         self._context = context
-        self._scorer = Scorer(stage.reward, context.model, say=context.say, at_once=stage.at_once, pause=context.pause)
+        self._scored = 0
+        self._scorer = Scorer(
+            stage.reward,
+            context.model,
+            say=context.say,
+            at_once=stage.at_once,
+            pause=context.pause,
+            tick=self._count,
+        )
         self.steps = 1
         self.learners: dict[str, Any] = {}
         self.best_by = ""
         self.reward = self._scorer.reward
+
+    def _count(self) -> None:
+        self._scored += 1  # of all orders and repeats
+        self._context.progress("scoring", self._scored, 0, unit="groups")
 
     async def begin(self) -> Update:
         """There is nothing before the only step."""

@@ -114,6 +114,7 @@ class ProcessRewards:
         metrics: dict[str, float] = {}
         async with self._turn():
             for path, part in self.parts.items():
+                self._context.progress(f"scoring and learning {path}", 0, 0)
                 replayed = part.replay.draw(derive(self._seed, path, number)) if part.learns else []
                 batch, policy_BT = self._batch(part, groups, replayed)
                 with _usable(path):
@@ -140,6 +141,7 @@ class ProcessRewards:
         metrics: dict[str, float] = {}
         async with self._turn():
             for path, part in self.parts.items():
+                self._context.progress(f"validation: scoring {path}", 0, 0)
                 batch, policy_BT = self._batch(part, groups, [])
                 with _usable(path):
                     found = part.look(groups, batch, policy_BT)

@@ -12,7 +12,7 @@ from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import Clock, group_metrics
 from rewardsmith.trainers.process.rewards import ProcessRewards
 from rewardsmith.trainers.process.stage import ProcessModelStage, ProcessValidation
-from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive
+from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, reporting
 from rewardsmith.trainers.scoring import generate_and_score
 from rewardsmith.trainers.telling import FirstFailures
 from rewardsmith.types import Prompt
@@ -44,6 +44,7 @@ class ProcessModelTrainer:
             seed=derive(self._seed, "rollouts"),
             pause=context.pause,
             turn=self._turn,
+            report=context.progress,
             longest=self._process.longest,
         )
         self._failures = FirstFailures(context.say)
@@ -93,6 +94,7 @@ class ProcessModelTrainer:
             version=number,
             pause=self._context.pause if number == 0 else lambda: None,
             turn=self._turn,
+            report=reporting("validation", self._context.progress),
         )
         groups, metrics = await self._process.look(scored)
         metrics |= {"overlong_prompts": float(overlong)} if overlong else {}

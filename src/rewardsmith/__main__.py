@@ -1,0 +1,5 @@
+"""`python -m rewardsmith`."""
+
+from rewardsmith.cli import main
+
+main()
