@@ -66,7 +66,7 @@ def _slips(name: str, meant: str) -> int | None:
     allowed = 1 if len(name) <= 4 else 2 if len(name) <= 9 else 3
     if abs(len(name) - len(meant)) > allowed:
         short, long = sorted((name, meant), key=len)
-        return allowed if len(short) > 3 and long.startswith(short) and len(long) < 2 * len(short) else None
+        return allowed if len(short) > 3 and long.startswith(short) and len(long) <= 2 * len(short) else None
     swapped, before = [0] * (len(meant) + 1), list(range(len(meant) + 1))
     for i, letter in enumerate(name, start=1):
         row = [i]
