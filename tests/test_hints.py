@@ -94,6 +94,8 @@ def test_a_name_that_only_looks_alike_is_not_suggested(name: str, known: list[st
         ("arithmetik", "arithmetic"),
         ("per_char", "per_character"),
         ("optim", "optimizer"),
+        ("held", "held_out"),
+        ("trane", "train"),
         ("sqroot", "sqrt"),
         ("Digts", "Digits"),
         ("rollout_per_prompt", "rollouts_per_prompt"),

@@ -60,13 +60,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _slips(name: str, meant: str) -> int | None:
     """Return how many slips make `name` of `meant`; None where they are too many to be slips."""
-    # Of three letters, the first one is known. Texts of some length are not names, and comparing them takes long.
-    if not 2 <= len(name) <= 200 or (len(name) <= 3 and name[0] != meant[:1]):
+    # A short name begins as it should. Texts of some length are not names, and comparing them takes long.
+    if not 2 <= len(name) <= 200 or (len(name) <= 5 and name[0] != meant[:1]):
         return None
-    allowed = 1 if len(name) <= 5 else 2 if len(name) <= 9 else 3
+    allowed = 1 if len(name) <= 4 else 2 if len(name) <= 9 else 3
     if abs(len(name) - len(meant)) > allowed:
         short, long = sorted((name, meant), key=len)
-        return allowed if len(short) > 3 and long.startswith(short) and len(long) < 2 * len(short) else None
+        return allowed if len(short) > 3 and long.startswith(short) and len(long) <= 2 * len(short) else None
     swapped, before = [0] * (len(meant) + 1), list(range(len(meant) + 1))
     for i, letter in enumerate(name, start=1):
         row = [i]
