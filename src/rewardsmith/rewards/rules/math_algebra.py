@@ -7,7 +7,8 @@ from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig  # type: ignore[import-untyped]
 from math_verify import LatexExtractionConfig, parse, verify  # type: ignore[import-untyped]
-from sympy import Expr, Float  # type: ignore[import-untyped]
+from sympy import Basic, Expr, Float, MatrixBase, Set, nan, oo, zoo  # type: ignore[import-untyped]
+from sympy.logic.boolalg import Boolean  # type: ignore[import-untyped]
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own time limits are off
 
@@ -37,6 +38,8 @@ def same(gold: Any, answer: Any, precision: int, strict: bool) -> bool:
     """Say whether two expressions are equal; what math-verify raises on the way means that they are not."""
     if isinstance(gold, Expr) and gold.is_infinite:
         return bool(answer == gold)  # math-verify takes ∞ - {1/2} for 0
+    if _infinite(answer) and not (_infinite(gold) or (isinstance(gold, Boolean) and isinstance(answer, Set))):
+        return False  # sympy takes 42 - Max(1, oo) for 0
     if _differ(gold, answer, precision, strict):
         return False
     equal: bool = verify(
@@ -49,6 +52,18 @@ def same(gold: Any, answer: Any, precision: int, strict: bool) -> bool:
         timeout_seconds=None,
     )
     return equal
+
+
+def _infinite(expression: Any) -> bool:
+    """Say whether an expression has an infinite or undefined part, as it stands or once evaluated."""
+    if not isinstance(expression, Basic | MatrixBase):
+        return False
+    if expression.has(oo, -oo, zoo, nan):
+        return True
+    try:
+        return bool(expression.doit().has(oo, -oo, zoo, nan) or expression.evalf(15).has(oo, -oo, zoo, nan))
+    except Exception:  # noqa: BLE001 it cannot be evaluated; sympy raises many things
+        return True
 
 
 def _differ(gold: Any, answer: Any, precision: int, strict: bool) -> bool:
