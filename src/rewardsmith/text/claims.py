@@ -1,6 +1,6 @@
 r"""Whether a text stands by the answer that is found in it.
 
-"The answer is not 7", "\boxed{7} is wrong" and "\boxed{7}. Wait, it is 8." all hold a 7 and do not give it as the answer.
+"The answer is not 7", "\boxed{7} is wrong" and "\boxed{7}. Wait, it is 8." hold a 7 and do not give it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ _NEGATION = (
     r"(?:\b(?:not|never|neither|nor|cannot|without|excluding|except|wrongly|incorrectly)|\w+n['’]t"
     r"|\b(?:rather|other) than|\binstead of|\banything but|\bfar from|\brules? out|\bruled out)"
 )
-_FILLERS = r"(?:\s+(?:equal|equals|to|be|is|the|a|an|simply|just|exactly|really|actually|quite|for|answer|value|number))*"
+_FILLERS = (
+    r"(?:\s+(?:equal|equals|to|be|is|the|a|an|simply|just|exactly|really|actually|quite|for|answer|value|number))*"
+)
 _DENIED = re.compile(
     rf"(?:{_NEGATION}{_FILLERS}|\\neq?|≠|!=|\b(?:wrong|incorrect|mistaken|false|erroneous)\b[^.!?\n,;]{{0,40}})"
     r"[\s:$({*_`\[\\]*\Z",
@@ -25,30 +27,32 @@ _UNCLAIMED = re.compile(
     r"|nobody|no way|hardly)\b|\w+n['’]t\b",
     re.IGNORECASE,
 )
-_REFUSED = re.compile(
-    rf"\W*(?:{_NEGATION}|\b(?:wrong|incorrect|false|unknown|unclear|undetermined)\b)", re.IGNORECASE
-)
-_CONTRAST = re.compile(r",?\s+(?:and\s+|but\s+)?(?:not|never|rather than|instead of)\s", re.IGNORECASE)
+_REFUSED = re.compile(rf"[^0-9$]*?(?:{_NEGATION}|\b(?:wrong|incorrect|false)\b)[^0-9$]*[0-9$]", re.IGNORECASE)
+_CONTRAST = re.compile(r",\s+(?:and\s+|but\s+)?(?:not|never|rather than|instead of)\s", re.IGNORECASE)
 _BUT = re.compile(r"not\s[^\n]{1,80}?,?\s+but(?:\s+rather)?\s+(?P<rest>\S.*)", re.IGNORECASE)
-_BAD = r"(?:wrong|incorrect|mistaken|false|invalid|a mistake|an error|not\s+(?:right|correct|true|valid|it|the\b[^.!?\n]{0,20}answer))"
+_BAD = (
+    r"(?:wrong|incorrect|mistaken|false|invalid|a mistake|an error"
+    r"|not\s+(?:right|correct|true|valid|it|the\b[^.!?\n]{0,20}answer))"
+)
 _TAKEN_BACK = re.compile(
-    rf"\A[\s$}}*).,_`'\"]*(?:\\?[)\]]\s*)?(?:is|was|are|would be|seems|looks|as an answer is)?\s*(?:clearly |obviously )?"
+    rf"\A[\s$}}*).,_`'\"]*(?:\\?[)\]]\s*)?(?:is|was|are|would be|seems|looks)?\s*(?:clearly |obviously )?"
     rf"(?:{_BAD}|n['’]t\b|ruled out|rejected|excluded|impossible)"
-    rf"|\b(?:this|that|it|which|i|above|answer|result|value|box)\b(?:\s\w+){{0,3}}?(?:['’]s|['’]m|\s(?:is|was|am|were|seems|looks))"
-    rf"(?:\s\w+){{0,2}}?\s{_BAD}"
+    r"|\b(?:this|that|it|which|i|above|answer|result|value|box)\b(?:\s\w+){0,3}?"
+    rf"(?:['’]s|['’]m|\s(?:is|was|am|were|seems|looks))(?:\s\w+){{0,2}}?\s{_BAD}"
     r"|\b(?:this|that|it|answer|result)\s(?:isn|wasn)['’]t\s(?:right|correct|true|it|the\b)"
     rf"|\(\s*{_BAD}"
     r"|(?:\A|[\s.!?(])(?:wait|oops|correction|hold on|hmm+,? no|no wait)\b\s*[,.!:…—-]"
-    r"|\b(?:scratch that|never ?mind|take (?:that|it|this) back|on second thoughts?|(?:made|there is) (?:a|an) (?:mistake|error)"
-    r"|disregard|ignore (?:that|this|the above|my)|just kidding|i retract|retract (?:that|this|it)|let me (?:redo|correct|fix))\b"
+    r"|\b(?:scratch that|never ?mind|take (?:that|it|this) back|on second thoughts?"
+    r"|(?:made|there is) (?:a|an) (?:mistake|error)|disregard|ignore (?:that|this|the above|my)|just kidding"
+    r"|i retract|retract (?:that|this|it)|let me (?:redo|correct|fix))\b"
     r"|\bactually,?\s+(?:it|no|the (?:correct |right |real |final )?answer|that|this|should)\b"
     r"|\A[\s$}*).]*\?\s*no\b"
     r"|\bno,\s+(?:it|that|this|the answer|actually|wait)\b",
     re.IGNORECASE,
 )
 _JOINED = re.compile(r"[\s$,;&\\()\[\]]*(?:(?:and|or|\\?text\s?\{\s*(?:and|or)\s*\})[\s$\\()\[\]]*)?", re.IGNORECASE)
-_RUN = re.compile(r"(?:[0-9]+(?:\s+|,\s+|,(?![0-9]{3}(?![0-9]))|;\s*|\s*(?:…|\.\.\.),?\s*)){2,}[-+]?[0-9]+\Z")
-_EITHER = re.compile(r"[0-9]\s*(?:or|and/or)\s*\\?[$€£]?\s*[-−]?\Z", re.IGNORECASE)
+_RUN = re.compile(r"(?:[0-9]+(?!,[0-9]{3}(?![0-9]))(?:[\s,;]|…|\.\.\.|\\[lc]?dots)+){2,}[-+]?[0-9]+\Z")
+_EITHER = re.compile(r"[0-9]\s*(?:or|and/or)\s*\\?[$€£]?\s*[-−]?[0-9][0-9.,/]*\Z", re.IGNORECASE)
 _NEAR = 200
 """Characters before an answer in which a denial is looked for."""
 
@@ -77,12 +81,12 @@ def _unless_denied(text: str, found: Found | None) -> str | None:
     if found is None:
         return None
     before = text[max(0, found.start - _NEAR) : found.start]
-    denied = _DENIED.search(before) or _REFUSED.match(found.content) or _taken_back(text, found.end)
+    denied = _DENIED.search(before) or _REFUSED.match(found.content[:_NEAR]) or _taken_back(text, found.end)
     return "" if denied else found.content
 
 
 def _taken_back(text: str, end: int) -> bool:
-    return bool(_TAKEN_BACK.search(text, end, end + TAIL) if end else _TAKEN_BACK.search(text[:TAIL]))
+    return _TAKEN_BACK.search(text[end : end + TAIL]) is not None
 
 
 def _statement(text: str) -> str | None:
@@ -95,7 +99,7 @@ def _statement(text: str) -> str | None:
     content = found.content
     but = _BUT.fullmatch(content)
     content = but["rest"] if but else _CONTRAST.split(content, maxsplit=1)[0] or content
-    return "" if _REFUSED.match(content) or _TAKEN_BACK.search(content) else content
+    return "" if _REFUSED.match(content[:_NEAR]) or _TAKEN_BACK.search(content) else content
 
 
 def _number(text: str) -> str | None:
@@ -105,12 +109,8 @@ def _number(text: str) -> str | None:
     end = max(text.rfind(digit) for digit in "0123456789") + 1
     near = text[max(0, end - _NEAR) : end]
     head = near.rstrip("0123456789.,/ -+−%$€£\\{}^")
-    denied = _DENIED.search(head + " ") or _EITHER.search(head + " ") or _either(near)
-    return "" if denied or _RUN.search(near) or _taken_back(text, end) else content
-
-
-def _either(near: str) -> bool:
-    return re.search(r"[0-9]\s*(?:or|and/or)\s*\\?[$€£]?\s*[-−]?[0-9][0-9.,/]*\Z", near, re.IGNORECASE) is not None
+    denied = _DENIED.search(head + " ") or _EITHER.search(near) or _RUN.search(near)
+    return "" if denied or _taken_back(text, end) else content
 
 
 def _end(text: str, start: int, way: str) -> int:

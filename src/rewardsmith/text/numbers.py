@@ -62,7 +62,7 @@ def close(right: Fraction, answer: Fraction, precision: int) -> bool:
     The second bound keeps 0.0000001 and 0.0000002 apart, which agree to six places.
     """
     apart = abs(right - answer)
-    return apart * 2 * 10**precision <= 1 and apart * 10 ** max(precision - 2, 0) <= abs(right)
+    return bool(apart * 2 * 10**precision <= 1 and apart * 10 ** max(precision - 2, 0) <= abs(right))
 
 
 def last_number(text: str) -> str | None:

@@ -35,15 +35,14 @@ def gsm8k(
 
 
 def find_number(text: str, ways: Extract) -> Number | None:
-    """Return the number that the first of the ways finds; None when none finds one.
+    """Return the number in what the first of the ways finds; None where that is no number, or is taken back.
 
-    In a phrase ("3 + 4 = 7 apples") it is the first number after the last equals sign.
+    What has no digits is passed over. In a phrase ("3 + 4 = 7 apples") it is the first number after the last "=".
     """
     for way in ways:
         found = claimed(text, way)
-        number = number_in(found) if found else None
-        if number is not None or found == "":
-            return number
+        if found == "" or (found and re.search("[0-9]", found)):
+            return number_in(found)
     return None
 
 

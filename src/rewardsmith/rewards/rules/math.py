@@ -25,7 +25,7 @@ LONGEST = 10_000
 """Characters of the longest answer that is looked at."""
 
 _FORMULA = re.compile(
-    r"\W*(?:(?:approximately|about|roughly|clearly|indeed|now|equal to|the (?:value|number|expression|set|point)|x)\b\W*)*"
+    r"\W*(?:(?:approximately|about|roughly|clearly|indeed|equal to|the (?:value|number|expression|set|point))\b\W*)*"
     r"(?:\$([^$\n]*[^$\s])\$(?![0-9])|\\\(([^$\n]+?)\\\))(?P<after>[^$\\]*)",
     re.IGNORECASE,
 )
@@ -68,7 +68,7 @@ def _found(text: str, ways: Extract, final: str) -> str | None:
 
 
 def _spoken_formula(phrase: str) -> str:
-    """Return what a sentence says the answer is: its only formula with its unit, or all up to "because" and the like."""
+    """Return what a sentence gives: its only formula with its unit, or all up to "because" and the like."""
     phrase = _REASON.split(phrase, maxsplit=1)[0]
     formula = _FORMULA.fullmatch(phrase)
     if formula is None:

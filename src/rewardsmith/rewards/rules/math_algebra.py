@@ -1,4 +1,4 @@
-"""Whether two answers of mathematics are the same: values at points, sets by their members, equations up to a factor."""
+"""Whether two answers of mathematics are the same: values by points, sets by members, equations up to a factor."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 
+from rewardsmith.rewards.rules.math_operations import NoValue, Quantity
 from rewardsmith.rewards.rules.math_sets import Span, real_set, same_sets
 from rewardsmith.rewards.rules.math_tree import (
     Apply,
@@ -25,7 +26,7 @@ from rewardsmith.rewards.rules.math_tree import (
     renamed,
     signed,
 )
-from rewardsmith.rewards.rules.math_values import POINTS, NoValue, Quantity, agree, as_fraction, real_value
+from rewardsmith.rewards.rules.math_values import POINTS, agree, as_fraction, real_value
 from rewardsmith.text.numbers import close
 
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
@@ -109,9 +110,7 @@ class Comparison:
         if any(isinstance(side, Infinity | Based | Table | Value) for side in (right, answer)):
             return self._same_tables(right, answer) or self._same_single(right, answer)
         if isinstance(right, Group) and isinstance(answer, Group):
-            found = self._same_groups(right, answer)
-            if found is not None:
-                return found
+            return self._same_groups(right, answer)
         if isinstance(right, Chain) and isinstance(answer, Chain) and self.same_relation(right, answer):
             return True
         return self._same_sets(right, answer)
@@ -135,26 +134,16 @@ class Comparison:
                 return self._same_members(one.members, (other,))
         return False
 
-    def _same_groups(self, right: Group, answer: Group) -> bool | None:
-        """Compare members, in their order unless both are sets; None for intervals that may be sets all the same."""
-        kinds = {right.opening, answer.opening}
+    def _same_groups(self, right: Group, answer: Group) -> bool:
+        """Compare members, in their order unless both are sets; a list without brackets may be a set or a point."""
+        kinds = {right.opening + right.closing, answer.opening + answer.closing}
         if ":" in kinds:
             return kinds == {":"} and self._proportional(right.members, answer.members)
-        if "" in kinds and len(kinds) > 1 and not {("(", ")"), ("{", "}")} & {
-            (side.opening, side.closing) for side in (right, answer)
-        }:
-            return False
-        if kinds <= {"", "{"} or ("{" in kinds and not self.strict):
-            counted = "{" not in kinds
-            return (not counted or len(right.members) == len(answer.members)) and self._same_members(
-                right.members, answer.members
-            )
-        if "{" in kinds:
-            return False
-        bare = right if not right.opening else answer
-        if "" in kinds and any(isinstance(member, Chain) for member in bare.members):
-            return False
-        if "" not in kinds and (right.opening, right.closing) != (answer.opening, answer.closing):
+        if kinds <= {"", "{}"} or ("{}" in kinds and not self.strict):
+            counted = kinds == {""} and len(right.members) != len(answer.members)
+            return not counted and self._same_members(right.members, answer.members)
+        members = [*right.members, *answer.members]
+        if len(kinds) > 1 and (kinds != {"", "()"} or any(isinstance(member, Chain) for member in members)):
             return False
         return len(right.members) == len(answer.members) and all(
             self._same_parts(a, b) for a, b in zip(right.members, answer.members, strict=True)
@@ -220,7 +209,7 @@ class Comparison:
             return False
         # f(x) g(y) = g(x) f(y) for all x and y: one is the other times a number.
         crossed = [Apply("*", (a, _elsewhere(b))) for a, b in ((left, found), (found, left))]
-        return _same_everywhere(*crossed, names(crossed[0]))
+        return _same_everywhere(crossed[0], crossed[1], names(crossed[0]))
 
 
 def _same_everywhere(right: Node, answer: Node, free: frozenset[str]) -> bool:
@@ -302,7 +291,7 @@ def _near(exact: Node, rounded: Node) -> bool:
     if one is None or other is None:
         return False
     places = next((k for k in range(16) if (other * 10**k).denominator == 1), None)
-    return places is not None and abs(one - other) * 10**places < 1
+    return places is not None and abs(one - other) * 10**places * (1 if places else 2) < 1
 
 
 def _is_set(node: Node) -> bool:
@@ -321,5 +310,3 @@ def _as_chain(span: Span, variable: str) -> Chain:
         (span.high, "<", span.high_closed) if isinstance(span.low, Infinity) else (span.low, ">", span.low_closed)
     )
     return Chain((Symbol(variable), end), (how + "=" * closed,))
-
-

@@ -30,6 +30,7 @@ _COUNTS = (
     (re.compile(r"[0-9]{301}"), 0, "digits"),
 )
 
+
 def beyond(text: str) -> str:
     """Return what makes an expression too large to be parsed, such as "roots"; "" when nothing does."""
     if len(text) > LONGEST:
@@ -49,4 +50,3 @@ def _depth(text: str) -> int:
         depth += (mark in "({[") - (mark in ")}]")
         deepest = max(deepest, depth)
     return deepest
-

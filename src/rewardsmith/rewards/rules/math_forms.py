@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 from rewardsmith.rewards.rules.math_units import CHANGES, LETTERS, Unit, read_unit
@@ -18,12 +19,15 @@ _REPLACED = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ",
     "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", r"\simeq": r"\approx ", "∪": r"\cup ", "∩": r"\cap ",
     "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "²": "^2", "³": "^3", "√": r"\sqrt ", "½": r"\frac{1}{2}",
-    "°": r"^\circ ", "**": "^", "\u00a0": " ", "\u202f": " ", "\u2009": " ", r"\%": "%", r"\$": r"\$", "$": "", "{,}": ",", "{.}": ".",
+    "°": r"^\circ ", "**": "^", "\u00a0": " ", "\u202f": " ", "\u2009": " ", r"\%": "%", r"\$": r"\$", "$": "",
+    "{,}": ",", "{.}": ".",
     r"\dots": r"\ldots ", r"\cdots": r"\ldots ", "...": r"\ldots ", "…": r"\ldots ",
     r"\lbrace": r"\{", r"\rbrace": r"\}", r"\langle": "(", r"\rangle": ")", r"\vert": "|", r"\degree": r"^\circ ",
 }  # fmt: skip
 _REPLACE = re.compile(
-    "|".join(re.escape(sign) + r"(?![A-Za-z])" * sign[-1].isalpha() for sign in sorted(_REPLACED, key=len, reverse=True))
+    "|".join(
+        re.escape(sign) + r"(?![A-Za-z])" * sign[-1].isalpha() for sign in sorted(_REPLACED, key=len, reverse=True)
+    )
 )
 _DROPPED = re.compile(
     r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|quad|qquad)(?![A-Za-z])|(?<!\\)\\[,;:! ]|~"
@@ -49,22 +53,27 @@ _LEAD = re.compile(
     r"\s*:?\s*|(?:exactly|only|approximately|about|roughly|around)\s+)(?(text)\})\s*",
     re.IGNORECASE,
 )
-_MINUS = re.compile(r"(?:\\text\s?\{\s*(?:minus|negative)\s*\}|(?:minus|negative)\b)\s*(?=[0-9\\(])", re.IGNORECASE)
+_MINUS = re.compile(
+    r"(?:\\text\s?\{\s*(?:minus|negative)\s*\}|(?<![A-Za-z\\])(?:minus|negative)\b)\s*(?=[0-9\\(])", re.IGNORECASE
+)
 _MONEY = re.compile(r"(?P<sign>[-+]?)\s?(?:US)?\s?(?P<mark>\\\$|€|£)\s?(?P<value>-?[0-9].*)")
 _MONEY_AFTER = re.compile(r"(?P<value>.*[0-9])\s?(?P<mark>\\\$|€|£|¢|\\text\s?\{\s?¢\s?\})")
 _CURRENCY = {"\\$": "dollar", "€": "euro", "£": "pound sterling"}
 
-_LETTER_NAME = r"[A-Za-z](?:_(?:\w|\{\w+\}))?'?(?:\([A-Za-z](?:,\s?[A-Za-z])*\))?|\\[a-z]+"
+_LETTER_NAME = (
+    r"[A-Za-z](?:_(?:\w|\{\w+\}))?'?(?:\([A-Za-z](?:,\s?[A-Za-z])*\))?"
+    r"|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|varphi|omega|sigma|tau|rho)(?:_(?:\w|\{\w+\}))?"
+)
 _ASSIGNED = re.compile(rf"(?P<name>{_LETTER_NAME})\s?=(?P<value>[^=<>~]+)")
 _LABELLED = re.compile(
-    r"(?P<name>\\text\s?\{\s*[A-Za-z][A-Za-z '’-]*\s*(?P<colon>:?)\s*\}(?:\s?_\{?\w+\}?)?|[A-Za-z][A-Za-z '’-]{3,40}"
+    r"(?P<name>\\text\s?\{\s*[A-Za-z][A-Za-z '’-]*\s*(?P<colon>:)?\s*\}(?:\s?_\{?\w+\}?)?|[A-Za-z][A-Za-z '’-]{3,40}"
     r"|[PEVSAQ]\([^()=]{1,30}\)|[fgh]\([^()=]{1,20}\)|m?\s?\\(?:angle|overline|triangle)\s?\{?\s?[A-Z]{1,4}\s?\}?"
     r"|\|[A-Z]{2}\||[A-Z]{2,3}|[A-Za-z](?=\s?:))\s?(?(colon)(?:[=:]\s?)?|(?:[=:])\s?)(?P<value>[^\s=:<>].*)"
 )
 _POINT = re.compile(r"(?P<name>[A-Z])\s?(?P<value>\([^()]*,[^()]*\))")
 _GENERIC = re.compile(r"(?:the )?(?:final )?(?:answer|result|solution|value)s?", re.IGNORECASE)
 _UNIT_TEXT = re.compile(
-    r"(?P<value>.*[0-9A-Za-z)}%\]|])\s*?(?P<unit>(?:(?:\\cdot|\\times|/|\s)*"
+    r"(?P<value>.*?[0-9A-Za-z)}%\]|])\s*?(?P<unit>(?:(?:\\cdot|\\times|/|\s)*"
     r"(?:\\text\s?\{[^{}0-9]*\}|\\mathrm\{[mgshlLNJWVAKCF]\})"
     r"(?:\s?\^\s?\{?\s?-?[1-9]\s?\}?)?)+)\.?"
 )
@@ -75,6 +84,7 @@ _DEGREES = re.compile(
     r"(?P<value>.*?)\s?\^\s?(?:\\circ|\{\s?\\circ\s?\})\s?(?:\\(?:text|mathrm)\s?\{\s?)?"
     r"(?P<scale>[CF]?)(?:\s?\})?"
 )
+_COMMANDS_OF_ANGLES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|circ)|\^$")
 _TIME = re.compile(r"(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-9]{2}))?\s?(?P<half>[ap])\.?\s?m\b\.?", re.IGNORECASE)
 _RATIO = re.compile(r"(?P<left>[0-9]+)\s?(?:\\text\s?\{\s?to\s?\}|to)\s?(?P<right>[0-9]+)")
 _ORDINAL = re.compile(r"(?P<number>[0-9]+)\s?(?:\^\s?\{?\s?)?(?:\\text\s?\{\s?)?-?(?P<end>st|nd|rd|th)\s?\}{0,2}")
@@ -193,7 +203,9 @@ def _words(latex: str) -> str | None:
         return None
     lower = " ".join(plain.casefold().split())
     longest = max(re.split(r"[\s'’-]+", lower), key=len)
-    product = len(longest) < 3 or (len(longest) == 3 and (not re.search("[aeiou]", longest) or set(longest) <= set("abc")))
+    product = len(longest) < 3 or (
+        len(longest) == 3 and (not re.search("[aeiou]", longest) or set(longest) <= set("abc"))
+    )
     return None if plain == latex and product and lower not in ("no", "up", "on") else lower
 
 
@@ -201,22 +213,26 @@ def _without_unit(latex: str, counted: bool) -> tuple[str, Unit | None]:
     """Return an answer without what it is measured in, and that unit."""
     money = _MONEY.fullmatch(latex) or _MONEY_AFTER.fullmatch(latex)
     if money:
-        parts = money.groupdict()
-        value, unit = _without_unit(f"{parts.get('sign') or ''}{money['value']}", counted)
-        mark = _CURRENCY.get(money["mark"], "cent")
-        return value, Unit(((mark, 1),), scale=unit.scale if unit else 1) if unit is None or not unit.known else unit
+        value, unit = _without_unit(f"{money.groupdict().get('sign') or ''}{money['value']}", counted)
+        mark = ((_CURRENCY.get(money["mark"], "cent"), 1),)
+        return value, unit if unit and unit.known else Unit(mark, scale=unit.scale if unit else Fraction(1))
     latex = latex.replace("\\$", "")
     time = _TIME.fullmatch(_TEXT.sub(r"\1", latex))
     if time:
         minute = "" if time["minute"] in (None, "00") else f":{time['minute']}"
         return f"{time['hour']}{minute}", Unit(((f"{time['half'].lower()}m", 1),))
     degrees = _DEGREES.fullmatch(latex)
-    if degrees and "^" not in degrees["value"][-1:] and "\\circ" not in degrees["value"]:
+    if degrees and not _COMMANDS_OF_ANGLES.search(degrees["value"]):
         return degrees["value"], Unit(((f"°{degrees['scale']}", 1),))
     match = _UNIT_TEXT.fullmatch(latex)
     found = read_unit(match["unit"]) if match else None
     if match and found and (found.scale == 1 or read_number(match["value"])):
         return match["value"].strip(), found
+    return _without_bare_unit(latex, counted)
+
+
+def _without_bare_unit(latex: str, counted: bool) -> tuple[str, Unit | None]:
+    """Return an answer without words after it, where they can only be a unit or what was counted."""
     match = _UNIT_WORDS.fullmatch(latex)
     found = read_unit(match["unit"]) if match else None
     if not match or not found or _ORDINAL.fullmatch(latex):
@@ -225,12 +241,13 @@ def _without_unit(latex: str, counted: bool) -> tuple[str, Unit | None]:
     single = len(match["unit"]) == 1 or (len(match["unit"].split()[0]) == 1 and "/" not in match["unit"])
     number = read_number(match["value"]) is not None
     if found.scale != 1:
-        return (match["value"].strip(), found) if number and spaced else (latex, None)
-    if found.known and not single:
-        return match["value"].strip(), found
-    # "5 m" counts metres where a number is expected, and is a product elsewhere.
-    nouns = counted and number and spaced and len(match["unit"].split()) <= 6 and (not single or match["unit"][0] in LETTERS)
-    return (match["value"].strip(), found) if nouns else (latex, None)
+        plain = number and spaced
+    elif found.known and not single:
+        plain = True
+    else:  # "5 m" counts metres where a number is expected, and is a product elsewhere
+        plain = counted and number and spaced and len(match["unit"].split()) <= 6
+        plain = plain and (not single or match["unit"][0] in LETTERS)
+    return (match["value"].strip(), found) if plain else (latex, None)
 
 
 def _ordinal(value: str) -> str:
@@ -249,4 +266,3 @@ def _joined_digits(value: str) -> str:
     if not found or re.search(r"[\[(]|\\\{", value) or value.count(",") != sum(one.count(",") for one in found):
         return value
     return _GROUPED.sub(lambda number: re.sub("[ ,]", "", number[0]), value)
-

@@ -44,7 +44,7 @@ Same = Callable[[Node, Node], bool]
 LINE = Span(Infinity(negative=True), False, Infinity(), False)
 
 
-def real_set(node: Node, variable: str | None = None) -> RealSet:
+def real_set(node: Node, variable: str | None = None) -> RealSet:  # noqa: PLR0911 one for each kind
     """Return the real numbers that a set, or a condition on one variable, describes.
 
     Raises:
@@ -116,10 +116,10 @@ def _distance(left: Node, right: Node, relation: str) -> RealSet | None:
     """Return the values of x under |x - 2| < 3; None where the condition is another."""
     if not (isinstance(left, Apply) and left.name == "abs") or names(right) or relation not in ("<", "<=", ">", ">="):
         return None
-    inner: Node = left.arguments[0]
+    inner = left.arguments[0]
     shift: Node = Number(Fraction(0))
-    if isinstance(inner, Apply) and inner.name == "+" and isinstance(inner.arguments[0], Symbol):
-        inner, shift = inner.arguments[0], Apply("neg", inner.arguments[1:])
+    if isinstance(inner, Apply) and inner.name == "+":
+        shift, inner = Apply("neg", inner.arguments[1:]), inner.arguments[0]
     if not isinstance(inner, Symbol) or names(shift) or not isinstance(right, Value) or _order(right) <= 0:
         return None
     ends = Apply("+", (shift, Apply("neg", (right,)))), Apply("+", (shift, right))

@@ -96,45 +96,67 @@ class Unit:
 def read_unit(text: str) -> Unit | None:
     r"""Return what words such as `\text{ km}/\text{h}` or "red apples" measure; None where they may mean more."""
     text = _TEXT.sub(r" \1 ", text).strip()
-    powers: dict[str, int] = {}
-    words: list[str] = []
-    at, sign, next_power, last, scale = 0, 1, 1, "", Fraction(1)
+    reading, at = _Reading(), 0
     while at < len(text):
         piece = _PIECE.match(text, at)
-        if piece is None:
+        if piece is None or not reading.take(piece):
             return None
         at = piece.end()
-        word = piece["word"] or ("pm" if piece["daytime"] and piece["daytime"][0] in "pP" else "am")
-        if piece["power"] or (piece["word"] and word.casefold() in _POWERS_AFTER):
-            if not last:
-                return None
-            powers[last] *= int(piece["power"] or _POWERS_AFTER[word.casefold()])
-        elif piece["over"] or word.casefold() == "per":
-            sign = -1
-        elif piece["times"] or not (piece["word"] or piece["daytime"]):
-            continue
-        elif word.casefold() in _POWERS:
-            next_power = _POWERS[word.casefold()]
-        elif word.casefold() in SCALES and not powers and not words and scale == 1:
-            scale = SCALES[word.casefold()]
-        elif CHANGES.fullmatch(word) or word.casefold() in SCALES:
-            return None
-        elif word.casefold() in _TOGETHER:
-            powers.update(_TOGETHER[word.casefold()])
+    return reading.unit()
+
+
+class _Reading:
+    """What was read of a unit so far."""
+
+    def __init__(self) -> None:
+        self.powers: dict[str, int] = {}
+        self.words: list[str] = []
+        self.scale = Fraction(1)
+        self.sign = self.power = 1
+        self.last = ""
+
+    def take(self, piece: re.Match[str]) -> bool:
+        """Read a piece; False where it is nothing that measures or counts."""
+        word = (piece["word"] or "").casefold()
+        power = int(piece["power"] or _POWERS_AFTER.get(word, 0))
+        if power:
+            if self.last:
+                self.powers[self.last] *= power
+            return bool(self.last)
+        if piece["over"] or word == "per":
+            self.sign = -1
+        elif piece["daytime"]:
+            self.powers["pm" if piece["daytime"][0] in "pP" else "am"] = 1
+        elif word in _POWERS:
+            self.power = _POWERS[word]
+        elif word in SCALES and not (self.powers or self.words) and self.scale == 1:
+            self.scale = SCALES[word]
+        elif word in _TOGETHER:
+            self.powers.update(_TOGETHER[word])
+        elif word:
+            return self._take_word(piece["word"])
+        return True
+
+    def _take_word(self, word: str) -> bool:
+        if CHANGES.fullmatch(word) or word.casefold() in SCALES:
+            return False
+        unit = _LETTERS.get(word) or _KNOWN.get(_singular(word))
+        if unit is not None:
+            self.powers[unit] = self.powers.get(unit, 0) + self.sign * self.power
+            self.last, self.power = unit, 1
+        elif len(word) > 1 or word == "a":
+            self.words.append(_singular(word))
         else:
-            unit = _LETTERS.get(word) or _KNOWN.get(_singular(word))
-            if unit is None and len(word) == 1 and word != "a":
-                return None  # 5k, 5x
-            if unit is None:
-                words.append(_singular(word))
-            else:
-                powers[unit] = powers.get(unit, 0) + sign * next_power
-                last, next_power = unit, 1
-    if next_power != 1:
-        powers["unit"] = next_power
-    if "°C" in powers or "°F" in powers:
-        powers.pop("°", None)
-    return Unit(tuple(sorted(powers.items())), frozenset(words), scale)
+            return False  # 5k, 5x
+        return True
+
+    def unit(self) -> Unit:
+        """Return all of it."""
+        if self.power != 1:
+            self.powers["unit"] = self.power  # "12 square"
+        if "°C" in self.powers or "°F" in self.powers:
+            self.powers.pop("°", None)
+        return Unit(tuple(sorted(self.powers.items())), frozenset(self.words), self.scale)
 
 
 def conflict(one: Unit | None, other: Unit | None) -> bool:
