@@ -15,7 +15,7 @@ _NEGATION = (
     r"|\b(?:rather|other) than|\binstead of|\banything but|\bfar from|\brules? out|\bruled out)"
 )
 _FILLERS = (
-    r"(?:\s+(?:equal|equals|to|be|is|the|a|an|simply|just|exactly|really|actually|quite|for|answer|value|number))*"
+    r"(?:\s+(?:equal|equals|to|be|is|the|a|an|simply|just|exactly|really|actually|quite|for|even|answer|value|number))*"
 )
 _DENIED = re.compile(
     rf"(?:{_NEGATION}{_FILLERS}|\\neq?|≠|!=|\b(?:wrong|incorrect|mistaken|false|erroneous)\b[^.!?\n,;]{{0,40}})"
@@ -35,7 +35,7 @@ _BAD = (
     r"|not\s+(?:right|correct|true|valid|it|the\b[^.!?\n]{0,20}answer))"
 )
 _TAKEN_BACK = re.compile(
-    rf"\A[\s$}}*).,_`'\"]*(?:\\?[)\]]\s*)?(?:is|was|are|would be|seems|looks)?\s*(?:clearly |obviously )?"
+    rf"\A[\s$}}*).,_`'\"]*(?:\\?[)\]]\s*|\\text\s?\{{\s*)?(?:is|was|are|would be|seems)?\s*(?:clearly |obviously )?"
     rf"(?:{_BAD}|n['’]t\b|ruled out|rejected|excluded|impossible)"
     r"|\b(?:this|that|it|which|i|above|answer|result|value|box)\b(?:\s\w+){0,3}?"
     rf"(?:['’]s|['’]m|\s(?:is|was|am|were|seems|looks))(?:\s\w+){{0,2}}?\s{_BAD}"
@@ -51,7 +51,14 @@ _TAKEN_BACK = re.compile(
     re.IGNORECASE,
 )
 _JOINED = re.compile(r"[\s$,;&\\()\[\]]*(?:(?:and|or|\\?text\s?\{\s*(?:and|or)\s*\})[\s$\\()\[\]]*)?", re.IGNORECASE)
-_RUN = re.compile(r"(?:[0-9]+(?!,[0-9]{3}(?![0-9]))(?:[\s,;]|…|\.\.\.|\\[lc]?dots)+){2,}[-+]?[0-9]+\Z")
+_RUN = re.compile(
+    r"[0-9][ \t]+[0-9]+\Z|(?:[0-9]+(?!,[0-9]{3}(?![0-9]))(?:[\s,;]|…|\.\.\.|\\[lc]?dots)+){2,}[-+]?[0-9]+\Z"
+)
+_BOUND = re.compile(
+    r"(?:\b(?:less|more|fewer|greater|larger|smaller|higher|lower) than|\bat (?:least|most)|\bup to|[<>≤≥]=?"
+    r"|\\[lg](?:eq?|t))[\s$]*\Z",
+    re.IGNORECASE,
+)
 _EITHER = re.compile(r"[0-9]\s*(?:or|and/or)\s*\\?[$€£]?\s*[-−]?[0-9][0-9.,/]*\Z", re.IGNORECASE)
 _NEAR = 200
 """Characters before an answer in which a denial is looked for."""
@@ -109,7 +116,7 @@ def _number(text: str) -> str | None:
     end = max(text.rfind(digit) for digit in "0123456789") + 1
     near = text[max(0, end - _NEAR) : end]
     head = near.rstrip("0123456789.,/ -+−%$€£\\{}^")
-    denied = _DENIED.search(head + " ") or _EITHER.search(near) or _RUN.search(near)
+    denied = _DENIED.search(head + " ") or _BOUND.search(head + " ") or _EITHER.search(near) or _RUN.search(near)
     return "" if denied or _taken_back(text, end) else content
 
 

@@ -80,7 +80,7 @@ def _spoken_formula(phrase: str) -> str:
 def _agree(right: Form, found: str, precision: int, strict: bool) -> bool:
     """Compare by text, then as numbers, then as words; only what is left is computed with."""
     answer = read_form(found, counted=right.number is not None)
-    if conflict(right.unit, answer.unit):
+    if conflict(right.unit, answer.unit) or _only_one_is_a_share(right, answer) or _only_one_is_a_share(answer, right):
         return False
     renamed = strict and right.name and answer.name and right.name != answer.name
     if not renamed and _same_value(right, answer, precision, strict):
@@ -91,6 +91,11 @@ def _agree(right: Form, found: str, precision: int, strict: bool) -> bool:
 
     one, other = _tree(right.whole), _tree(answer.whole)
     return one is not None and other is not None and Comparison(precision, strict).same_relation(one, other)
+
+
+def _only_one_is_a_share(one: Form, other: Form) -> bool:
+    """Say whether one is in percent, and the other in a unit."""
+    return bool(one.number and one.number.percent and other.unit and other.unit.powers)
 
 
 def _same_value(right: Form, answer: Form, precision: int, strict: bool) -> bool:

@@ -12,6 +12,7 @@ from rewardsmith.rewards.rules.math_tree import (
     Apply,
     Based,
     Chain,
+    Combined,
     Group,
     Infinity,
     Node,
@@ -47,9 +48,12 @@ class Comparison:
     def same(self, right: Node, answer: Node) -> bool:
         """Say whether an answer is the right one."""
         try:
+            if _assignments(right) and _assignments(answer):
+                return self._same_assignments(_assignments(right), _assignments(answer))
             right, answer = self._worth(right), self._worth(answer)
             if isinstance(right, Value) and isinstance(answer, Chain) and _is_sum_of_names(answer):
                 answer = answer.members[1]
+            right, answer = (_without_braces(right, answer), _without_braces(answer, right))
             return self._same(right, answer)
         except (NoValue, Unreadable):
             return False
@@ -108,12 +112,16 @@ class Comparison:
         if right == answer:
             return True
         if any(isinstance(side, Infinity | Based | Table | Value) for side in (right, answer)):
-            return self._same_tables(right, answer) or self._same_single(right, answer)
+            return self._same_tables(right, answer) or self._same_ratio(right, answer)
         if isinstance(right, Group) and isinstance(answer, Group):
             return self._same_groups(right, answer)
         if isinstance(right, Chain) and isinstance(answer, Chain) and self.same_relation(right, answer):
             return True
         return self._same_sets(right, answer)
+
+    def _same_assignments(self, right: dict[str, Node], answer: dict[str, Node]) -> bool:
+        """Compare `x = 1, y = 2`: the same names, and the same value for each."""
+        return right.keys() == answer.keys() and all(self._same_parts(right[name], answer[name]) for name in right)
 
     def _same_values(self, right: Node, answer: Node) -> bool:
         """Compare at points; a number with a decimal point may be rounded."""
@@ -125,13 +133,11 @@ class Comparison:
             return one is not None and other is not None and close(one, other, self.precision)
         return _same_everywhere(right, answer, free)
 
-    def _same_single(self, right: Node, answer: Node) -> bool:
-        """Compare a set of one member with that member, and a ratio with its value, unless that is a whole number."""
+    def _same_ratio(self, right: Node, answer: Node) -> bool:
+        """Compare a ratio with its value, unless that is a whole number."""
         for one, other in ((right, answer), (answer, right)):
             if isinstance(one, Group) and one.opening == ":" and len(one.members) == 2 and isinstance(other, Value):
                 return one.members[1] != _ONE and self._same_values(other, Apply("/", one.members))
-            if isinstance(one, Group) and one.opening == "{" and len(one.members) == 1 and isinstance(other, Value):
-                return self._same_members(one.members, (other,))
         return False
 
     def _same_groups(self, right: Group, answer: Group) -> bool:
@@ -179,6 +185,8 @@ class Comparison:
 
     def _same_sets(self, right: Node, answer: Node) -> bool:
         """Compare sets of real numbers, and conditions that describe them; `2x > 4` is `(2, oo)`."""
+        if self.strict and len(_conditioned(right) | _conditioned(answer)) > 1:
+            return False
         for one, other in ((right, answer), (answer, right)):
             if isinstance(one, Chain) and len(one.relations) == 1 and len(names(one)) == 1 and not _is_set(one):
                 spans = real_set(other)
@@ -250,6 +258,30 @@ def _values(members: list[Node]) -> tuple[Node, ...]:
     if len(of) != 1 or not (len(named) == len(members) or named == members[:1]):
         return ()
     return tuple(one.members[1] if isinstance(one, Chain) and one in named else one for one in members)
+
+
+def _without_braces(node: Node, other: Node) -> Node:
+    """Return the member of a set of one, where the other side is a value."""
+    single = isinstance(node, Group) and node.opening == "{" and len(node.members) == 1 and isinstance(other, Value)
+    return node.members[0] if single and isinstance(node, Group) else node
+
+
+def _assignments(node: Node) -> dict[str, Node]:
+    """Return the values of several names in `x = 1, y = 2`; none of anything else."""
+    found: dict[str, Node] = {}
+    for member in node.members if isinstance(node, Group) and node.opening in ("", "{") else ():
+        name = member.members[0] if isinstance(member, Chain) and member.relations == ("=",) else None
+        if not isinstance(member, Chain) or not isinstance(name, Symbol) or name.name in found:
+            return {}
+        found[name.name] = member.members[1]
+    return found
+
+
+def _conditioned(node: Node) -> frozenset[str]:
+    """Return the variables of conditions, without that of a set-builder, which may have any name."""
+    if isinstance(node, Combined):
+        return _conditioned(node.left) | _conditioned(node.right)
+    return names(node) if isinstance(node, Chain) and node.relations != ("in",) else frozenset()
 
 
 def _is_name(node: Node) -> bool:

@@ -87,6 +87,7 @@ _DEGREES = re.compile(
 _COMMANDS_OF_ANGLES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|circ)|\^$")
 _TIME = re.compile(r"(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-9]{2}))?\s?(?P<half>[ap])\.?\s?m\b\.?", re.IGNORECASE)
 _RATIO = re.compile(r"(?P<left>[0-9]+)\s?(?:\\text\s?\{\s?to\s?\}|to)\s?(?P<right>[0-9]+)")
+_BRACED = re.compile(r"\{([0-9A-Za-z])\}")
 _ORDINAL = re.compile(r"(?P<number>[0-9]+)\s?(?:\^\s?\{?\s?)?(?:\\text\s?\{\s?)?-?(?P<end>st|nd|rd|th)\s?\}{0,2}")
 _WORDS = re.compile(r"[^\W\d_]+(?:[\s'’-]+[^\W\d_]+)*")
 _SYNONYMS = {
@@ -140,7 +141,8 @@ def read_form(text: str, *, counted: bool = False) -> Form:
     if number and unit and unit.scale != 1:
         number = Number(number.value * unit.scale, number.percent, number.rounded)
         value = str(number.value)
-    key = re.sub(r"(?<![0-9A-Za-z.])\s+|\s+(?![0-9A-Za-z.])", "", _TEXT.sub(r"\1", value))
+    key = " ".join(_BRACED.sub(r" \1 ", _TEXT.sub(r"\1", value)).split())
+    key = re.sub(r"(?<![0-9A-Za-z.]) | (?![0-9A-Za-z.])", "", key)
     return Form(value, whole, key, number, None if number else words, unit, name)
 
 
@@ -203,6 +205,8 @@ def _words(latex: str) -> str | None:
         return None
     lower = " ".join(plain.casefold().split())
     longest = max(re.split(r"[\s'’-]+", lower), key=len)
+    if plain.isupper() and len(plain) > 1:
+        return lower  # the name of an angle or a side, in which the order counts
     product = len(longest) < 3 or (
         len(longest) == 3 and (not re.search("[aeiou]", longest) or set(longest) <= set("abc"))
     )

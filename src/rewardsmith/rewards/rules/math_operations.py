@@ -143,8 +143,16 @@ def _factorial(number: Quantity) -> Quantity:
 
 
 def _binomial(top: Quantity, bottom: Quantity) -> Quantity:
-    if exact(top, bottom) and top.denominator == bottom.denominator == 1 and 0 <= top <= 5_000:
-        return Fraction(math.comb(int(top), int(bottom))) if bottom >= 0 else Fraction(0)
+    if isinstance(bottom, Fraction) and bottom.denominator == 1:
+        if bottom < 0:
+            return Fraction(0)
+        if isinstance(top, Fraction) and top.denominator == 1 and 0 <= top <= 5_000:
+            return Fraction(math.comb(int(top), int(bottom)))
+        if bottom <= 100:
+            found: Quantity = Fraction(1)
+            for k in range(int(bottom)):
+                found = _times(found, _over(_add(top, Fraction(-k)), Fraction(k + 1)))
+            return found
     if abs(rounded(top)) > 5_000 or abs(rounded(bottom)) > 5_000 or mp.prec > SLOW_BITS:
         raise TooLarge("too large")
     return mp.binomial(rounded(top), rounded(bottom))

@@ -105,13 +105,18 @@ class Terms(Reader):
                 last = as_value(self.signed(self.power))
                 node, sliced = Apply("*", (as_value(node), last)), False
             elif self.token in OVER:
+                if sliced:
+                    raise Unreadable("a fraction of a fraction, without brackets")
                 self.take()
                 last = as_value(self.signed(self.power))
                 node, sliced = Apply("/", (as_value(node), last)), True
             elif self.token and self.begins_factor():
                 if sliced or self.digit():
                     raise Unreadable("a product without a sign, after a fraction or before a number")
+                braced = self.token == "{"
                 start, last = last, as_value(self.power())
+                if braced and isinstance(last, Number):
+                    raise Unreadable("a number after a factor")
                 if is_integer(start) and is_proper(last):
                     if node is not start:
                         raise Unreadable("a mixed number within a product")
@@ -304,6 +309,8 @@ class Terms(Reader):
         text = self.take()
         if not re.fullmatch(r"[0-9]+(?:\.[0-9]+)?|\.[0-9]+", text):
             raise Unreadable("a number with two points")
+        if re.match("0[0-9]", text) and len(self.tokens) > 1:
+            raise Unreadable("a number with a leading zero: part of a date")
         if self.token != "_":
             return Number(Fraction(text), "." in text)
         self.take()
