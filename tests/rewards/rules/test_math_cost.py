@@ -1,6 +1,7 @@
 """Answers that are costly to compute with are wrong: an answer must not choose a failure in place of 0."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -81,3 +82,11 @@ def test_a_difference_that_needs_too_many_digits_is_not_decided() -> None:
     with pytest.raises(NoValue):
         agree(one, other, frozenset(), 0)
     assert LARGEST >= 4000
+
+
+def test_threads_do_not_change_each_other_s_precision() -> None:
+    prompts = [Prompt("p", [Message("user", "?")], answer=f"\\sqrt{{{n}}}+2^{{{9 * n}}}") for n in range(2, 60)]
+    answers = [f"\\boxed{{2^{{{9 * n}}}+\\frac{{{n}}}{{\\sqrt{{{n}}}}}}}" for n in range(2, 60)]
+    with ThreadPoolExecutor(8) as threads:
+        verdicts = list(threads.map(lambda pair: math(*pair), zip(prompts * 3, answers * 3, strict=True)))
+    assert verdicts == [1.0] * len(verdicts)

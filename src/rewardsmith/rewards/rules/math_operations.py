@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from mpmath import mp  # type: ignore[import-untyped]
+from mpmath.ctx_mp import MPContext  # type: ignore[import-untyped]
+
+mp = MPContext()
+"""Our own: its precision is nobody else's. It is for one thread at a time."""
 
 SLOW_BITS = 800
 """Binary digits that a factorial of what is no whole number is computed to: more take seconds."""

@@ -8,11 +8,10 @@ then they are equal everywhere, as far as expressions of this length can be made
 from __future__ import annotations
 
 import random
+import threading
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-
-from mpmath import mp  # type: ignore[import-untyped]
 
 from rewardsmith.rewards.rules.math_operations import (
     LARGEST,
@@ -24,6 +23,7 @@ from rewardsmith.rewards.rules.math_operations import (
     apply,
     constant,
     exact,
+    mp,
     rounded,
 )
 from rewardsmith.rewards.rules.math_tree import Apply, Node, Number, Symbol, children, names
@@ -38,6 +38,9 @@ _RANGES = [(1100, 4000), (100, 900), (-4000, -1100), (-900, -100), (1100, 9000),
 """Where the variables of each point lie, in thousandths."""
 
 POINTS = len(_RANGES)
+
+_LOCK = threading.Lock()
+"""Precision is a state of mpmath: a rule that is called from several threads computes in one of them."""
 
 
 class Calculator:
@@ -99,13 +102,14 @@ def agree(one: Node, other: Node, free: frozenset[str], point: int) -> bool:
     """
     looks = _first_look(one, free, point), _first_look(other, free, point)
     high, low = max(look.high for look in looks), min(look.low for look in looks)
-    apart = _apart(looks[0].value, looks[1].value)
+    with _LOCK, mp.workprec(BITS):
+        apart = _apart(looks[0].value, looks[1].value)
     if isinstance(apart, Fraction) or apart > mp.ldexp(1, high - BITS // 2):
         return bool(apart == 0)
     bits = BITS + high - low
     if 2 * bits > MOST_BITS:
         raise TooLarge("too many digits")
-    with mp.workprec(2 * bits):
+    with _LOCK, mp.workprec(2 * bits):
         values = [Calculator(2 * bits).value(node, points(free)[point]) for node in (one, other)]
         return bool(_apart(*values) <= mp.ldexp(1, high - bits - bits // 2))
 
@@ -147,7 +151,7 @@ def _looked(node: Node, free: frozenset[str], point: int) -> _Look | NoValue:
     """Return the value at a point, or why there is none: what raises is not remembered."""
     calculator = Calculator(BITS)
     try:
-        with mp.workprec(BITS):
+        with _LOCK, mp.workprec(BITS):
             value = calculator.value(node, points(free)[point])
     except NoValue as error:
         return error.with_traceback(None)
