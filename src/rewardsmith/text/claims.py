@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from rewardsmith.text.answers import BOX, TAIL, WAYS, Found, box_at, boxed_at, stated_at
+from rewardsmith.text.answers import BOX, WAYS, Found, box_at, boxed_at, stated_at
 from rewardsmith.text.numbers import last_number
 
 _NEGATION = (
@@ -35,7 +35,7 @@ _BAD = (
     r"|not\s+(?:right|correct|true|valid|it|the\b[^.!?\n]{0,20}answer))"
 )
 _TAKEN_BACK = re.compile(
-    rf"\A[\s$}}*).,_`'\"]*(?:\\?[)\]]\s*|\\text\s?\{{\s*)?(?:is|was|are|would be|seems)?\s*(?:clearly |obviously )?"
+    rf"\A[\s$}}*).,_`'\"]*+(?:\\?[)\]]\s*+|\\text\s?\{{\s*+)?(?:is|was|are|would be|seems)?\s*+(?:clearly |obviously )?"
     rf"(?:{_BAD}|n['’]t\b|ruled out|rejected|excluded|impossible)"
     r"|\b(?:this|that|it|which|i|above|answer|result|value|box)\b(?:\s\w+){0,3}?"
     rf"(?:['’]s|['’]m|\s(?:is|was|am|were|seems|looks))(?:\s\w+){{0,2}}?\s{_BAD}"
@@ -59,9 +59,13 @@ _BOUND = re.compile(
     r"|\\[lg](?:eq?|t))[\s$]*\Z",
     re.IGNORECASE,
 )
+_TAG = re.compile(r"<[^<>\n]*>\s*\Z")
 _EITHER = re.compile(r"[0-9]\s*(?:or|and/or)\s*\\?[$€£]?\s*[-−]?[0-9][0-9.,/]*\Z", re.IGNORECASE)
 _NEAR = 200
 """Characters before an answer in which a denial is looked for."""
+
+_AFTER = 2_000
+"""Characters after an answer, and at the end of the text, in which it may be taken back."""
 
 
 def claimed(text: str, way: str) -> str | None:
@@ -93,7 +97,9 @@ def _unless_denied(text: str, found: Found | None) -> str | None:
 
 
 def _taken_back(text: str, end: int) -> bool:
-    return _TAKEN_BACK.search(text[end : end + TAIL]) is not None
+    """Say whether what follows takes an answer back: right after it, or at the very end."""
+    rest = text[end:] if len(text) - end <= 2 * _AFTER else f"{text[end : end + _AFTER]}\n{text[-_AFTER:]}"
+    return _TAKEN_BACK.search(rest) is not None
 
 
 def _statement(text: str) -> str | None:
@@ -115,7 +121,7 @@ def _number(text: str) -> str | None:
         return None
     end = max(text.rfind(digit) for digit in "0123456789") + 1
     near = text[max(0, end - _NEAR) : end]
-    head = near.rstrip("0123456789.,/ -+−%$€£\\{}^")
+    head = _TAG.sub("", near.rstrip("0123456789.,/ -+−%$€£\\{}^"))
     denied = _DENIED.search(head + " ") or _BOUND.search(head + " ") or _EITHER.search(near) or _RUN.search(near)
     return "" if denied or _taken_back(text, end) else content
 
