@@ -5,7 +5,7 @@ PEERS  := .venv-peers
 SERVERS := .venv-servers
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-servers check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime parity clean
+.PHONY: help quickstart recipes test test-slow test-servers fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -44,6 +44,9 @@ test: $(VENV)/.ready ## run the tests
 
 test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
 	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers
+
+fuzz: $(VENV)/.ready ## look for answers that the math rule takes for two truths, among 10,000, a few minutes
+	REWARDSMITH_FUZZ_ANSWERS=10000 $(RUN)pytest tests/rewards/rules/test_math_search.py
 
 check: $(VENV)/.ready ## lint, types, and the import rules between the rooms
 	$(RUN)ruff check .

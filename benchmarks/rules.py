@@ -33,7 +33,7 @@ from rewardsmith.rewards.rules import RULES
 
 HERE = Path(__file__).parent
 BATCH = 32  # problems in a step
-MATH = Call("rewardsmith.rewards.rules.math:math", {}, ("math_verify",))
+MATH = Call("rewardsmith.rewards.rules.math:math", {}, ("mpmath",))
 DIRECT = Call("rules:direct", {}, ("math_verify",))
 
 

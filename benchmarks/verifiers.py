@@ -82,7 +82,7 @@ def math_verify(prompt: Prompt, text: str) -> float:
 
 def verdicts(name: str, pairs: Sequence[Pair]) -> list[float | None]:
     """Return one verdict per pair, None where there is none."""
-    call = Call(f"verifiers:{name}", {}, ("math_verify",))
+    call = Call(f"verifiers:{name}", {}, ("math_verify", "mpmath"))
     pool = Pool(2)
     try:
         return [_verdict(pool, call, pair).value for pair in pairs]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from rewardsmith.text.numbers import last_number
 
@@ -24,7 +25,7 @@ REACH = 4_000
 LARGEST_BOX = 100_000
 """Characters of a box in which its end is looked for."""
 
-_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE = re.compile(r"[^\s$]{1,1000}")
 
@@ -48,22 +49,41 @@ _AROUND = " \t\r\n*_`\"'"
 _WRAPPED = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"))
 
 
+class Found(NamedTuple):
+    """What was found, and where it stands with all that belongs to it."""
+
+    content: str
+    start: int
+    end: int
+
+
 def boxed(text: str) -> str | None:
     r"""Return what the last `\boxed{…}` or `\fbox{…}` holds, or the word after a `\boxed` without braces.
 
     A last box that is never closed is no answer, whatever earlier boxes hold. Escaped braces (`\{`) do not count.
     """
-    last = _last(_BOX, text)
-    if last is None:
-        return None
-    if not text.startswith("{", last.end()):
-        word = _BARE.match(text, last.end())
-        return (word[0].rstrip(".,;:") or None) if word else None
+    found = boxed_at(text)
+    return found.content if found else None
+
+
+def boxed_at(text: str) -> Found | None:
+    """Return what `boxed` finds, and where."""
+    last = _last(BOX, text)
+    return box_at(text, last) if last else None
+
+
+def box_at(text: str, mark: re.Match[str]) -> Found | None:
+    """Return the box that a mark opens; None where it holds nothing, or does not end."""
+    if not text.startswith("{", mark.end()):
+        word = _BARE.match(text, mark.end())
+        content = word[0].rstrip(".,;:") if word else ""
+        return Found(content, mark.start(), mark.end() + len(content)) if content else None
     depth = 0
-    for brace in _BRACE.finditer(text, last.end(), last.end() + LARGEST_BOX):
+    for brace in _BRACE.finditer(text, mark.end(), mark.end() + LARGEST_BOX):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth == 0:
-            return text[last.end() + 1 : brace.start()].strip() or None
+            content = text[mark.end() + 1 : brace.start()].strip()
+            return Found(content, mark.start(), brace.end()) if content else None
     return None
 
 
@@ -75,19 +95,27 @@ def stated(text: str) -> str | None:
     Quotation marks, emphasis and a pair of `$` around all of it are removed. A line "A:" does not count where another
     starts with "B:": that is a list of options. Only the last 200,000 characters are searched.
     """
-    text = text[-TAIL:]
+    found = stated_at(text)
+    return found.content if found else None
+
+
+def stated_at(text: str) -> Found | None:
+    """Return what `stated` finds, and where, from its cue on."""
+    text, skipped = text[-TAIL:], max(0, len(text) - TAIL)
     cues = [_last(_CUE, text), None if _LISTED.search(text) else _last(_LINE, text)]
-    end = max((cue.end() for cue in cues if cue), default=None)
-    if end is None:
+    cue = max((cue for cue in cues if cue), key=lambda cue: cue.end(), default=None)
+    if cue is None:
         return None
-    rest = text[end : end + REACH]
+    rest = text[cue.end() : cue.end() + REACH]
     filler = _FILLER.match(rest)
-    rest = rest[filler.end() :] if filler else rest
+    begun = filler.end() if filler else 0
+    rest = rest[begun:]
     for stop in _END.finditer(rest):
         if stop["end"] and not (stop[0] == "." and _SHORT.search(rest, max(0, stop.start() - 8), stop.start())):
             rest = rest[: stop.start()]
             break
-    return unwrapped(rest) or None
+    content = unwrapped(rest)
+    return Found(content, skipped + cue.start(), skipped + cue.end() + begun + len(rest)) if content else None
 
 
 def hashed(text: str) -> str | None:

@@ -56,6 +56,15 @@ class Number:
         return self.value / 100 if self.percent else self.value
 
 
+def close(right: Fraction, answer: Fraction, precision: int) -> bool:
+    """Say whether numbers agree to so many decimal places, and to all but two of as many digits.
+
+    The second bound keeps 0.0000001 and 0.0000002 apart, which agree to six places.
+    """
+    apart = abs(right - answer)
+    return bool(apart * 2 * 10**precision <= 1 and apart * 10 ** max(precision - 2, 0) <= abs(right))
+
+
 def last_number(text: str) -> str | None:
     """Return the last number of a text as `-1234.5`, `3/4`, `1 1/2`, `5e-3` or `50%`; None without one.
 
@@ -78,6 +87,12 @@ def first_number(text: str) -> str | None:
     """Return the first number within the first `LONGEST` characters, in the form of `last_number`."""
     match = _NUMBER.search(text[: LONGEST + 1])
     return _canonical(match) if match and match.end() <= LONGEST else None
+
+
+def after_first_number(text: str) -> str:
+    """Return what follows the number that `first_number` finds; "" where it finds none."""
+    match = _NUMBER.search(text[: LONGEST + 1])
+    return text[match.end() :] if match and match.end() <= LONGEST else ""
 
 
 def read_number(text: str) -> Number | None:

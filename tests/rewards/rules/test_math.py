@@ -112,7 +112,7 @@ UNEQUAL = [
     ("5", "x=5,y=7"),
     ("5", "5 million"),
     ("5", "5 tenths"),
-    ("5", "five"),
+    ("5", "six"),
     ("9", "0.09"),
     ("0.5", "0.5\\%"),
     ("5", "50\\%"),
@@ -149,6 +149,12 @@ WRONG_BY_MATH_VERIFY_ALONE = [
     ("\\{1,2\\}", "(1,2)", 0.0),  # a set and an interval
     ("12\\text{ cm}", "12\\text{ km}", 0.0),  # any unit is dropped
     ("\\infty", '{"a": 1 "a": 2}', 0.0),  # ∞ less anything may simplify to 0
+    ("42", "\\max(1,\\infty)", 0.0),
+    ("1/2004!", "1/2006!", 0.0),  # tiny numbers are compared to some decimal places
+    ("1/2^{98}", "1/2^{99}", 0.0),
+    ("7", "6 = 7", 0.0),
+    ("7", "x = 6 = 7", 0.0),
+    ("7", "\\phantom{7}", 0.0),
     ("5", "5.", 1.0),
     ("12", "12 dollars", 1.0),  # not among its units
     ("1.5", "1 1/2", 1.0),
@@ -157,13 +163,15 @@ WRONG_BY_MATH_VERIFY_ALONE = [
 
 STILL_WRONG = [
     # (right, answer, what we say, though the opposite is true)
-    ("-2", "\\sqrt[3]{-8}", 0.0),  # the principal root is complex
-    ("7", "seven", 0.0),
     ("AB", "\\overline{AB}", 0.0),
     ("1.5 \\text{ hours}", "90 \\text{ minutes}", 0.0),  # units are compared, not converted
-    ("10^{10}!", "10^{10}!", None),  # equal as text, but no other form of it could be told from a wrong one
-    ("12", "12 \\text{ fewer}", 1.0),  # words after a number are taken for what was counted
-    ("x=1,y=2", "y=2,x=1,", 1.0),
+    ("10^{10}!", "10^{10}!", None),  # equal as text, but no other form of it could be compared
+    ("12", "12 \\text{ thereabouts}", 1.0),  # words after a number are taken for what was counted
+    ("y=\\frac{1}{x}", "xy=1", 0.0),  # equations are compared up to a number, not solved
+    ("\\frac{x}{2}", "1/2x", 0.0),  # not read: people mean different things by it
+    ("2", "\\log 100", 0.0),  # the base is not known
+    ("(-1)^n", "\\cos(n\\pi)", 0.0),  # equal for whole numbers alone
+    ("\\frac{\\pi}{2}", "90^\\circ", 0.0),
 ]
 
 
@@ -267,25 +275,13 @@ def test_settings_are_checked() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("10^{10^{10}}", "powers"),
-        ("9^9^9", "powers"),
-        ("2^{100000}", "powers"),
-        ("2^{-100000}", "powers"),
-        ("(x+1)^{1000}", "powers"),
-        ("x^{50}=1", "powers"),
-        ("2^{1000*1000}", "powers"),
-        ("2^{(99^9)}", "powers"),
-        ("9" * 30 + "^{5000}", "powers"),
-        ("((5!)!)!", "factorials"),
-        ("5!!", "factorials"),
-        ("100000!", "factorials"),
-        ("\\binom{1000000}{500000}", "binomials"),
         ("\\sqrt{" * 11 + "2" + "}" * 11, "nesting"),
         ("+".join(["\\sqrt{2}"] * 11), "roots"),
         ("\\sum_{k=1}^{9} k", "limits"),
         ("9" * 301, "digits"),
         ("---5", "signs"),
         ("x" * 501, "length"),
+        ("5!+" * 7, "factorials"),
         ("2^{2024}", ""),
         ("e^{x^2}", ""),
         ("x^{2n+1}", ""),
@@ -301,7 +297,7 @@ def test_bounds(text: str, what: str) -> None:
     assert beyond(text) == what
 
 
-def test_a_wrong_expression_is_told_without_simplifying() -> None:
+def test_a_wrong_expression_is_found_out_without_algebra() -> None:
     """math-verify alone takes minutes for these."""
     start = time.monotonic()
     for answer in ("(a+b+c+d)^{20}", "(x+1)^{50}", "(1+i)^{50}", "(99+x)!"):

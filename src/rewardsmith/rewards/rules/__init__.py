@@ -55,7 +55,7 @@ NEEDS: dict[str, Needs] = {
     "chrf": Needs(("sacrebleu",), extra="translation"),
     "code": Needs(deadline=60.0, ready=sandbox_ready),
     "json": Needs(("jsonschema",)),
-    "math": Needs(("math_verify",)),
+    "math": Needs(("mpmath",)),
     "reasoning_gym": Needs(("reasoning_gym",), extra="reasoning-gym"),
 }
 """What some rules need beyond the default."""

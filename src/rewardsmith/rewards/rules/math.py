@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.math_bounds import beyond
 from rewardsmith.rewards.rules.math_forms import Form, read_form
+from rewardsmith.rewards.rules.math_parser import parse
+from rewardsmith.rewards.rules.math_tree import Node, Unreadable
+from rewardsmith.rewards.rules.math_units import conflict
 from rewardsmith.rewards.rules.settings import Extract, Final, spoken
 from rewardsmith.rewards.rules.truth import truths
-from rewardsmith.text.answers import WAYS, boxed, hashed
-from rewardsmith.text.numbers import Number
+from rewardsmith.text.answers import boxed, hashed
+from rewardsmith.text.claims import claimed
+from rewardsmith.text.numbers import Number, close
 from rewardsmith.types import Prompt
 
 LONGEST = 10_000
 """Characters of the longest answer that is looked at."""
 
-_FORMULA = re.compile(r"[^$\\]*(?:\$([^$\n]*[^$\s])\$(?![0-9])|\\\(([^$\n]+?)\\\))[^$\\]*")
+_FORMULA = re.compile(
+    r"\W*(?:(?:approximately|about|roughly|clearly|indeed|equal to|the (?:value|number|expression|set|point))\b\W*)*"
+    r"(?:\$([^$\n]*[^$\s])\$(?![0-9])|\\\(([^$\n]+?)\\\))(?P<after>[^$\\]*)",
+    re.IGNORECASE,
+)
 _REASON = re.compile(r",?\s(?:because|since|as|which|for|when|where|so|if|after|given|in order)\s")
 
 
@@ -50,7 +58,7 @@ def _found(text: str, ways: Extract, final: str) -> str | None:
     said = spoken(text, final)
     for way in ways if said else ():
         assert said is not None
-        found = WAYS[way](said)
+        found = claimed(said, way)
         if found is not None:
             inner = boxed(found) or found
             if way not in ("boxed", "number") and inner is found:
@@ -60,30 +68,65 @@ def _found(text: str, ways: Extract, final: str) -> str | None:
 
 
 def _spoken_formula(phrase: str) -> str:
-    """Return what a sentence says the answer is: its only formula, or all up to "because" and the like."""
+    """Return what a sentence gives: its only formula with its unit, or all up to "because" and the like."""
+    phrase = _REASON.split(phrase, maxsplit=1)[0]
     formula = _FORMULA.fullmatch(phrase)
-    return formula[1] or formula[2] if formula else _REASON.split(phrase, maxsplit=1)[0]
+    if formula is None:
+        return phrase
+    after = formula["after"].strip(" \t*_`\"'.,;:!?")
+    return f"{formula[1] or formula[2]}" + (f"\\text{{ {after}}}" if after else "")
 
 
 def _agree(right: Form, found: str, precision: int, strict: bool) -> bool:
     """Compare by text, then as numbers, then as words; only what is left is computed with."""
     answer = read_form(found, counted=right.number is not None)
-    if (right.name and answer.name and right.name != answer.name and strict) or (
-        right.unit and answer.unit and right.unit != answer.unit
-    ):
+    if conflict(right.unit, answer.unit) or _only_one_is_a_share(right, answer) or _only_one_is_a_share(answer, right):
         return False
+    renamed = strict and right.name and answer.name and right.name != answer.name
+    if not renamed and _same_value(right, answer, precision, strict):
+        return True
+    if "=" not in right.whole or "=" not in answer.whole:
+        return False
+    from rewardsmith.rewards.rules.math_algebra import Comparison  # noqa: PLC0415 loads mpmath
+
+    one, other = _tree(right.whole), _tree(answer.whole)
+    return one is not None and other is not None and Comparison(precision, strict).same_relation(one, other)
+
+
+def _only_one_is_a_share(one: Form, other: Form) -> bool:
+    """Say whether one is in percent, and the other in a unit."""
+    return bool(one.number and one.number.percent and other.unit and other.unit.powers)
+
+
+def _same_value(right: Form, answer: Form, precision: int, strict: bool) -> bool:
     if right.key == answer.key:
         return bool(answer.key)
     if right.number and answer.number:
         return _same_number(right.number, answer.number, precision)
     if right.words or answer.words:
         return _plain_words(right) == _plain_words(answer)
-    if beyond(answer.latex) or _other_base(right, answer) or (strict and {_set(right), _set(answer)} == {True, False}):
-        return False
-    from rewardsmith.rewards.rules.math_algebra import parsed, same  # noqa: PLC0415 loads sympy
+    from rewardsmith.rewards.rules.math_algebra import Comparison  # noqa: PLC0415 loads mpmath
 
-    answers = parsed(answer.latex)
-    return any(same(one, other, precision, strict) for one in _expressions(right.latex) for other in answers)
+    one, other = _tree(right.latex), _tree(answer.latex)
+    return one is not None and other is not None and Comparison(precision, strict).same(one, other)
+
+
+@lru_cache(maxsize=4096)
+def _tree(latex: str) -> Node | None:
+    """Return what a text says; None where that is unclear, or too long to be parsed."""
+    if beyond(latex):
+        return None
+    try:
+        return parse(latex)
+    except Unreadable:
+        return None
+
+
+def _too_large(form: Form) -> bool:
+    from rewardsmith.rewards.rules.math_values import too_large  # noqa: PLC0415 loads mpmath
+
+    tree = _tree(form.latex)
+    return tree is not None and too_large(tree)
 
 
 def _same_number(right: Number, answer: Number, precision: int) -> bool:
@@ -93,47 +136,27 @@ def _same_number(right: Number, answer: Number, precision: int) -> bool:
         pairs.append((right.value, answer.value))
     if not (right.rounded or answer.rounded):
         return any(a == b for a, b in pairs)
-    # The second bound keeps 0.0000001 and 0.0000002 apart, which agree to six places.
-    return any(
-        abs(a - b) * 2 * 10**precision <= 1 and abs(a - b) * 10 ** max(precision - 2, 0) <= abs(a) for a, b in pairs
-    )
+    return any(close(a, b, precision) for a, b in pairs)
 
 
 def _plain_words(form: Form) -> str:
-    return form.words or form.key.casefold()
-
-
-def _other_base(right: Form, answer: Form) -> bool:
-    """Say whether numbers are written to different bases, 101_2 and 101_3, which the parser would not see."""
-    bases = [re.fullmatch(r"[0-9A-F.]+_\{?([0-9]+)\}?", form.key) for form in (right, answer)]
-    return bases[0] is not None and bases[1] is not None and bases[0][1] != bases[1][1]
-
-
-def _set(form: Form) -> bool | None:
-    """Say whether braces (a set) or other brackets (a point, an interval) are around it all; None without any."""
-    first, last = form.latex[:2], form.latex[-1:]
-    return True if first == "\\{" and last == "}" else False if first[:1] in ("(", "[") and last in (")", "]") else None
+    return (form.words or form.key.casefold()).removesuffix("s")
 
 
 @lru_cache(maxsize=4096)
 def _gold(answer: str) -> Form:
-    """Return the prompt's answer, read once per worker; mathematics that is no plain number must be parsable."""
+    """Return the prompt's answer, read once per worker; mathematics must be whole, and small enough to compute with."""
     form = read_form(boxed(answer) or hashed(answer) or answer if len(answer) <= LONGEST else "")
     if not form.key:
         raise CannotScore("invalid", f"the prompt's answer is empty, or longer than {LONGEST:,} characters")
     if form.number or form.words:
         return form
-    why = beyond(form.latex)
+    why = beyond(form.whole)
     if why:
         raise CannotScore("invalid", f"the prompt's answer is too large to compute with ({why}): {answer[:200]!r}")
-    if not _expressions(form.latex) and re.search(r"[\\^_{}]", form.latex):
+    if _too_large(form):
+        raise CannotScore("invalid", f"the prompt's answer is too large to compute with: {answer[:200]!r}")
+    bare = form.whole.replace("\\{", "").replace("\\}", "")
+    if bare.count("{") != bare.count("}"):
         raise CannotScore("invalid", f"the prompt's answer cannot be read: {answer[:200]!r}")
     return form
-
-
-@lru_cache(maxsize=4096)
-def _expressions(latex: str) -> tuple[Any, ...]:
-    """Return the prompt's answer as math-verify reads it, once per worker."""
-    from rewardsmith.rewards.rules.math_algebra import parsed  # noqa: PLC0415 loads sympy
-
-    return tuple(parsed(latex))

@@ -1,0 +1,333 @@
+"""Values: sums, products, powers, functions, numbers and names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+from rewardsmith.rewards.rules.math_tokens import (
+    DECORATIONS,
+    FENCES,
+    FUNCTIONS,
+    GREEK,
+    INVERSES,
+    OF_LISTS,
+    OVER,
+    SETS,
+    TIMES,
+    WRAPPED,
+    Reader,
+    as_name,
+    as_value,
+    is_fraction,
+    is_integer,
+    is_proper,
+    repeating,
+)
+from rewardsmith.rewards.rules.math_tree import (
+    Apply,
+    Based,
+    Group,
+    Infinity,
+    Named,
+    Node,
+    Number,
+    Symbol,
+    Unreadable,
+    Value,
+    parts,
+)
+
+
+class Terms(Reader):
+    """Reads values; what is within brackets is read by `math_parser`."""
+
+    def whole(self) -> Node:
+        """Read all of the text."""
+        raise NotImplementedError
+
+    def group(self, *, several: bool = False) -> Node:
+        """Read what is within braces."""
+        raise NotImplementedError
+
+    def brackets(self, opening: str) -> Node:
+        """Read on from an opening bracket."""
+        raise NotImplementedError
+
+    def braces(self) -> Node:
+        r"""Read on from `\\{`."""
+        raise NotImplementedError
+
+    def fenced(self, opening: str) -> Node:
+        """Read on from a bar, or from what opens a floor or a ceiling."""
+        raise NotImplementedError
+
+    def of_list(self, name: str) -> Node:
+        """Read what a function of several numbers is of."""
+        raise NotImplementedError
+
+    def table(self, token: str) -> Node:
+        """Read on from the start of a matrix."""
+        raise NotImplementedError
+
+    def sum(self) -> Node:
+        """Read terms with signs between them, or one set."""
+        node = self.signed(self.term)
+        while self.token in ("+", "-", "\\pm", "\\mp") and isinstance(node, Value):
+            sign = self.take()
+            right = as_value(self.term())
+            if sign in ("\\pm", "\\mp"):
+                node = Apply(sign[1:], (node, right))
+            else:
+                node = Apply("+", (node, right if sign == "+" else Apply("neg", (right,))))
+        return node
+
+    def signed(self, read: Callable[[], Node]) -> Node:
+        """Read something with its signs."""
+        if self.token not in ("+", "-", "\\pm", "\\mp"):
+            return read()
+        sign = self.take()
+        node = self.nested(lambda: self.signed(read))
+        if isinstance(node, Infinity) and sign in ("+", "-"):
+            return replace(node, negative=node.negative != (sign == "-"))
+        names = {"-": "neg", "\\pm": "pm", "\\mp": "mp"}
+        return as_value(node) if sign == "+" else Apply(names[sign], (as_value(node),))
+
+    def term(self) -> Node:
+        """Read factors, with signs between them or without, and mixed numbers."""
+        node = self.power()
+        last, sliced = node, False
+        while True:
+            if self.token in TIMES:
+                self.take()
+                last = as_value(self.signed(self.power))
+                node, sliced = Apply("*", (as_value(node), last)), False
+            elif self.token in OVER:
+                if sliced:
+                    raise Unreadable("a fraction of a fraction, without brackets")
+                self.take()
+                last = as_value(self.signed(self.power))
+                node, sliced = Apply("/", (as_value(node), last)), True
+            elif self.token and self.begins_factor():
+                if sliced or self.digit():
+                    raise Unreadable("a product without a sign, after a fraction or before a number")
+                braced = self.token == "{"
+                start, last = last, as_value(self.power())
+                if braced and isinstance(last, Number):
+                    raise Unreadable("a number after a factor")
+                if is_integer(start) and is_proper(last):
+                    if node is not start:
+                        raise Unreadable("a mixed number within a product")
+                    node = last = Apply("+", (start, last))
+                elif is_fraction(last) and any(is_integer(part) for part in parts(start)):
+                    raise Unreadable("a mixed number, or a product")
+                else:
+                    node = Apply("*", (as_value(node), last))
+            else:
+                return node
+
+    def power(self) -> Node:
+        """Read one factor: a base with what is raised, and with the marks of degrees, factorial and percent."""
+        node = self.nested(self.atom)
+        while self.token in ("^", "!", "%", "'"):
+            mark = self.take()
+            if mark == "!":
+                if self.token == "!":
+                    raise Unreadable("a double factorial")
+                node = Apply("!", (as_value(node),))
+            elif mark == "%":
+                node = Apply("/", (as_value(node), Number(Fraction(100))))
+            elif mark == "'":
+                node = Symbol(as_name(node) + "'")
+            elif self.degrees():
+                node = Apply("deg", (as_value(node),))
+            else:
+                node = Apply("^", (as_value(node), self.raised()))
+                if self.token in ("^", "_"):
+                    raise Unreadable("what is raised twice")
+        return node
+
+    def raised(self) -> Node:
+        """Read an exponent: a group, or one number, letter or command, with a sign."""
+        if self.token in ("-", "+"):
+            sign = self.take()
+            node = self.raised()
+            return Apply("neg", (node,)) if sign == "-" else node
+        if self.token == "*":
+            raise Unreadable("a star that is raised")
+        return as_value(self.nested(self.atom))
+
+    def atom(self) -> Node:  # noqa: PLR0911 one for each kind
+        """Read a number, a name, a group or what a command begins."""
+        token = self.token
+        if re.fullmatch(r"[0-9.]+", token):
+            return self._number()
+        if "overline" in token or token.startswith((".", "0", *"123456789")):
+            return repeating(self.take())
+        if re.fullmatch(r"[A-Za-z]", token):
+            return self._symbol(self.take())
+        if token in ("(", "["):
+            return self.brackets(self.take())
+        if token == "\\{":
+            self.take()
+            return self.braces()
+        if token == "{":
+            return self.group(several=True)
+        if token == "|" or token in FENCES:
+            return self.fenced(self.take())
+        if token.startswith("\\"):
+            return self._command(self.take())
+        raise Unreadable(f"{token!r} has no meaning there")
+
+    def argument(self) -> Node:
+        """Read what a command takes: a group, or one digit, letter or command."""
+        if self.token == "{":
+            return as_value(self.group())
+        if re.fullmatch(r"[0-9]|[A-Za-z]|\\pi", self.token):
+            return self._number() if self.digit() else self._symbol(self.take(), alone=True)
+        raise Unreadable("braces are missing")
+
+    def _command(self, token: str) -> Node:  # noqa: PLR0911 one for each kind
+        name = token[1:]
+        wrapped = WRAPPED.fullmatch(token)
+        if wrapped:
+            return self._wrapped(wrapped[1], wrapped[2].strip())
+        if token in SETS:
+            return Named(SETS[token])
+        if name in FUNCTIONS:
+            return self._function(FUNCTIONS[name])
+        if name in OF_LISTS:
+            return self.of_list(name)
+        if name == "infty":
+            return Infinity()
+        if name in GREEK or name in ("pi", "imath"):
+            return self._symbol(token)
+        if name == "frac":
+            if re.fullmatch(r"[0-9]{2}", self.token):  # \frac12
+                digits = self.take()
+                return Apply("/", (Number(Fraction(digits[0])), Number(Fraction(digits[1]))))
+            return Apply("/", (self.argument(), self.argument()))
+        if name == "binom":
+            return Apply("binom", (self.argument(), self.argument()))
+        if name == "sqrt":
+            return self._root()
+        if name in DECORATIONS:
+            return self._decorated(name)
+        if token.startswith("\\begin"):
+            return self.table(token)
+        raise Unreadable(f"{token} has no meaning here")
+
+    def _wrapped(self, command: str, inner: str) -> Node:
+        r"""Read `\mathrm{e}`, `\mathbb{R}`, `\operatorname{lcm}`: one letter, one name, or what needs no letters."""
+        if command == "mathbb" and inner in ("R", "Z", "N", "Q", "C"):
+            return Named(inner)
+        if command in ("mathbb", "text") and len(inner) > 1:
+            raise Unreadable("words within a formula")
+        if inner in FUNCTIONS:
+            return self._function(FUNCTIONS[inner])
+        if inner in OF_LISTS:
+            return self.of_list(inner)
+        if re.fullmatch(r"[A-Za-z]", inner):
+            plain = command in ("mathrm", "text", "mathit") or inner not in "ei"
+            return self._symbol(inner if plain else f"{command} {inner}")
+        if re.search(r"[A-Za-z]{2}", inner):
+            raise Unreadable("words within a formula")
+        return type(self)(inner).whole()
+
+    def _function(self, name: str) -> Node:
+        r"""Read `\sin x`, `\sin^2(x)`, `\log_2 8`; `\sin^{-1}` is the inverse."""
+        base: Node | None = None
+        exponent: Node | None = None
+        while self.token in ("^", "_"):
+            mark = self.take()
+            if (mark == "_" and (name != "log" or base)) or (mark == "^" and exponent):
+                raise Unreadable(f"an index of {name}")
+            if mark == "_":
+                base = self.argument() if self.token == "{" or self.digit(1) else self._symbol(self.take(), alone=True)
+            else:
+                exponent = self.raised()
+        if name == "lg":
+            name, base = "log", Number(Fraction(10))
+        inverse = exponent == Apply("neg", (Number(Fraction(1)),))
+        if inverse and name not in INVERSES:
+            raise Unreadable(f"an inverse of {name}")
+        argument = self.nested(self._operand)
+        node = Apply(INVERSES[name] if inverse else name, (argument, *([base] if base else [])))
+        return node if inverse or exponent is None else Apply("^", (node, exponent))
+
+    def _operand(self) -> Node:
+        """Read what a function is of: a group, or a product without signs and brackets."""
+        if self.token in ("(", "[", "{"):
+            grouped = as_value(self.atom())
+            if self.token == "^":
+                raise Unreadable("a power of a function, or of what it is of")
+            return grouped
+        node: Node | None = None
+        while self.begins_factor():
+            if self.token in ("(", "[", "\\{") or self.token[1:] in FUNCTIONS:
+                break
+            if node is not None and self.digit():
+                raise Unreadable("a number after a factor")
+            factor = as_value(self.power())
+            node = Apply("*", (node, factor)) if node else factor
+        if node is None and self.token == "-":
+            self.take()
+            return Apply("neg", (self._operand(),))
+        if node is None and self.token[1:] in FUNCTIONS:
+            return as_value(self.atom())
+        if node is None or self.token in ("(", "[", "/"):
+            raise Unreadable("a function without brackets that ends nowhere")
+        return node
+
+    def _root(self) -> Node:
+        degree: Node = Number(Fraction(2))
+        if self.token == "[":
+            self.take()
+            degree = as_value(self.nested(self.sum))
+            self.take("]")
+        of = as_value(self.brackets(self.take())) if self.token == "(" else self.nested(self.argument)
+        return Apply("root", (of, degree))
+
+    def _decorated(self, name: str) -> Node:
+        r"""Read `\vec v`, `\overline{AB}`, `\angle ABC` as names."""
+        letters = ""
+        if self.token == "{":
+            self.take()
+            while self.token != "}":
+                letters += self.take()
+            self.take()
+        else:
+            while re.fullmatch(r"[A-Za-z]", self.token) and (not letters or name in ("angle", "triangle")):
+                letters += self.take()
+        if not re.fullmatch(r"[A-Za-z]+", letters):
+            raise Unreadable(f"\\{name} of what is no name")
+        return Symbol(f"{name} {letters}")
+
+    def _number(self) -> Node:
+        text = self.take()
+        if not re.fullmatch(r"[0-9]+(?:\.[0-9]+)?|\.[0-9]+", text):
+            raise Unreadable("a number with two points")
+        if re.match("0[0-9]", text) and len(self.tokens) > 1:
+            raise Unreadable("a number with a leading zero: part of a date")
+        if self.token != "_":
+            return Number(Fraction(text), "." in text)
+        self.take()
+        base = self.argument() if self.token == "{" else self._number()
+        if not (isinstance(base, Number) and base.value.denominator == 1 and 2 <= base.value <= 36 and text.isdigit()):
+            raise Unreadable("an index of a number that is no base")
+        return Based(text.lstrip("0") or "0", int(base.value))
+
+    def _symbol(self, token: str, *, alone: bool = False) -> Node:
+        """Read a letter with its index, or a function of which nothing is known; `alone`, only the letter."""
+        name = {"\\pi": "pi", "\\imath": "i"}.get(token, token.lstrip("\\"))
+        if not re.fullmatch(r"[A-Za-z ]+", name):
+            raise Unreadable(f"{token!r} is no name")
+        if self.token == "_" and not alone:
+            name += f"_{self.index()}"
+        if name in ("f", "g", "h") and self.token == "(" and not alone:
+            inner = self.brackets(self.take())
+            members = inner.members if isinstance(inner, Group) else (inner,)
+            return Apply(f"{name}()", tuple(as_value(member) for member in members))
+        return Symbol(name)
