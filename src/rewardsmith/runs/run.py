@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections import Counter
@@ -46,9 +45,6 @@ SOURCES_CHECKED = 10_000
 
 class Stopped(Exception):  # noqa: N818 it is a wish, not an error
     """The user wants the run to stop."""
-
-
-BY_USER = (Stopped, KeyboardInterrupt, asyncio.CancelledError)  # the last is how a coroutine sees a second Ctrl-C
 
 
 class Run:
@@ -155,7 +151,8 @@ class Run:
             self._publish()
             self.summary.state = "finished"
         except BaseException as error:
-            self.summary.state = "stopped" if isinstance(error, BY_USER) else "failed"
+            failed = isinstance(error, Exception) and not isinstance(error, Stopped)
+            self.summary.state = "failed" if failed else "stopped"  # also by a second Ctrl-C, which cancels
             raise
         finally:
             self.summary.seconds = self._seconds
