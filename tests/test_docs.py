@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +16,14 @@ import rewardsmith.types
 from rewardsmith.algorithms.advantages import ADVANTAGES
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS
+from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.recipe_checks import check_rewards
 from rewardsmith.rewards import make_reward
+from rewardsmith.rewards.rules import RULES
 from rewardsmith.runs.lineage import forgotten
 from rewardsmith.runs.rescoring.choice import find_reward
+from rewardsmith.trainers.telling import warn_of_rate
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -51,6 +55,29 @@ def test_recipes_in_the_documents_are_valid() -> None:
     for block in blocks("README.md", "toml"):
         table = tomllib.loads(block)
         _ = make_reward(table["reward"]) if "reward" in table else parse_recipe(table)
+
+
+def test_a_policy_of_random_weights_in_the_readme_can_learn() -> None:
+    """It begins with imitation, for otherwise no answer is ever right, and its rate moves a small model."""
+    recipes = [parse_recipe(table) for table in map(tomllib.loads, blocks("README.md", "toml")) if "stages" in table]
+    seen = 0
+    for recipe in recipes:
+        for i, stage in enumerate(recipe.stages):
+            settings: Any = stage.settings
+            if stage.name != "policy" or recipe.models[settings.model].settings.init not in TINY:  # type: ignore[attr-defined]
+                continue
+            seen += 1
+            earlier: list[Any] = [other.settings for other in recipe.stages[:i] if other.name == "sft"]
+            assert settings.model in [other.model for other in earlier]
+            warnings: list[str] = []
+            warn_of_rate(warnings.append, settings, recipe.models[settings.model].settings.init)  # type: ignore[attr-defined]
+            assert not warnings
+    assert seen
+
+
+def test_the_readme_counts_the_rules() -> None:
+    (count,) = re.findall(r"\*\*(\w+) rules\*\*", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert count.lower() == {20: "twenty", 21: "twenty-one", 22: "twenty-two"}[len(RULES)]
 
 
 def test_recipes_on_the_page_of_process_rewards_are_valid(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_a_phase_ends_with_its_step_and_another_one_begins_its_own_time(clock: C
         assert screen(progress, 80)[-1].strip() == "loss 1.000"
 
 
-def test_without_a_terminal_a_long_step_is_told_about_now_and_then(clock: Clock) -> None:
+def test_without_a_terminal_a_long_step_is_reported_every_30_seconds(clock: Clock) -> None:
     console = Console(file=io.StringIO(), width=160, _environ={})
     progress = Progress(console)
     with progress.stage("policy", 10, 0):

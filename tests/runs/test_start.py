@@ -225,11 +225,11 @@ def test_a_stage_that_was_removed_does_not_shift_the_others(tmp_path: Path) -> N
     assert sorted(path.name for path in (folder / "runs/small/checkpoints").iterdir())[-1] == "01-second-000004"
 
 
-# ---- what is said while a run starts ---------------------------------------------------------------------------------
+# ---- messages while a run starts -------------------------------------------------------------------------------------
 
 
 def test_a_run_says_that_it_imports_torch_before_it_does(tmp_path: Path) -> None:
-    """Importing takes seconds; a torch that cannot be imported shows what was said until then."""
+    """Importing takes seconds; a torch that cannot be imported shows what was printed until then."""
     folder = prepared(tmp_path, SFT)
     (tmp_path / "broken" / "torch").mkdir(parents=True)
     (tmp_path / "broken" / "torch" / "__init__.py").write_text("raise SystemExit('torch is imported now')")

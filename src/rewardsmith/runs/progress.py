@@ -36,7 +36,7 @@ _SHOWN = {
 }
 _OF_POLICY = ("reward/mean", "reward/accuracy")
 _QUIET_SECONDS = 10.0  # between two lines about steps
-_PHASE_SECONDS = 30.0  # without any line, until the phase of a long step is told
+_PHASE_SECONDS = 30.0  # without any line, after which the phase of a long step is shown
 _RATED_STEPS = 20  # the last ones, from which the time left is estimated
 _SHORTEST_BAR, _LONGEST_BAR = 4, 24
 _HELD_OUT = re.compile(r"validation/.+/accuracy_fresh")

@@ -360,7 +360,7 @@ class PolicyTrainer:
             self._context.pause()
 
     def state(self) -> dict[str, Any]:
-        """Return the position in the data, the surplus groups, the patience that is left, and the steps in vain."""
+        """Return the position in the data, the surplus groups, the patience that is left, and counts of the steps."""
         return self._collector.state() | {"process": self._process.state(), "nothing": self._nothing.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
