@@ -1,8 +1,9 @@
 r"""Counts the errors of answer verifiers on labelled pairs: our rules beside math-verify, on the same texts in one run.
 
-    make bench-verifiers     # or: python benchmarks/verifiers.py [--list ours]
+    make bench-verifiers     # or: python benchmarks/verifiers.py [--sorts] [--list ours]
 
-`verifier_pairs.toml` holds right and wrong answers to the same truth. A wrong answer that gets 1 is a false positive,
+`verifier_pairs.toml` holds right and wrong answers to the same truth, and was known when the rules were written.
+`verifier_pairs_held_out.toml` was written independently of them. A wrong answer that gets 1 is a false positive,
 a right answer that gets 0 a false negative. An answer without a verdict within five seconds counts as `failed` and as
 neither. Both verifiers run in our worker pool, so that a comparison that hangs costs one worker.
 
@@ -18,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -27,7 +29,7 @@ from rewardsmith.rewards.pool import Call, Pool
 from rewardsmith.rewards.rules.choice import choice
 from rewardsmith.rewards.rules.math import math
 
-PAIRS = Path(__file__).parent / "verifier_pairs.toml"
+FILES = ("verifier_pairs.toml", "verifier_pairs_held_out.toml")
 DEADLINE = 5.0
 
 
@@ -36,6 +38,7 @@ class Pair:
     """An answer and whether it is right.
 
     Attributes:
+        file: where it is.
         sort: the group of answers that it is counted with, such as "units".
         rule: "math" or "choice".
         truth: the prompt's answer.
@@ -43,6 +46,7 @@ class Pair:
         right: the label.
     """
 
+    file: str
     sort: str
     rule: str
     truth: str
@@ -51,18 +55,20 @@ class Pair:
 
 
 def labelled_pairs() -> list[Pair]:
-    """Return all pairs of the file."""
-    groups = tomllib.loads(PAIRS.read_text())["groups"]
-    return [pair for group in groups for pair in _pairs(group)]
+    """Return the pairs of all files."""
+    return [pair for file in FILES for group in _groups(file) for pair in _pairs(file, group)]
 
 
-def _pairs(group: dict[str, object]) -> Iterator[Pair]:
+def _groups(file: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tomllib.loads((Path(__file__).parent / file).read_text(encoding="utf-8"))["groups"]
+    return found
+
+
+def _pairs(file: str, group: dict[str, Any]) -> Iterator[Pair]:
     for label in ("right", "wrong"):
-        answers = group[label]
-        assert isinstance(answers, list)
-        for answer in answers:
+        for answer in group[label]:
             text = answer if group.get("text") else f"\\boxed{{{answer}}}"
-            yield Pair(str(group["sort"]), str(group.get("rule", "math")), str(group["truth"]), text, label == "right")
+            yield Pair(file, group["sort"], group.get("rule", "math"), group["truth"], text, label == "right")
 
 
 def ours(prompt: Prompt, text: str) -> float:
@@ -123,30 +129,31 @@ class Errors:
 
 
 def main() -> None:
-    """Print a table of both error rates by sort, and the errors of one verifier where they are asked for."""
+    """Print a table of both error rates, and on request every error of one verifier."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sorts", action="store_true", help="count each sort of answers by itself")
     parser.add_argument("--list", choices=["ours", "math_verify"], help="print every error of this verifier")
     arguments = parser.parse_args()
     console = Console()
     pairs = labelled_pairs()
     found = {name: verdicts(name, pairs) for name in ("ours", "math_verify")}
-    counted: dict[str, dict[str, Errors]] = {name: defaultdict(Errors) for name in found}
+    counted: dict[str, dict[tuple[str, str], Errors]] = {name: defaultdict(Errors) for name in found}
     for name, given in found.items():
         for pair, verdict in zip(pairs, given, strict=True):
-            counted[name][pair.sort].add(pair, verdict)
-            counted[name]["all"].add(pair, verdict)
+            counted[name][pair.file, pair.sort if arguments.sorts else pair.rule].add(pair, verdict)
     table = Table(
-        "answers", "ours: wrong but paid", "right but refused", "math-verify: wrong but paid", "right but refused"
+        "file",
+        "answers",
+        "ours: wrong but paid",
+        "right but refused",
+        "math-verify: wrong but paid",
+        "right but refused",
     )
-    for sort in counted["ours"]:
-        if sort == "all":
-            continue
-        table.add_row(sort, *counted["ours"][sort].rates(), *counted["math_verify"][sort].rates())
-    table.add_section()
-    table.add_row("all", *counted["ours"]["all"].rates(), *counted["math_verify"]["all"].rates())
+    for file, sort in counted["ours"]:
+        table.add_row(file, sort, *counted["ours"][file, sort].rates(), *counted["math_verify"][file, sort].rates())
     console.print(table)
-    for name in found:
-        console.print(f"{name}: no verdict on {counted[name]['all'].failed} of {len(pairs)} answers")
+    for name, given in found.items():
+        console.print(f"{name}: no verdict on {sum(verdict is None for verdict in given)} of {len(pairs)} answers")
     if arguments.list:
         for pair, verdict in zip(pairs, found[arguments.list], strict=True):
             if verdict is None or (verdict >= 1) != pair.right:
