@@ -60,6 +60,7 @@ _BOUND = re.compile(
     re.IGNORECASE,
 )
 _TAG = re.compile(r"<[^<>\n]*>\s*\Z")
+_FRACTION = re.compile(r"\\[dtc]?frac\s*\Z")
 _EITHER = re.compile(r"[0-9]\s*(?:or|and/or)\s*\\?[$€£]?\s*[-−]?[0-9][0-9.,/]*\Z", re.IGNORECASE)
 _NEAR = 200
 """Characters before an answer in which a denial is looked for."""
@@ -121,7 +122,7 @@ def _number(text: str) -> str | None:
         return None
     end = max(text.rfind(digit) for digit in "0123456789") + 1
     near = text[max(0, end - _NEAR) : end]
-    head = _TAG.sub("", near.rstrip("0123456789.,/ -+−%$€£\\{}^"))
+    head = _FRACTION.sub("", _TAG.sub("", near.rstrip("0123456789.,/ -+−%$€£\\{}^")))
     denied = _DENIED.search(head + " ") or _BOUND.search(head + " ") or _EITHER.search(near) or _RUN.search(near)
     return "" if denied or _taken_back(text, end) else content
 

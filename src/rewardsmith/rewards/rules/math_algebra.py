@@ -294,7 +294,7 @@ def _is_name(node: Node) -> bool:
 def _is_sum_of_names(chain: Chain) -> bool:
     """Say whether an equation gives what names are together: a + b = 24."""
     left, *rest = chain.members
-    written = any(isinstance(part, Number) for part in parts(left))
+    written = any(isinstance(part, Number) or (isinstance(part, Apply) and part.name == "neg") for part in parts(left))
     return chain.relations == ("=",) and isinstance(left, Value) and not written and not names(rest[0])
 
 

@@ -20,7 +20,7 @@ _REPLACED = {
     "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", r"\simeq": r"\approx ", "∪": r"\cup ", "∩": r"\cap ",
     "∈": r"\in ", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "²": "^2", "³": "^3", "√": r"\sqrt ", "½": r"\frac{1}{2}",
     "°": r"^\circ ", "**": "^", "\u00a0": " ", "\u202f": " ", "\u2009": " ", r"\%": "%", r"\$": r"\$", "$": "",
-    "{,}": ",", "{.}": ".",
+    "{,}": ",", "{.}": ".", "{:}": ":", "{-}": "-", r"\colon": ":", r"\!": "",
     r"\dots": r"\ldots ", r"\cdots": r"\ldots ", "...": r"\ldots ", "…": r"\ldots ",
     r"\lbrace": r"\{", r"\rbrace": r"\}", r"\langle": "(", r"\rangle": ")", r"\vert": "|", r"\degree": r"^\circ ",
 }  # fmt: skip
@@ -37,6 +37,10 @@ _THIN = re.compile(r"(?<=[0-9])\\[,;: !](?=[0-9]{3}(?![0-9]))")
 _GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:[ ,][0-9]{3})+(?![0-9]|,[0-9])")
 _FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _BINOM = re.compile(r"\\[dt]binom(?![A-Za-z])")
+_OPERATOR = re.compile(
+    r"\\operatorname\*?\s?\{\s?(sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|ln|log|exp|max|min|gcd|lcm)\s?\}"
+)
+_ARRAY = re.compile(r"[\[(]\s*\\begin\s?\{array\}\s?\{[clr|\s]*\}(.*?)\\end\s?\{array\}\s*[\])]", re.DOTALL)
 _COMMANDS = re.compile(
     r"(?<![A-Za-z\\])(?:pi|infinity|infty|sqrt|arcsin|arccos|arctan|sin|cos|tan|ln|log|exp|max|min|gcd|lcm|theta)"
     r"(?![A-Za-z])",
@@ -150,6 +154,7 @@ def _clean(text: str) -> str:
     text = _THIN.sub("", text)
     text = _REPLACE.sub(lambda sign: _REPLACED[sign[0]], text)
     text = _DROPPED.sub(" ", text)
+    text = _ARRAY.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", _OPERATOR.sub(r"\\\1 ", text))
     text = _BINOM.sub(r"\\binom", _FRAC.sub(r"\\frac", _STYLED.sub(r"\\text", text)))
     text = _ROMAN.sub(_roman, text)
     text = " ".join(_PERCENT.sub("%", text).split())

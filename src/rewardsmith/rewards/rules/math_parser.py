@@ -21,6 +21,7 @@ from rewardsmith.rewards.rules.math_tree import (
     Table,
     Unreadable,
     Value,
+    names,
 )
 
 
@@ -105,6 +106,8 @@ class _Parser(Terms):
         found = self.nested(lambda: self.listing((closing,)))
         self.take(closing)
         members = found.members if isinstance(found, Group) and not found.opening else (found,)
+        if names(found):
+            raise Unreadable(f"{name} of what is not known: it may be one or the other")
         return Apply(name, tuple(as_value(member) for member in members))
 
     def table(self, token: str) -> Node:
