@@ -84,7 +84,7 @@ class Comparison:
         """Return the end of `x = 6 - 1 = 5`; the equation itself where there is something to solve.
 
         Raises:
-            Unreadable: what is said to be equal is not, as in `5 = 7`.
+            Unreadable: the members are not equal, as in `5 = 7`.
         """
         rest = list(chain.members)
         if len(rest) == 2 and _is_name(rest[1]) and not _is_name(rest[0]):
@@ -99,7 +99,7 @@ class Comparison:
                 continue
             if len(chain.members) == 2 and relation == "=" and any(names(member) for member in rest):
                 return chain
-            raise Unreadable("what is said to be equal is not")
+            raise Unreadable("members of a chain that are not equal")
         return rest[0] if "~" in relations else rest[-1]
 
     # Comparing.
@@ -242,7 +242,7 @@ def _elsewhere(node: Node) -> Node:
 
 
 def _both(node: Node) -> list[Node]:
-    """Return both things that a ± says, or the one that is said without."""
+    """Return both values of a ±, or the only one without it."""
     if not ambiguous(node):
         return [node]
     if isinstance(node, Chain):

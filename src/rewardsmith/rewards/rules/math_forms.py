@@ -250,13 +250,13 @@ def _without_bare_unit(latex: str, counted: bool) -> tuple[str, Unit | None]:
     single = len(match["unit"]) == 1 or (len(match["unit"].split()[0]) == 1 and "/" not in match["unit"])
     number = read_number(match["value"]) is not None
     if found.scale != 1:
-        plain = number and spaced
+        is_unit = number and spaced
     elif found.known and not single:
-        plain = True
+        is_unit = True
     else:  # "5 m" counts metres where a number is expected, and is a product elsewhere
-        plain = counted and number and spaced and len(match["unit"].split()) <= 6
-        plain = plain and (not single or match["unit"][0] in LETTERS)
-    return (match["value"].strip(), found) if plain else (latex, None)
+        is_unit = counted and number and spaced and len(match["unit"].split()) <= 6
+        is_unit = is_unit and (not single or match["unit"][0] in LETTERS)
+    return (match["value"].strip(), found) if is_unit else (latex, None)
 
 
 def _ordinal(value: str) -> str:

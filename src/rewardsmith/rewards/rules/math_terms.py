@@ -230,8 +230,8 @@ class Terms(Reader):
         if inner in OF_LISTS:
             return self.of_list(inner)
         if re.fullmatch(r"[A-Za-z]", inner):
-            plain = command in ("mathrm", "text", "mathit") or inner not in "ei"
-            return self._symbol(inner if plain else f"{command} {inner}")
+            upright = command in ("mathrm", "text", "mathit") or inner not in "ei"
+            return self._symbol(inner if upright else f"{command} {inner}")
         if re.search(r"[A-Za-z]{2}", inner):
             raise Unreadable("words within a formula")
         return type(self)(inner).whole()

@@ -88,9 +88,9 @@ class Reader:
             raise Unreadable("an index that is no name")
         return index
 
-    def digit(self, most: int = 1000) -> bool:
+    def digit(self, max_length: int = 1000) -> bool:
         """Say whether the next token is a number, of at most so many characters."""
-        return bool(re.fullmatch(r"[0-9.]+", self.token)) and len(self.token) <= most
+        return bool(re.fullmatch(r"[0-9.]+", self.token)) and len(self.token) <= max_length
 
     def begins_factor(self) -> bool:
         """Say whether the next token can be the start of a factor."""

@@ -64,7 +64,7 @@ CHANGES = re.compile(
     r"|couples?|sqrt|log|ln|sin|cos|tan|exp",
     re.IGNORECASE,
 )
-"""Words beside a number that make it another one, or take it back."""
+"""Words next to a number that make it another one, or take it back."""
 
 _PIECE = re.compile(
     r"\s*(?:(?P<daytime>[aApP]\.?\s?[mM](?:\.|(?![A-Za-z])))|(?P<word>[A-Za-z]+(?:['’-][A-Za-z]+)*)\.?"

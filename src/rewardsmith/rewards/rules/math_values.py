@@ -31,7 +31,7 @@ from rewardsmith.rewards.rules.math_tree import Apply, Node, Number, Symbol, chi
 BITS = 200
 """Binary digits of the first look."""
 
-MOST_BITS = 6_000
+MAX_BITS = 6_000
 """Binary digits of the last look."""
 
 _RANGES = [(1100, 4000), (100, 900), (-4000, -1100), (-900, -100), (1100, 9000), (-4000, 4000)]
@@ -98,7 +98,7 @@ def agree(one: Node, other: Node, free: frozenset[str], point: int) -> bool:
     small as the first look can show is looked at again, with digits enough for the largest and smallest numbers met.
 
     Raises:
-        NoValue: one of them has no value there, or `MOST_BITS` binary digits are too few.
+        NoValue: one of them has no value there, or `MAX_BITS` binary digits are too few.
     """
     looks = _first_look(one, free, point), _first_look(other, free, point)
     high, low = max(look.high for look in looks), min(look.low for look in looks)
@@ -107,7 +107,7 @@ def agree(one: Node, other: Node, free: frozenset[str], point: int) -> bool:
     if isinstance(apart, Fraction) or apart > mp.ldexp(1, high - BITS // 2):
         return bool(apart == 0)
     bits = BITS + high - low
-    if 2 * bits > MOST_BITS:
+    if 2 * bits > MAX_BITS:
         raise TooLarge("too many digits")
     with _LOCK, mp.workprec(2 * bits):
         values = [Calculator(2 * bits).value(node, points(free)[point]) for node in (one, other)]
