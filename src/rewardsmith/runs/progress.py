@@ -62,7 +62,8 @@ class Progress:
         """Write a line."""
         # A line may quote a model's output, which may try to steer the terminal.
         plain = "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
-        self._console.print(plain, style="dim", highlight=False, markup=False, soft_wrap=True)
+        style = "yellow" if text.startswith("warning") else "dim"
+        self._console.print(plain, style=style, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def stage(self, name: str, total: int, done: int, unit: str = "steps") -> Iterator[None]:
