@@ -203,6 +203,17 @@ def test_a_long_line_is_not_broken() -> None:
     assert console.file.getvalue() == "word " * 40 + "\n"
 
 
+def test_a_warning_stands_out() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system="standard", _environ={})
+    progress = Progress(console)
+    progress.say("warning: policy: step 1 has nothing to learn")
+    progress.say("loading policy")
+    assert isinstance(console.file, io.StringIO)
+    warned, said = console.file.getvalue().splitlines()
+    assert warned.startswith("\x1b[33mwarning")
+    assert said.startswith("\x1b[2mloading")
+
+
 def test_a_reward_of_zero_is_shown() -> None:
     """A run in which nothing is right is the one where this number matters most."""
     text = shown(Update(10, {"reward/mean": 0.0, "reward/accuracy": 0.0}))

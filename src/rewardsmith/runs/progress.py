@@ -61,7 +61,8 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Write a line."""
-        self._console.print(printable_lines(text), style="dim", highlight=False, markup=False, soft_wrap=True)
+        style = "yellow" if text.startswith("warning") else "dim"
+        self._console.print(printable_lines(text), style=style, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def stage(self, name: str, total: int, done: int, unit: str = "steps") -> Iterator[None]:

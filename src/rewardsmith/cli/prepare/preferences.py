@@ -242,7 +242,7 @@ def _counting(unit: str) -> Iterator[Callable[[], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,} " + unit), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} " + unit), TextColumn("elapsed"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("")
         yield lambda: progress.advance(task)
