@@ -21,6 +21,8 @@ from rewardsmith.text.rankings import write_ranking
 from rewardsmith.trainers.protocol import Update
 from tests.tiny_judges import teach
 
+pytestmark = pytest.mark.slow
+
 RECIPES = Path(__file__).parents[1] / "recipes"
 RANKING = {"type": "ranking", "model": "judge", "template": "ranking_short", "most": 3, "reading": "strict"}
 

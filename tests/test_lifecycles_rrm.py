@@ -22,6 +22,8 @@ from rewardsmith.runs.start import start
 from rewardsmith.trainers.protocol import Update
 from tests.tiny_judges import teach
 
+pytestmark = pytest.mark.slow
+
 RECIPE = Path(__file__).parents[1] / "recipes" / "rrm" / "lifecycle.toml"
 RUBRIC = {"type": "rubric", "model": "judge", "template": "rubric_short"}
 JUDGED = ("judge_after_cold_start", "judge_after_rl")

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from rewardsmith.recipe import parse_recipe
@@ -11,9 +10,9 @@ from rewardsmith.runs.start import start
 from tests.engines.test_rating import write_folder
 
 
-def run(folder: Path, rater: Path) -> tuple[list[float], bytes]:
+def run(folder: Path, rater: Path, seconds: float) -> tuple[list[float], bytes]:
     """Return all scores and the weights after a run in which a classifier waits for a rule."""
-    late = {"type": "rule", "rule": "tests.runs.odd_times:late"}
+    late = {"type": "rule", "rule": {"type": "tests.runs.odd_times:late", "seconds": seconds}}
     likes = {"type": "classifier", "model": "rater", "when": "late", "weight": 0.5}
     stage = {
         "type": "policy",
@@ -41,12 +40,10 @@ def run(folder: Path, rater: Path) -> tuple[list[float], bytes]:
 
 
 def test_a_classifier_that_waits_for_a_rule_gives_the_same_numbers_whenever_the_rule_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     rater = write_folder("tiny-llama", tmp_path / "rater")
-    monkeypatch.setenv("LATE", "0")
-    first = run(tmp_path / "first", rater)
-    monkeypatch.setenv("LATE", "0.03")
-    second = run(tmp_path / "second", rater)
+    first = run(tmp_path / "first", rater, 0.0)
+    second = run(tmp_path / "second", rater, 0.03)
     assert len(set(first[0])) > 10  # the classifier is asked
     assert first == second

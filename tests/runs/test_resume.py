@@ -27,6 +27,8 @@ from tests.runs.processes import (
     run,
 )
 
+pytestmark = pytest.mark.slow
+
 LEARN = "rewardsmith.engines.embedded.learner:Learner.step"
 SCORE = "rewardsmith.trainers.scoring:score"
 WRITE = "rewardsmith.engines.embedded.engine:write_tensors"

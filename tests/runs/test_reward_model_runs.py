@@ -15,6 +15,8 @@ import random
 from rewardsmith import Message, Prompt
 from rewardsmith.types import Preference
 
+pytestmark = pytest.mark.slow
+
 
 class Digits:
     """Of two answers the one with more digits is better."""

@@ -9,7 +9,6 @@ nothing.
 from __future__ import annotations
 
 import re
-import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,6 +17,7 @@ from rewardsmith.text.answers import TAIL, boxed
 MAX_CHARS = 2_000
 """Of the longest phrase that chooses a letter, and of the text around it that is looked at."""
 
+_FULL_WIDTH = {0xFF01 + offset: 0x21 + offset for offset in range(94)}
 _LATEX = (
     (
         re.compile(r"\\(?:lor|vee|cup|land|wedge|cap|to|n?eq?|neg|lnot|not|sim|overline|bar)(?![A-Za-z])|[∨∪∧∩¬≠~]"),
@@ -162,7 +162,7 @@ def wording(text: str) -> str | None:
 
 def cleaned(text: str) -> str:
     """Return a text without LaTeX and emphasis around its words; what joins or negates in LaTeX becomes "&"."""
-    text = unicodedata.normalize("NFKC", text)
+    text = text.translate(_FULL_WIDTH)
     for pattern, replacement in _LATEX:
         text = pattern.sub(replacement, text)
     return re.sub(r"[ \t]+", " ", text).strip()

@@ -45,6 +45,17 @@ class Groups:
         yield pair("2", "1", "hep-go")
 
 
+class Breaks:
+    """One group, and then an error."""
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        yield prompt()
+
+    def rankings(self, seed: int) -> Iterator[Ranking]:
+        yield ranking([1, 2, 3], ["1", "2", "3"], 0)
+        raise OSError("the disk is gone")
+
+
 class Empty:
     """Nothing at all."""
 
@@ -255,9 +266,9 @@ def test_what_is_measured_again_is_not_in_the_report_before(tmp_path: Path) -> N
     run(recipe(first), tmp_path)
     for stale in ("second", "gone"):
         (tmp_path / "evaluations" / f"{stale}.json").write_text("{}")
-    broken = second | {"data": "empty"}
+    broken = second | {"data": "breaks"}
     table = recipe(first, broken)
-    table["data"]["empty"] = {"type": f"{HERE}.test_stage:Empty"}
-    with pytest.raises(UserError, match="empty"):
+    table["data"]["breaks"] = {"type": f"{HERE}.test_stage:Breaks"}
+    with pytest.raises(UserError, match="breaks"):
         run(table, tmp_path)
     assert [file.stem for file in (tmp_path / "evaluations").iterdir()] == ["first"]

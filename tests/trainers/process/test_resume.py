@@ -10,6 +10,8 @@ import pytest
 
 from tests.runs.processes import Strike, assert_same, outcome, prepared, run
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """
 title = "a small run"
 
