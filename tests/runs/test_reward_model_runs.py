@@ -10,12 +10,12 @@ import pytest
 
 from tests.runs.processes import Strike, assert_same, outcome, prepared, run
 
+pytestmark = pytest.mark.slow
+
 WORLD = '''
 import random
 from rewardsmith import Message, Prompt
 from rewardsmith.types import Preference
-
-pytestmark = pytest.mark.slow
 
 
 class Digits:
