@@ -111,3 +111,16 @@ def test_the_package_is_a_command() -> None:
         [sys.executable, "-m", "rewardsmith", "--version"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, f"rewardsmith {__version__}\n"), done.stderr
+
+
+def test_ctrl_c_while_the_command_is_imported_ends_without_a_traceback() -> None:
+    code = (
+        "import sys, types\n"
+        "class Interrupted(types.ModuleType):\n"
+        "    def __getattr__(self, name): raise KeyboardInterrupt\n"
+        "sys.modules['rewardsmith.cli'] = Interrupted('rewardsmith.cli')\n"
+        "from rewardsmith.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -29,6 +29,7 @@ _SHAPES = re.compile(
     r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}|\bhf_[A-Za-z0-9]{16,}|\bgh[opsu]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
     r"|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{30,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
     r"|\b(?:gsk|nvapi|xai|tgp)[_-][A-Za-z0-9_-]{20,}|\bBearer\s+[^\s\"']{8,}"
+    r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
 )
 _SHORTEST = 6  # what is shorter stands for no key: EMPTY, none, <s>
 _PART = 6  # so many characters of a key, from its beginning or to its end, are shown nowhere

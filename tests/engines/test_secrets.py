@@ -10,6 +10,7 @@ import pytest
 from rewardsmith.engines.server import ServedModel
 from rewardsmith.engines.settings import ClientSettings, ManagedSettings
 from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.masking import secrets_in, without_secrets
 from rewardsmith.recipe import ModelChoice, explain, override, parse_recipe
 from tests.engines.asked import kind_of, outcome, question
 from tests.engines.faulty import KEY, FaultyServer, raw
@@ -136,3 +137,9 @@ def test_the_name_of_a_variable_may_stand_for_a_secret() -> None:
 )
 def test_ordinary_settings_of_a_model_are_no_secrets(table: dict[str, Any]) -> None:
     ManagedSettings(**{"command": "vllm", "model": "m"} | table)
+
+
+@pytest.mark.parametrize("value", [{"DATABASE_URL": "postgres://u:secretpw@h/d"}, ["--url", "https://u:secretpw@h/d"]])
+def test_a_password_inside_an_address_is_a_secret(value: Any) -> None:
+    assert len(list(secrets_in(value))) == 1
+    assert "secretpw" not in without_secrets(str(value))

@@ -44,7 +44,7 @@ def read_url(text: str) -> URL:
     if any(name not in _PARAMETERS or not _VALUE.fullmatch(value) for name, value in url.query.items()):
         allowed = " and ".join(_PARAMETERS)
         raise ValueError(f"the address has parameters that may hold a secret; only {allowed} may be there: {_REMEDY}")
-    if without_secrets(text) != text:
+    if ";" in url.raw_path or without_secrets(text) != text:
         raise ValueError(f"the address holds a key: {_REMEDY}")
     return url
 

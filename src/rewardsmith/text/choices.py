@@ -41,11 +41,16 @@ _NEGATION = re.compile(
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|sorry|correction|oops|scratch|kidding|take (?:that|it) back|i meant?|second thoughts?|alternatively"
     r"|(?:could|might|may|is|are|but|and) also|as well|actually|too(?=[.!]?\s*$))\b"
-    r"|\.\.|…|[?✗✘❌]|\bno\b[,.!]?\s*(?:$|it\b|that\b|[(A-Z])"
+    r"|\.\.|…|[?✗✘❌]|\bno(?:[,.!]|\s*$|\s(?:it|that)\b)"
     r"|^[\s.,;)]*(?:or|and|nor|also|is|are|was|isn['’]t|cannot|can|maybe|perhaps|possibly)\b"
     r"|\bso is\b|^[\s.]*\(?[A-Z]\)?[.!]?\s*(?:$|\n)",
     re.IGNORECASE,
 )
+_DENIED_OPTION = re.compile(
+    r"\b(?:wrong|incorrect|false|untrue|exclud\w+|eliminat\w+|reject\w*|rul\w+ out)\b", re.IGNORECASE
+)
+"""What denies an option after its label; "not" and "no" may be words of the option itself."""
+
 _CLAUSE = re.compile(r"[.,;:!?\n](?=\s|$)|\b(?:so|thus|hence|therefore)\b|, not\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<!\bAns)[.!?;](?=\s|$)|\n")
 _STATED = re.compile(
@@ -215,6 +220,8 @@ def _given(pattern: re.Pattern[str], phrase: str, patterns: _Patterns) -> str | 
         return None
     groups = found.groupdict()
     words = groups.get("words") or ""
-    if _NEGATION.search(words) or _TAKEN_BACK.search(words) or patterns.mention.search(words):
+    if _DENIED_OPTION.search(words) or _TAKEN_BACK.search(words) or patterns.mention.search(words):
+        return None
+    if re.search(r"\b(?:also|as well)\b|\btoo[.!]?$", groups.get("reason") or ""):
         return None
     return (groups["marked"] or groups["bare"] or groups.get("lower") or "").upper() or None

@@ -37,7 +37,7 @@ _BAD = (
 _TAKEN_BACK = re.compile(
     rf"\A[\s$}}*).,_`'\"]*+(?:\\?[)\]]\s*+|\\text\s?\{{\s*+)?(?:is|was|are|would be|seems)?\s*+(?:clearly |obviously )?"
     rf"(?:{_BAD}|n['’]t\b|ruled out|rejected|excluded|impossible)"
-    r"|\b(?:this|that|it|which|i|above|answer|result|value|box)\b(?:\s\w+){0,3}?"
+    r"|\b(?:this|that|it|which|i|above|answer|result|value|box)\b(?:\s[A-Za-z]+){0,3}?"
     rf"(?:['’]s|['’]m|\s(?:is|was|am|were|seems|looks))(?:\s\w+){{0,2}}?\s{_BAD}"
     r"|\b(?:this|that|it|answer|result)\s(?:isn|wasn)['’]t\s(?:right|correct|true|it|the\b)"
     rf"|\(\s*{_BAD}"
@@ -47,10 +47,11 @@ _TAKEN_BACK = re.compile(
     r"|i retract|retract (?:that|this|it)|let me (?:redo|correct|fix))\b"
     r"|\bactually,?\s+(?:it|no|the (?:correct |right |real |final )?answer|that|this|should)\b"
     r"|\A[\s$}*).]*\?\s*no\b"
-    r"|\bno,\s+(?:it|that|this|the answer|actually|wait)\b",
+    r"|\bno,\s+(?:it|that|this|the answer|actually|wait)\b"
+    r"|\bnope\b|\bactually,?\s+[$\\]*[0-9]|\bwould be (?:wrong|incorrect)",
     re.IGNORECASE,
 )
-_JOINED = re.compile(r"[\s$,;&\\()\[\]]*(?:(?:and|or|\\?text\s?\{\s*(?:and|or)\s*\})[\s$\\()\[\]]*)?", re.IGNORECASE)
+_JOINED = re.compile(r"[\s$,;.…&\\()\[\]]*(?:(?:and|or|\\?text\s?\{\s*(?:and|or)\s*\})[\s$\\()\[\]]*)?", re.IGNORECASE)
 _RUN = re.compile(
     r"[0-9][ \t]+[0-9]+\Z|(?:[0-9]+(?!,[0-9]{3}(?![0-9]))(?:[\s,;]|…|\.\.\.|\\[lc]?dots)+){2,}[-+]?[0-9]+\Z"
 )

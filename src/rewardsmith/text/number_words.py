@@ -35,6 +35,9 @@ _SMALL = {
     word: 10 * (i + 2)
     for i, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"])
 }
+NUMBER_WORDS = frozenset(_SMALL)
+"""Words that are numbers by themselves."""
+
 _SCALES = {"hundred": 100, "thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000}
 _PARTS = {"half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
           "eighth": 8, "ninth": 9, "tenth": 10}  # fmt: skip

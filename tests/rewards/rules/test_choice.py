@@ -108,4 +108,4 @@ def test_known_options_are_read_with_their_label_whatever_their_words_are() -> N
     assert value("choice", "The answer is (B) not enough information.", "B", options) == 1.0
     assert value("choice", "\\boxed{\\text{(A) Both B and C}}", "A", options) == 1.0
     assert value("choice", "C. None of these", "C", options) == 1.0
-    assert value("choice", "C. None of them", "C", options) == 0.0
+    assert value("choice", "A. None of these", "C", options) == 0.0

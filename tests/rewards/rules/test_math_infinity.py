@@ -66,3 +66,31 @@ def test_an_infinite_answer_is_wrong_for_every_finite_truth(answer: str) -> None
 )
 def test_infinity_where_the_truth_has_it(right: str, answer: str, verdict: float) -> None:
     assert value("math", f"\\boxed{{{answer}}}", right) == verdict
+
+
+@pytest.mark.parametrize(
+    ("truth", "answer"),
+    [
+        ("0", "\\Gamma(0)"),
+        ("0", "\\zeta(0)"),
+        ("5", "5\\text{ tens}"),
+        ("5", "5\\text{ nines}"),
+        ("7", "7\\text{ zero}"),
+        ("7", "\\text{eight: }7"),
+    ],
+)
+def test_what_may_be_a_function_or_another_number_is_not_taken_for_a_product_or_a_unit(truth: str, answer: str) -> None:
+    assert value("math", f"\\boxed{{{answer}}}", truth) == 0.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\boxed{8}... or \\boxed{7}",
+        "\\boxed{7} nope, 8",
+        "\\boxed{7}. Actually 8.",
+        "If you claim \\boxed{7}, you would be wrong.",
+    ],
+)
+def test_an_answer_that_is_taken_back_is_no_answer(text: str) -> None:
+    assert value("math", text, "7") == 0.0

@@ -189,7 +189,7 @@ class Terms(Reader):
             return self._number() if self.digit() else self._symbol(self.take(), alone=True)
         raise Unreadable("braces are missing")
 
-    def _command(self, token: str) -> Node:  # noqa: PLR0911 one for each kind
+    def _command(self, token: str) -> Node:  # noqa: PLR0911, PLR0912 one for each kind
         name = token[1:]
         wrapped = WRAPPED.fullmatch(token)
         if wrapped:
@@ -202,6 +202,8 @@ class Terms(Reader):
             return self.of_list(name)
         if name == "infty":
             return Infinity()
+        if name in GREEK and self.token == "(":
+            raise Unreadable("a function or a product: nobody can tell")
         if name in GREEK or name in ("pi", "imath"):
             return self._symbol(token)
         if name == "frac":

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from rewardsmith.text.number_words import NUMBER_WORDS
+
 _KNOWN = {
     "mm": "mm", "millimeter": "mm", "millimetre": "mm", "cm": "cm", "centimeter": "cm", "centimetre": "cm",
     "dm": "dm", "meter": "m", "metre": "m", "km": "km", "kilometer": "km", "kilometre": "km", "inch": "in",
@@ -61,7 +63,8 @@ CHANGES = re.compile(
     r"|isn|isnt|wrong|incorrect|false|mistaken|except|without|cannot|is|are|was|if|but|instead|approximately|about"
     r"|(?:st|nd|rd|th)s?|negative|positive|point|infinite(?:ly)?|infinity|double[ds]?|twice|tripled?|inverse|reciprocal"
     r"|opposite|greater|bigger|larger|smaller|permille|mille|ppm|ppb|mil|mio|bn|mn|thou|grand|lakhs?|crores?|gross|pairs?"
-    r"|couples?|sqrt|log|ln|sin|cos|tan|exp",
+    r"|couples?|sqrt|log|ln|sin|cos|tan|exp|imaginary|halved|quadrupled?|negated|inverted|tens|ones"
+    + "".join(rf"|{word}(?:e?s)?" for word in NUMBER_WORDS),
     re.IGNORECASE,
 )
 """Words next to a number that make it another one, or take it back."""
