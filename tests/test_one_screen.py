@@ -15,6 +15,8 @@ from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.data import Arithmetic
 from rewardsmith.rewards import make_reward
 
+pytestmark = pytest.mark.slow
+
 _spec = importlib.util.spec_from_file_location("one_screen", Path(__file__).parents[1] / "examples" / "one_screen.py")
 one_screen = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(one_screen)

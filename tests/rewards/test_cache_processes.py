@@ -22,6 +22,8 @@ from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.rewards.cache_tables import FILE
 from tests.rewards.counted import QUESTION, Model, count, opened, raising, verdict
 
+pytestmark = pytest.mark.slow
+
 SPAWN = multiprocessing.get_context("spawn")
 
 

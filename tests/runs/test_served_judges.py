@@ -16,6 +16,8 @@ from rewardsmith.rewards.protocol import Halt
 from rewardsmith.runs.start import start
 from tests.engines.faulty import FaultyServer, last_text, said
 
+pytestmark = pytest.mark.slow
+
 PASSING = ["429-after", "500", "502", "503", "reset", "reset-midway", "half", "schema", "empty"]
 UNREADABLE = said("I would rather not say."), said("Total Score: 4", finish="length"), said("Total Score: nan")
 
