@@ -97,7 +97,7 @@ class Weights:
                 raise
             self._cache.say(
                 f"models.{self._model.name}: the server refuses the probes by which the verdict cache notices other"
-                f" weights. Set models.{self._model.name}.version, and change it with the weights. The server said:"
+                f" weights. Set models.{self._model.name}.version, and change it with the weights. Its reply:"
                 f" {str(error)[:300]}"
             )
             self._known[base] = f"{UNPROBED}:{base}"

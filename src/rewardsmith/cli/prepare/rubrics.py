@@ -46,7 +46,7 @@ TokensOption = Annotated[
     int, typer.Option("--max-tokens", metavar="N", min=1, help="Longest answer; one that is cut off is lost.")
 ]
 TriesOption = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Answers that may be unusable, each a little warmer.")
+    int, typer.Option(metavar="N", min=1, help="Answers that may be unusable, each at a higher temperature.")
 ]
 DeadlineOption = Annotated[
     float, typer.Option(metavar="SECONDS", min=0.1, help="Seconds for all tries of one row together.")

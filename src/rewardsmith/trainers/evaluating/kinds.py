@@ -39,7 +39,7 @@ async def evaluate_reward(
         found = await evaluate_grades(
             name, items, scorer, threshold=threshold, levels=levels, repeats=repeats, seed=seed
         )
-    if found.metrics.get("failed") != 1:  # else it is told why
+    if found.metrics.get("failed") != 1:  # else the causes are reported already
         scorer.require_called()
     return found
 
