@@ -33,9 +33,9 @@ from rich.console import Console
 from rich.table import Table
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup
-from rewardsmith.asking import Answer, Question, Usage
-from rewardsmith.engines.server import ServedModel
+from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.settings import ServerSettings
+from rewardsmith.llm import ChatReply, ChatRequest, Usage
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.cache import Cached, VerdictCache
 
@@ -139,13 +139,13 @@ class Recorder:
     async def check(self) -> None:
         """Find nothing wrong."""
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         """Note the prompt, and answer as the server would."""
         turns = question.prompt
         text = turns if isinstance(turns, str) else "\n\n".join(turn.content for turn in turns)
         number = int(MARK.findall(text)[0])
         self.prompts[number] = text
-        return Answer(verdict([number]))
+        return ChatReply(verdict([number]))
 
 
 def make_phase(behaviour: Behaviour, limit: float, rollouts: int, seed: int) -> Phase:

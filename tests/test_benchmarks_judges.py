@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from aiohttp import web
 
-from rewardsmith.engines.server import ServedModel
+from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.settings import ServerSettings
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"

@@ -36,7 +36,7 @@ def filled(home: Path) -> Path:
     """30 verdicts of `judge`, the oldest 29 days old, and 5 new ones of `[red]rater`."""
     cache, now = VerdictCache(home, say=pytest.fail), int(time.time())
     cache.keep([
-        *(Kept(b"a%d" % i, "judge", "m@1", "ask", now - i * DAY - 60, 100, 10, bytes(20_000)) for i in range(30)),
+        *(Kept(b"a%d" % i, "judge", "m@1", "chat", now - i * DAY - 60, 100, 10, bytes(20_000)) for i in range(30)),
         *(Kept(b"b%d" % i, "[red]rater", "r@1", "rate", now, 0, 0, b"j1.0") for i in range(5)),
     ])  # fmt: skip
     cache.close()
@@ -59,7 +59,7 @@ def test_stats_show_each_model(
     now = time.time()
     oldest, newest, today = (time.strftime("%Y-%m-%d", time.localtime(now - s)) for s in (29 * DAY + 60, 60, 0))
     assert [rows["m@1"], rows["r@1"]] == [[], []]  # in the lines below
-    assert rows["judge"] == ["ask", "30", "600.0", "kB", "3,300", oldest, newest]
+    assert rows["judge"] == ["chat", "30", "600.0", "kB", "3,300", oldest, newest]
     assert rows["[red]rater"] == ["rate", "5", "20", "B", today, today]
     assert re.search(r"^35 verdicts, 6\d\d\.\d kB on disk in (.*)$", printed, re.M)[1] == str(filled)  # type: ignore[index]
 

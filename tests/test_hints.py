@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.components import Chosen, Settings, import_name, settings_of
+from rewardsmith.config import Chosen, Settings, import_name, settings_of
 from rewardsmith.errors import nearest
 from rewardsmith.hints import NAMES, hint
 from rewardsmith.recipe import parse_recipe

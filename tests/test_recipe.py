@@ -13,7 +13,7 @@ from rewardsmith.algorithms.advantages import ADVANTAGES
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS
 from rewardsmith.cli import main
-from rewardsmith.components import Choice, Chosen, Settings, build, settings_of
+from rewardsmith.config import Choice, Chosen, Settings, build, settings_of
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import explain, load_recipe, override, parse_recipe, toml
 from rewardsmith.recipe_checks import warnings
@@ -63,7 +63,7 @@ def test_defaults_are_filled_in_by_the_component_itself() -> None:
     stage = parse_recipe(table(loss="gspo")).stages[0].settings
     assert stage.loss.arguments() == {"low": 3e-4, "high": 4e-4}
     assert stage.advantage.name == "grpo"
-    assert stage.advantage.beside.combine == "before"
+    assert stage.advantage.slot.combine == "before"
 
 
 def test_a_name_is_short_for_a_table_with_a_type() -> None:

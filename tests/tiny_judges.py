@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rewardsmith.asking import Answer, Question, Usage
 from rewardsmith.engines import ModelSettings, OptimizerSettings
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Row, Sampling
+from rewardsmith.llm import ChatReply, ChatRequest, Usage
 from rewardsmith.rewards import make_reward
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
@@ -24,7 +24,7 @@ class Recorder:
 
     def __init__(self, verdict: Callable[[random.Random], str]) -> None:
         self.name, self.usage = "judge", Usage()
-        self.asked: list[tuple[Question, str]] = []
+        self.asked: list[tuple[ChatRequest, str]] = []
         self._verdict = verdict
         self._random = random.Random(0)
 
@@ -34,10 +34,10 @@ class Recorder:
     async def check(self) -> None:
         pass
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         text = self._verdict(self._random)
         self.asked.append((question, text))
-        return Answer(text)
+        return ChatReply(text)
 
 
 def teach(
@@ -78,7 +78,7 @@ def teach(
     return folder
 
 
-def _require_taught(engine: EmbeddedEngine, question: Question) -> None:
+def _require_taught(engine: EmbeddedEngine, question: ChatRequest) -> None:
     async def first() -> str:
         prompt = Prompt("q", question.prompt)  # type: ignore[arg-type]
         async for _, group in engine.generate([prompt], Sampling(temperature=0, max_tokens=80), n=1, seeds=[0]):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rewardsmith.components import Settings
+from rewardsmith.config import Settings
 
 
 class OptimizerSettings(Settings):

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from rewardsmith.components import Choice, Chosen, Refers, Settings, summary
+from rewardsmith.config import Choice, Chosen, Refers, Settings, summary
 from rewardsmith.engines.settings import sleep_problems
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.masking import HIDDEN, names_secret, without_secrets
@@ -212,7 +212,7 @@ def _index(entries: list[Any], part: str, change: str) -> int:
 
 def _fields(table: Settings | Chosen) -> Iterator[tuple[str, FieldInfo, Any]]:
     """Yield (name, field, value) of a table; a choice shows the settings of its place before its own."""
-    for settings in (table.beside, table.settings) if isinstance(table, Chosen) else (table,):
+    for settings in (table.slot, table.settings) if isinstance(table, Chosen) else (table,):
         if settings is not None:
             for name, info in type(settings).model_fields.items():
                 yield name, info, getattr(settings, name)
@@ -237,7 +237,7 @@ def places(table: Settings | Chosen) -> Iterator[tuple[str, Settings | Chosen]]:
 _OFFERS = {
     "learn": 'a model in this process with head = "language"',
     "value": 'a model in this process with head = "scalar"',
-    "ask": 'a model that writes: one with head = "language", or a server that serves = "chat"',
+    "chat": 'a model that writes: one with head = "language", or a server that serves = "chat"',
     "rate": 'a model that gives a number: one with head = "scalar", or a server that serves = "classify" or "score"',
     "rate_turns": "a model that reads a whole conversation, because the critique follows the answer: one with"
     ' head = "scalar", or a server that serves = "classify". serves = "score" would give the number of the critique',

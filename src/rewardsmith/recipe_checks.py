@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.problems import shown
 from rewardsmith.recipe import Recipe

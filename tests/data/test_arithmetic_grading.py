@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, UserError
-from rewardsmith.asking import Answer, Question, Usage
 from rewardsmith.data.arithmetic import Arithmetic
 from rewardsmith.data.arithmetic_grading import ArithmeticGrading, lenient
+from rewardsmith.llm import ChatReply, ChatRequest, Usage
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rules import arithmetic, arithmetic_steps
 from rewardsmith.text.arithmetic import earned, miracle, solution
@@ -37,9 +37,9 @@ class Scripted:
     async def check(self) -> None:
         pass
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         self.asked.append(tuple(question.prompt))  # type: ignore[arg-type]
-        return Answer("Total Score: 7/10")
+        return ChatReply("Total Score: 7/10")
 
 
 # ---- prompts -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardsmith import Demonstration, Message, Prompt, UserError
-from rewardsmith.components import Choice, build, settings_of
+from rewardsmith.config import Choice, build, settings_of
 from rewardsmith.data import SOURCES, Jsonl, Parquet, readers
 from rewardsmith.errors import RecipeError
 from rewardsmith.recipe import explain, parse_recipe

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.components import Choice
+from rewardsmith.config import Choice
 from rewardsmith.data import open_source
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.protocol import Draws

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from rewardsmith import Prompt, UserError
-from rewardsmith.components import Choice, build
+from rewardsmith.config import Choice, build
 from rewardsmith.data import SOURCES, ReasoningGym
 from rewardsmith.data.reasoning_gym import UNSEEDED
 from rewardsmith.records import dumps, loads

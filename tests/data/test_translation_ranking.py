@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rewardsmith import RolloutGroup, UserError
-from rewardsmith.asking import Question
 from rewardsmith.data import SOURCES, TranslationRanking
 from rewardsmith.data.translation import prompt_of
+from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards.judges.ranking import Ranking
 from rewardsmith.text.rankings import letters_of, read_ranking, write_ranking
 from rewardsmith.text.words import errors, score_of
@@ -67,7 +67,7 @@ def test_the_reward_asks_byte_for_byte_what_the_judge_was_trained_on(count: int)
     """A judge that knows the truth stands in the place of the model, and finds the very messages of the world."""
     texts = ["PTQ", "PTV", "WTQ", "MMM"][:count]
 
-    def answer(question: Question) -> str:
+    def answer(question: ChatRequest) -> str:
         trained_on = TranslationRanking().prompt("kab", shown(question))
         assert tuple(question.prompt) == trained_on.messages
         return write_ranking(json.loads(trained_on.answer), "A:kP.aT.bV!=8")

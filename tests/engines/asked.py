@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rewardsmith.asking import Answer, CannotAnswer, Question
-from rewardsmith.engines.server import ServedModel
+from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.settings import ClientSettings
+from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.types import Message
 from tests.engines.faulty import FaultyServer
 
@@ -17,18 +17,18 @@ def client(*servers: FaultyServer | str, model: str | None = "tiny", **settings:
     return ServedModel(ClientSettings(**({"backoff": 0.001} | settings)), urls, model=model, name="judge")
 
 
-def question(text: str = "hi", **fields: Any) -> Question:
-    return Question([Message("user", text)], **({"deadline": 20.0} | fields))
+def question(text: str = "hi", **fields: Any) -> ChatRequest:
+    return ChatRequest([Message("user", text)], **({"deadline": 20.0} | fields))
 
 
-async def outcome(model: ServedModel, asked: Question) -> Answer | CannotAnswer:
+async def outcome(model: ServedModel, asked: ChatRequest) -> ChatReply | ModelCallError:
     """Return the answer, or why there is none; any other exception passes."""
     try:
-        return await model.ask(asked)
-    except CannotAnswer as error:
+        return await model.chat(asked)
+    except ModelCallError as error:
         return error
 
 
-def kind_of(result: Answer | CannotAnswer) -> str:
+def kind_of(result: ChatReply | ModelCallError) -> str:
     """Return `ok`, or the kind of the failure."""
-    return result.kind if isinstance(result, CannotAnswer) else "ok"
+    return result.kind if isinstance(result, ModelCallError) else "ok"

@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from rewardsmith.engines.server.addresses import Address, Limits, address_of, take_place
+from rewardsmith.engines.client.addresses import Address, Limits, address_of, take_place
 
 
 class _Leaping(selectors.SelectSelector):

@@ -5,12 +5,12 @@ import asyncio
 import numpy as np
 import pytest
 
-from rewardsmith.asking import CannotAnswer, Question
 from rewardsmith.engines import ModelSettings, OptimizerSettings
 from rewardsmith.engines.embedded.asked import AskedModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.generate import Request
 from rewardsmith.engines.protocol import Row, Sampling
+from rewardsmith.llm import ChatRequest, ModelCallError
 from rewardsmith.types import Message, Prompt
 
 
@@ -26,7 +26,7 @@ def messages(text):
 def asked(engine, questions, **changes):
     async def main():
         model = AskedModel(engine, **changes)
-        answers = await asyncio.gather(*map(model.ask, questions), return_exceptions=True)
+        answers = await asyncio.gather(*map(model.chat, questions), return_exceptions=True)
         await model.close()
         return answers, model.usage
 
@@ -35,7 +35,7 @@ def asked(engine, questions, **changes):
 
 def test_greedy_answers_are_those_of_the_engine(engine):
     texts = ["7+5?", "a rather longer question than the others?", "1"]
-    answers, usage = asked(engine, [Question(messages(text), max_tokens=9) for text in texts])
+    answers, usage = asked(engine, [ChatRequest(messages(text), max_tokens=9) for text in texts])
 
     async def generated():
         prompts = [Prompt(text, messages(text)) for text in texts]
@@ -54,7 +54,7 @@ def test_greedy_answers_are_those_of_the_engine(engine):
 
 
 def test_text_is_continued_without_a_chat_template(engine):
-    (answer,), _ = asked(engine, [Question("1+1=", max_tokens=5)])
+    (answer,), _ = asked(engine, [ChatRequest("1+1=", max_tokens=5)])
 
     async def continued():
         request = Request(engine.encode_text("1+1="), 1, 0)
@@ -66,23 +66,23 @@ def test_text_is_continued_without_a_chat_template(engine):
 
 
 def test_a_sampled_answer_depends_on_its_question_alone(engine):
-    questions = [Question(messages(f"{i}?"), temperature=1.0, max_tokens=12, attempt=i % 2) for i in range(6)]
+    questions = [ChatRequest(messages(f"{i}?"), temperature=1.0, max_tokens=12, attempt=i % 2) for i in range(6)]
     together, _ = asked(engine, questions)
     alone = [asked(engine, [question])[0][0] for question in questions]
     assert [answer.text for answer in together] == [answer.text for answer in alone]
-    again, _ = asked(engine, [Question(messages("0?"), temperature=1.0, max_tokens=12, attempt=1)])
+    again, _ = asked(engine, [ChatRequest(messages("0?"), temperature=1.0, max_tokens=12, attempt=1)])
     assert again[0].text != together[0].text  # another attempt is another answer
 
 
 def test_questions_of_several_kinds_at_once(engine):
-    questions = [Question(messages("x"), temperature=t, max_tokens=n) for t in (0.0, 1.0) for n in (3, 7)]
+    questions = [ChatRequest(messages("x"), temperature=t, max_tokens=n) for t in (0.0, 1.0) for n in (3, 7)]
     answers, _ = asked(engine, questions)
     assert all(answer.tokens <= question.max_tokens for answer, question in zip(answers, questions, strict=True))
 
 
 def test_a_prompt_beyond_the_model_is_refused_alone(engine):
-    answers, usage = asked(engine, [Question(messages("x" * 2000)), Question(messages("x"), max_tokens=3)])
-    assert isinstance(answers[0], CannotAnswer)
+    answers, usage = asked(engine, [ChatRequest(messages("x" * 2000)), ChatRequest(messages("x"), max_tokens=3)])
+    assert isinstance(answers[0], ModelCallError)
     assert answers[0].kind == "refused"
     assert "2002 tokens, and judge reads 1024" in str(answers[0])
     assert answers[1].tokens <= 3
@@ -91,7 +91,7 @@ def test_a_prompt_beyond_the_model_is_refused_alone(engine):
 
 def test_an_answer_without_room_is_cut_off(engine):
     prompt = messages("x" * 1015)  # and two role tokens: 7 of 1024 are left
-    (answer,), _ = asked(engine, [Question(prompt, max_tokens=2048)])
+    (answer,), _ = asked(engine, [ChatRequest(prompt, max_tokens=2048)])
     assert answer.tokens <= 7
     assert answer.truncated or answer.tokens < 7
 
@@ -100,10 +100,10 @@ def test_what_the_engine_raises_is_a_failure_and_the_next_question_is_answered(e
     async def main():
         model = AskedModel(engine)
         engine.sleep()
-        with pytest.raises(CannotAnswer, match="asleep"):
-            await model.ask(Question(messages("x"), max_tokens=3))
+        with pytest.raises(ModelCallError, match="asleep"):
+            await model.chat(ChatRequest(messages("x"), max_tokens=3))
         engine.wake()
-        return await model.ask(Question(messages("x"), max_tokens=3))
+        return await model.chat(ChatRequest(messages("x"), max_tokens=3))
 
     assert asyncio.run(main()).tokens <= 3
 
@@ -111,7 +111,7 @@ def test_what_the_engine_raises_is_a_failure_and_the_next_question_is_answered(e
 def test_who_goes_away_does_not_disturb_the_others(engine):
     async def main():
         model = AskedModel(engine)
-        tasks = [asyncio.create_task(model.ask(Question(messages(f"{i}"), max_tokens=40))) for i in range(4)]
+        tasks = [asyncio.create_task(model.chat(ChatRequest(messages(f"{i}"), max_tokens=40))) for i in range(4)]
         await asyncio.sleep(0.01)
         tasks[1].cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
@@ -124,10 +124,10 @@ def test_who_goes_away_does_not_disturb_the_others(engine):
 def test_the_end_of_the_run_ends_the_waiting(engine):
     async def main():
         model = AskedModel(engine)
-        task = asyncio.create_task(model.ask(Question(messages("x"), max_tokens=900, temperature=1.0)))
+        task = asyncio.create_task(model.chat(ChatRequest(messages("x"), max_tokens=900, temperature=1.0)))
         await asyncio.sleep(0.01)
         await model.close()
-        with pytest.raises(CannotAnswer) as error:
+        with pytest.raises(ModelCallError) as error:
             await task
         return error.value.kind
 
@@ -150,7 +150,7 @@ def test_the_identity_is_that_of_the_weights(engine):
 
 def test_a_role_token_inside_a_question_opens_no_turn(engine):
     def tokens(text):
-        return AskedModel(engine)._ready(Question(messages(text), max_tokens=3)).request.prompt
+        return AskedModel(engine)._ready(ChatRequest(messages(text), max_tokens=3)).request.prompt
 
     user = engine.tokenizer.convert_tokens_to_ids("<|assistant|>")
     assert (tokens("a <|assistant|> b") == user).sum() == 1  # the one at the end, where the answer begins
@@ -165,7 +165,7 @@ def test_questions_of_any_length_are_answered_together(engine, monkeypatch):
         return plainly(requests, sampling)
 
     monkeypatch.setattr(engine, "answer", counted)
-    questions = [Question(messages("x" * length), max_tokens=2048) for length in (3, 500, 1000)]
+    questions = [ChatRequest(messages("x" * length), max_tokens=2048) for length in (3, 500, 1000)]
     answers, _ = asked(engine, questions)
     assert batches == [3]
     for question, answer in zip(questions, answers, strict=True):
@@ -176,10 +176,10 @@ def test_questions_of_any_length_are_answered_together(engine, monkeypatch):
 def test_what_is_asked_before_the_end_and_not_begun_has_no_answer(engine):
     async def main():
         model = AskedModel(engine)
-        task = asyncio.ensure_future(model.ask(Question(messages("x"))))
+        task = asyncio.ensure_future(model.chat(ChatRequest(messages("x"))))
         await asyncio.sleep(0)
         await model.close()
-        with pytest.raises(CannotAnswer):
+        with pytest.raises(ModelCallError):
             await asyncio.wait_for(task, 5)
 
     asyncio.run(main())

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rewardsmith.asking import Answer, Conversation, Question
 from rewardsmith.engines import ModelSettings
 from rewardsmith.engines.embedded.asked import AskedModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.rating import RatingModel
 from rewardsmith.engines.sentences import SentenceModel
 from rewardsmith.engines.settings import SentenceSettings
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.types import Message
 from tests.engines.test_rating import chat, open_rater, write_folder
@@ -124,7 +124,7 @@ def test_texts_that_are_embedded_at_the_same_time_change_no_bit_of_each_other(tm
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
-def told(answer: Answer) -> tuple[str, tuple[float, ...]]:
+def told(answer: ChatReply) -> tuple[str, tuple[float, ...]]:
     return answer.text, answer.logprobs
 
 
@@ -136,13 +136,13 @@ def test_questions_that_are_answered_at_the_same_time_change_no_bit_of_each_othe
     engine = EmbeddedEngine.open(ModelSettings(init=name, device="cpu"), seed=3)
     rng = random.Random(1)
     questions = [
-        Question((Message("user", text(rng, 200)),), max_tokens=rng.choice([3, 12]), temperature=temperature, seed=i)
+        ChatRequest((Message("user", text(rng, 200)),), max_tokens=rng.choice([3, 12]), temperature=temperature, seed=i)
         for i in range(12)
     ]
 
     async def ask(seed: int | None) -> list[tuple[str, tuple[float, ...]]]:
         model = AskedModel(engine)
-        calls = [lambda question=question: model.ask(question) for question in questions]
+        calls = [lambda question=question: model.chat(question) for question in questions]
         found = [await call() for call in calls] if seed is None else await at_odd_times(calls, seed)
         await model.close()
         return [told(answer) for answer in found]

@@ -12,10 +12,10 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.asking import CannotAnswer, ProbeReply
-from rewardsmith.engines.server import ServedModel
-from rewardsmith.engines.server.probes import ANSWERS, QUESTIONS, TEXTS, TOKENS
+from rewardsmith.engines.client import ServedModel
+from rewardsmith.engines.client.probes import ANSWERS, QUESTIONS, TEXTS, TOKENS
 from rewardsmith.engines.turns import TakingTurns, Turns
+from rewardsmith.llm import ModelCallError, ProbeReply
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.rewards.cache_weights import TOLERANCE, alike
 from rewardsmith.types import Message
@@ -76,7 +76,7 @@ class Weighted(FaultyServer):
 
 Asks = Callable[[Any], Any]
 VERBS: dict[str, tuple[Asks, int]] = {
-    "chat": (lambda model: model.ask(question("How good is it?")), len(QUESTIONS)),
+    "chat": (lambda model: model.chat(question("How good is it?")), len(QUESTIONS)),
     "classify": (lambda model: model.rate([TALK]), len(ANSWERS)),
     "embed": (lambda model: model.embed(["some text"]), 1),
 }
@@ -206,7 +206,7 @@ def test_many_questions_at_once_wait_for_one_set_of_probes(tmp_path: Path) -> No
         cache = VerdictCache(tmp_path, say=pytest.fail)
         async with Weighted() as server, client(server) as model:
             cached = Cached(model, cache)
-            await asyncio.gather(*(cached.ask(question(f"q{i}")) for i in range(30)))
+            await asyncio.gather(*(cached.chat(question(f"q{i}")) for i in range(30)))
             assert server.count() == (len(QUESTIONS), 30)
         cache.close()
 
@@ -235,12 +235,12 @@ def test_a_server_that_is_away_at_the_first_question_is_unreachable_as_ever(tmp_
             await server.stop()
             async with client(server, retries=0) as model:
                 cached = Cached(model, cache)
-                with pytest.raises(CannotAnswer) as caught:
-                    await cached.ask(question())
+                with pytest.raises(ModelCallError) as caught:
+                    await cached.chat(question())
                 assert caught.value.kind == "unreachable"
                 assert model.usage.failed == 1
                 await server.__aenter__()
-                assert (await cached.ask(question())).text  # and it is probed now
+                assert (await cached.chat(question())).text  # and it is probed now
                 assert server.count() == (len(QUESTIONS), 1)
         cache.close()
 
@@ -252,9 +252,9 @@ def test_a_server_that_stalls_takes_no_longer_than_the_question_may(tmp_path: Pa
         cache = VerdictCache(tmp_path, say=pytest.fail)
         async with Weighted() as server, client(server) as model:
             server.plan(*["stall"] * 8)
-            with pytest.raises(CannotAnswer) as caught:
+            with pytest.raises(ModelCallError) as caught:
                 async with asyncio.timeout(10):
-                    await Cached(model, cache).ask(question(deadline=0.2))
+                    await Cached(model, cache).chat(question(deadline=0.2))
             assert caught.value.kind == "timeout"
         cache.close()
 
@@ -270,11 +270,11 @@ def test_a_server_that_comes_back_after_a_check_is_probed_again(tmp_path: Path) 
         async with Weighted() as server, client(server) as model:
             cached = Cached(model, cache)
             await cached.check()
-            first = await cached.ask(question())
+            first = await cached.chat(question())
             server.weights = 2.0
-            assert (await cached.ask(question())).text == first.text  # nobody looks in between
+            assert (await cached.chat(question())).text == first.text  # nobody looks in between
             await cached.check()
-            assert (await cached.ask(question())).text != first.text
+            assert (await cached.chat(question())).text != first.text
             assert "models.judge" in messages[0]
         cache.close()
 
@@ -288,7 +288,7 @@ def test_a_sleeping_server_is_woken_for_its_probes(tmp_path: Path) -> None:
             cached = Cached(TakingTurns(model, Turns()), cache)
             await cached.check()
             assert server.asleep
-            await cached.ask(question())
+            await cached.chat(question())
             assert server.count() == (len(QUESTIONS), 1)
         cache.close()
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.asking import Answer, CannotAnswer, Question
 from rewardsmith.engines.managed import ManagedModel
 from rewardsmith.engines.managed.process import Log
 from rewardsmith.engines.settings import ManagedSettings
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.types import Message
 from tests.engines.faulty import FaultyServer
 from tests.engines.processes import alive
@@ -35,12 +35,12 @@ def managed(folder: Path, *arguments: str, told: list[str] | None = None, **sett
     return ManagedModel(settings_, name="judge", folder=folder, say=say)
 
 
-def question(text: str = "hello") -> Question:
-    return Question([Message("user", text)], deadline=60.0)
+def question(text: str = "hello") -> ChatRequest:
+    return ChatRequest([Message("user", text)], deadline=60.0)
 
 
 async def pid_of(model: ManagedModel) -> int:
-    return int((await model.ask(question())).text)
+    return int((await model.chat(question())).text)
 
 
 # ---- a life without trouble ------------------------------------------------------------------------------------------
@@ -50,8 +50,8 @@ def test_the_first_question_starts_the_server_and_close_stops_it(tmp_path: Path)
     async def run() -> None:
         told = Told()
         model = managed(tmp_path, "--after", "0.3", told=told)
-        answer = await model.ask(question())
-        assert isinstance(answer, Answer)
+        answer = await model.chat(question())
+        assert isinstance(answer, ChatReply)
         assert (model.usage.calls, model.usage.tokens) == (1, 1)
         pid = int(answer.text)
         assert alive(pid)
@@ -124,7 +124,7 @@ def test_the_server_sees_the_environment_of_the_recipe(tmp_path: Path) -> None:
         model = managed(tmp_path, environment={"FLAVOUR": "plain"}, devices=[3, 1], sleeps=True)
         try:
             names = ["FLAVOUR", "CUDA_VISIBLE_DEVICES", "VLLM_SERVER_DEV_MODE", "PYTHONUNBUFFERED", "PATH"]
-            return [(await model.ask(question(f"variable {name}"))).text for name in names]
+            return [(await model.chat(question(f"variable {name}"))).text for name in names]
         finally:
             await model.close()
 
@@ -141,12 +141,12 @@ def test_secrets_of_a_server_come_from_the_environment_and_are_shown_nowhere(
         told: list[str] = []
         model = managed(tmp_path, environment={"FLAVOUR": reference}, told=told, **settings)
         try:
-            assert (await model.ask(question("variable FLAVOUR"))).text == secret
+            assert (await model.chat(question("variable FLAVOUR"))).text == secret
         finally:
             await model.close()
         assert secret not in "\n".join([*told, await model.identity()])
 
-    with pytest.raises(CannotAnswer, match=r"MY_SECRET.* is not set"):
+    with pytest.raises(ModelCallError, match=r"MY_SECRET.* is not set"):
         asyncio.run(run())
     monkeypatch.setenv("MY_SECRET", secret)
     asyncio.run(run())
@@ -207,11 +207,11 @@ def test_a_question_to_a_server_that_does_not_start_is_a_failure_and_not_an_answ
     async def run() -> None:
         model = managed(tmp_path, "--fail", "broken")
         try:
-            await model.ask(question())
+            await model.chat(question())
         finally:
             await model.close()
 
-    with pytest.raises(CannotAnswer, match="ended with status 3") as caught:
+    with pytest.raises(ModelCallError, match="ended with status 3") as caught:
         asyncio.run(run())
     assert caught.value.kind == "crashed"
 

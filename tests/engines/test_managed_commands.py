@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.managed.commands import command_of, environment_of
 from rewardsmith.engines.managed.naming import PIECE, PIECES, served_name
-from rewardsmith.engines.server import ServedModel
 from rewardsmith.engines.settings import ClientSettings, ManagedSettings
 from tests.engines.test_managed import managed
 

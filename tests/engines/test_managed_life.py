@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.asking import CannotAnswer
 from rewardsmith.engines.managed import ManagedModel
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError
 from tests.engines.processes import alive, eventually
 from tests.engines.test_managed import Told, managed, pid_of, question
 
@@ -117,11 +117,11 @@ def test_a_server_that_was_killed_is_started_again(tmp_path: Path) -> None:
         try:
             first = await pid_of(model)
             _, child = family(tmp_path)
-            waiting = [asyncio.create_task(model.ask(question("wait 30"))) for _ in range(4)]
+            waiting = [asyncio.create_task(model.chat(question("wait 30"))) for _ in range(4)]
             await asyncio.sleep(0.3)
             os.kill(first, signal.SIGKILL)
             for result in await asyncio.gather(*waiting, return_exceptions=True):
-                assert isinstance(result, CannotAnswer)
+                assert isinstance(result, ModelCallError)
                 assert result.kind == "unreachable"
             await asyncio.gather(*(model.check() for _ in range(5)))
             assert not alive(child)
@@ -147,8 +147,8 @@ def test_a_server_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
             for _ in range(2):
                 with pytest.raises(UserError, match=r"SIGKILL\), and was started again 1 times before \(restarts\)"):
                     await model.check()
-            with pytest.raises(CannotAnswer) as caught:
-                await model.ask(question())
+            with pytest.raises(ModelCallError) as caught:
+                await model.chat(question())
             assert caught.value.kind == "crashed"
         finally:
             await model.close()
@@ -163,10 +163,10 @@ def test_a_question_to_a_server_that_dies_for_the_last_time_is_not_waited_for(tm
         model = managed(tmp_path, restarts=0)
         try:
             pid = await pid_of(model)
-            waiting = asyncio.create_task(model.ask(question("wait 30")))
+            waiting = asyncio.create_task(model.chat(question("wait 30")))
             await asyncio.sleep(0.3)
             os.kill(pid, signal.SIGKILL)
-            with pytest.raises(CannotAnswer, match="and is not started again") as caught:
+            with pytest.raises(ModelCallError, match="and is not started again") as caught:
                 await waiting
             assert caught.value.kind == "crashed"  # what is unreachable would be waited for
         finally:
@@ -197,7 +197,7 @@ def test_a_server_that_died_of_the_order_to_sleep_is_started_awake(tmp_path: Pat
         model = managed(tmp_path, "--dies-once", str(tmp_path / "died"), sleeps=True)
         try:
             await model.check()
-            with pytest.raises(CannotAnswer):
+            with pytest.raises(ModelCallError):
                 await model.sleep()
             await model.check()
             assert await pid_of(model) > 0

@@ -81,7 +81,7 @@ def test_a_server_that_lists_several_models_is_asked_for_ours(
         judge = managed(tmp_path, "--lists", lists, model=model)
         try:
             await judge.check()
-            return (await judge.ask(question("model"))).text
+            return (await judge.chat(question("model"))).text
         finally:
             await judge.close()
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rewardsmith import Message
-from rewardsmith.asking import CannotAnswer, Conversation
 from rewardsmith.engines import ModelSettings
 from rewardsmith.engines.embedded.conversations import last_word
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
@@ -26,6 +25,7 @@ from rewardsmith.engines.embedded.loading import save_folder
 from rewardsmith.engines.embedded.rating import RatingModel
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
 from rewardsmith.errors import UserError
+from rewardsmith.llm import Conversation, ModelCallError
 
 from .running import lively
 
@@ -224,14 +224,14 @@ def test_no_conversations_have_no_numbers(folders: Path) -> None:
 
 def test_a_conversation_that_is_too_long_is_refused_with_its_length(folders: Path) -> None:
     model = open_rater(folders / "tiny-llama")
-    with pytest.raises(CannotAnswer, match=r"1304 tokens, and model reads 1 to 1024") as caught:
+    with pytest.raises(ModelCallError, match=r"1304 tokens, and model reads 1 to 1024") as caught:
         rate(model, [chat("7?", "7"), chat("7", "x" * 1300)])
     assert caught.value.kind == "refused"
     assert (model.usage.failed, model.usage.calls) == (2, 0)
 
 
 def test_a_conversation_that_cannot_be_rendered_is_refused(folders: Path) -> None:
-    with pytest.raises(CannotAnswer, match="cannot render it: unknown role critic") as caught:
+    with pytest.raises(ModelCallError, match="cannot render it: unknown role critic") as caught:
         rate(shared_rater(folders / "tiny-llama"), [[Message("critic", "no")]])
     assert caught.value.kind == "refused"
 
@@ -240,7 +240,7 @@ def test_a_number_that_is_not_finite_is_none(tmp_path: Path) -> None:
     model = open_rater(write_folder("tiny-llama", tmp_path / "rm"))
     with torch.no_grad():
         model._engine.model.score.weight.fill_(float("nan"))
-    with pytest.raises(CannotAnswer, match="nan") as caught:
+    with pytest.raises(ModelCallError, match="nan") as caught:
         rate(model, [chat("7?", "7"), chat("7?", "8")])
     assert caught.value.kind == "invalid"
 
@@ -283,7 +283,7 @@ def test_closing_ends_what_waits(folders: Path) -> None:
         for _ in range(3):
             await asyncio.sleep(0)
         await model.close()
-        with pytest.raises(CannotAnswer) as caught:
+        with pytest.raises(ModelCallError) as caught:
             await waiting
         await model.close()
         return str(caught.value.kind)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from rewardsmith.asking import CannotAnswer, Question, Read, Usage
 from rewardsmith.engines.embedded.asked import AskedModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Row, Sampling
 from rewardsmith.engines.settings import LoraSettings
+from rewardsmith.llm import ChatRequest, ModelCallError, TokenLogprobs, Usage
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
 from tests.engines.running import answer, ask, lively, open_engine, plain_logprobs, plain_model, shared_engine
@@ -116,18 +116,18 @@ REFUSED = [
 @pytest.mark.parametrize(("rollout", "words"), REFUSED)
 def test_what_the_model_cannot_read_is_refused_and_the_others_are_read(rollout: Rollout, words: str) -> None:
     (failed, fine), usage = read(group(Rollout("7"), rollout), group(Rollout("7")))
-    assert isinstance(failed, CannotAnswer)
+    assert isinstance(failed, ModelCallError)
     assert failed.kind == "refused"
     assert (usage.calls, usage.failed) == (1, 2)
     assert len(fine[0].logprobs) == 2
-    with pytest.raises(CannotAnswer, match=words):
+    with pytest.raises(ModelCallError, match=words):
         raise failed
 
 
 def test_a_prompt_that_the_template_cannot_render_is_refused() -> None:
     odd = RolloutGroup(Prompt("p", [Message("critic", "?")]), [Rollout("7")])
     (failed,), _ = read(odd)
-    assert isinstance(failed, CannotAnswer)
+    assert isinstance(failed, ModelCallError)
     assert "unknown role critic" in str(failed)
 
 
@@ -136,7 +136,7 @@ def test_numbers_that_are_none_are_a_failure() -> None:
     with torch.no_grad():
         engine.model.lm_head.weight[0] = float("nan")
     (failed,), usage = read(group(Rollout("7")), engine=engine)
-    assert isinstance(failed, CannotAnswer)
+    assert isinstance(failed, ModelCallError)
     assert (failed.kind, usage.failed) == ("invalid", 1)
 
 
@@ -154,22 +154,22 @@ def test_the_adapter_can_be_switched_off() -> None:
 
 def test_a_model_without_an_adapter_has_none_to_switch_off() -> None:
     (failed,), _ = read(group(Rollout("7")), settings={"adapter": False})
-    assert isinstance(failed, CannotAnswer)
+    assert isinstance(failed, ModelCallError)
     assert str(failed) == "model has no adapter that could be switched off"
 
 
 def test_reading_and_answering_at_the_same_time_disturb_neither() -> None:
-    question = Question((Message("user", "7+5?"),), max_tokens=12)
+    question = ChatRequest((Message("user", "7+5?"),), max_tokens=12)
     one = group(Rollout("7+5=12;#9"))
 
-    async def main() -> tuple[Any, list[Read]]:
+    async def main() -> tuple[Any, list[TokenLogprobs]]:
         model = AskedModel(ENGINE)
-        asked, found = await asyncio.gather(model.ask(question), model.read(one))
+        asked, found = await asyncio.gather(model.chat(question), model.read(one))
         await model.close()
         return asked, found
 
     async def alone() -> Any:
-        return await AskedModel(ENGINE).ask(question)
+        return await AskedModel(ENGINE).chat(question)
 
     asked, (each,) = asyncio.run(main())
     assert asked.text == asyncio.run(alone()).text
@@ -179,10 +179,10 @@ def test_reading_and_answering_at_the_same_time_disturb_neither() -> None:
 def test_a_sleeping_engine_is_a_failure_and_the_next_group_is_read() -> None:
     engine = open_engine("tiny-llama")
 
-    async def main() -> list[Read]:
+    async def main() -> list[TokenLogprobs]:
         model = AskedModel(engine)
         engine.sleep()
-        with pytest.raises(CannotAnswer, match="asleep"):
+        with pytest.raises(ModelCallError, match="asleep"):
             await model.read(group(Rollout("7")))
         engine.wake()
         return await model.read(group(Rollout("7")))
@@ -199,12 +199,12 @@ def test_what_waits_when_the_model_is_closed_has_no_result() -> None:
         return (await asyncio.gather(waiting, return_exceptions=True))[0]
 
     failed = asyncio.run(main())
-    assert isinstance(failed, CannotAnswer)
+    assert isinstance(failed, ModelCallError)
     assert failed.kind == "cancelled"
 
 
 def test_the_verdict_cache_lets_reading_through(tmp_path: Any) -> None:
-    async def main() -> list[Read]:
+    async def main() -> list[TokenLogprobs]:
         cache = VerdictCache(tmp_path, say=pytest.fail)
         try:
             return list(await Cached(AskedModel(ENGINE), cache).read(group(Rollout("7"))))

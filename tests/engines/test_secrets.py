@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.engines.server import ServedModel
+from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.settings import ClientSettings, ManagedSettings
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.masking import secrets_in, without_secrets
@@ -31,10 +31,10 @@ def test_a_key_that_a_server_repeats_in_its_reply_is_taken_out(first_byte: float
             env = {"JUDGE_KEY": KEY, "BODY_TOKEN": token}
             model = ServedModel(how, [server.url], model="tiny", name="judge", get_key=env.get)
             server.say = lambda body: f"You sent {KEY} and {body['metadata']['token']}. Score: 7"
-            texts = [(await model.ask(question())).text]
+            texts = [(await model.chat(question())).text]
             thought = f'{{"choices": [{{"message": {{"content": "Score: 7", "reasoning_content": "x {written} y"}}}}]}}'
             server.plan(raw(thought.encode()))
-            answer = await model.ask(question())
+            answer = await model.chat(question())
             texts += [answer.text, answer.thought]
             assert server.bodies[0]["metadata"] == {"token": token}
             assert all("Score: 7" in text or "x " in text for text in texts)
@@ -52,7 +52,7 @@ def test_a_short_key_that_is_none_leaves_replies_as_they_are() -> None:
             for key in ("EMPTY", "1"):
                 env = {"JUDGE_KEY": key}
                 model = ServedModel(ClientSettings(key_from="JUDGE_KEY"), [server.url], model="tiny", get_key=env.get)
-                assert (await model.ask(question())).text == "EMPTY. Score: 1"
+                assert (await model.chat(question())).text == "EMPTY. Score: 1"
                 await model.close()
 
     asyncio.run(main())

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from rewardsmith.asking import CannotAnswer
 from rewardsmith.engines.sentences import SentenceModel
 from rewardsmith.engines.settings import SentenceSettings
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg", "cat", "dog", "the", "sat", "##s", ".", "1", "2"]
 TEXTS = ["the cat sat.", "the dogs sat.", "", "a b c d e f g " * 10, "1", "zzz", "the cat sat."]
@@ -170,7 +170,7 @@ def test_what_the_model_raises_is_no_vector(folder: Path, monkeypatch: pytest.Mo
     model = open_model(folder)
     for made, kind in ((lambda *a: 1 / 0, "crashed"), (lambda *a: np.array([[np.nan]], np.float32), "invalid")):
         monkeypatch.setattr(model, "_encode", made)
-        with pytest.raises(CannotAnswer) as caught:
+        with pytest.raises(ModelCallError) as caught:
             embed(model, ["a", "b"])
         assert caught.value.kind == kind
     assert (model.usage.failed, model.usage.calls) == (4, 0)

@@ -13,11 +13,11 @@ from aiohttp import web
 from pydantic import ValidationError
 
 import rewardsmith
-from rewardsmith.asking import Question
-from rewardsmith.engines.server import ServedModel
-from rewardsmith.engines.server.replies import written
+from rewardsmith.engines.client import ServedModel
+from rewardsmith.engines.client.replies import written
 from rewardsmith.engines.settings import ClientSettings, ServerSettings
 from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.llm import ChatRequest
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.types import Message
 from tests.engines.asked import client, kind_of, outcome, question
@@ -25,7 +25,7 @@ from tests.engines.faulty import FAULTS, KEY, FaultyServer, completion, error, l
 
 
 def test_importing_the_client_loads_no_torch() -> None:
-    code = "import sys, rewardsmith.engines.server; sys.exit('torch' in sys.modules)"
+    code = "import sys, rewardsmith.engines.client; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -33,7 +33,7 @@ def test_a_question_is_sent_as_it_is_and_counted() -> None:
     async def main() -> None:
         async with FaultyServer() as server:
             model = client(server, price_in=2.0, price_out=10.0, body={"chat_template_kwargs": {"thinking": False}})
-            asked = Question(
+            asked = ChatRequest(
                 [Message("system", "be brief"), Message("user", "hi é \U0001f600")],
                 temperature=0.5,
                 top_p=0.9,
@@ -42,7 +42,7 @@ def test_a_question_is_sent_as_it_is_and_counted() -> None:
                 seed=5,
                 logprobs=True,
             )
-            answer = await model.ask(asked)
+            answer = await model.chat(asked)
             assert answer.text == "echo: hi é \U0001f600"
             assert (answer.truncated, answer.attempts, answer.prompt_tokens, answer.tokens) == (False, 1, 11, 3)
             assert answer.logprobs == (-0.5, -1.5)
@@ -76,7 +76,7 @@ def test_a_question_is_sent_as_it_is_and_counted() -> None:
 def test_a_text_is_continued() -> None:
     async def main() -> None:
         async with FaultyServer() as server:
-            answer = await client(server).ask(Question("once upon", logprobs=True))
+            answer = await client(server).chat(ChatRequest("once upon", logprobs=True))
             assert answer.text == "echo: once upon"
             assert answer.logprobs == (-0.5, -1.5)
             [(path, _, body)] = server.requests
@@ -98,7 +98,7 @@ def test_a_question_of_megabytes() -> None:
         async with FaultyServer(say=lambda body: str(len(last_text(body)))) as server:
             server.plan("500")
             model = client(server)
-            assert (await model.ask(question("é\U0001f600x" * 1_000_000))).text == "3000000"
+            assert (await model.chat(question("é\U0001f600x" * 1_000_000))).text == "3000000"
             assert server.requests[1][1]["Content-Type"] == "application/json"
             await model.close()
 
@@ -164,7 +164,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCaptureFi
 
             right = model("JUDGE_KEY")
             await right.check()
-            assert (await right.ask(question())).text == "echo: hi"
+            assert (await right.chat(question())).text == "echo: hi"
             leaks = [status(400, f"your key {KEY} is fine, the rest is not"), raw(f"<p>{KEY}</p>".encode())]
             leaks += [raw(json.dumps(each).encode()) for each in ({"error": {"message": KEY}}, {"your key": KEY})]
             for n in range(200, 300, 7):  # where an error's text is cut
@@ -261,7 +261,7 @@ def test_the_version_in_an_address_is_sent() -> None:
 
             server.plan(look)
             model = ServedModel.of(ServerSettings(urls=[url], model="tiny"))
-            assert (await model.ask(question())).text == "echo: hi"
+            assert (await model.chat(question())).text == "echo: hi"
             assert seen == ["api-version=2024-10-21&version=1.2"]
             await model.close()
 
@@ -290,9 +290,9 @@ def test_a_server_that_knows_the_limit_by_another_name() -> None:
         async with FaultyServer() as server:
             server.plan(*[strict] * 9)
             model = client(server, retries=0)
-            answers = await asyncio.gather(*(model.ask(question(max_tokens=9)) for _ in range(3)))
+            answers = await asyncio.gather(*(model.chat(question(max_tokens=9)) for _ in range(3)))
             assert [answer.attempts for answer in answers] == [2, 2, 2]
-            assert (await model.ask(question(max_tokens=9))).attempts == 1
+            assert (await model.chat(question(max_tokens=9))).attempts == 1
             assert server.bodies[-1]["max_completion_tokens"] == 9
             assert "max_tokens" not in server.bodies[-1]
             stubborn = client(server, body={"max_tokens": 5})  # the recipe insists: the server's word is final
@@ -319,7 +319,7 @@ def test_the_model_is_used_in_one_event_loop_after_the_other() -> None:
     async def once() -> None:
         async with FaultyServer() as server:
             model.replace_urls([server.url])
-            answers = await asyncio.gather(*(model.ask(question(str(i))) for i in range(3)))
+            answers = await asyncio.gather(*(model.chat(question(str(i))) for i in range(3)))
             assert [answer.text for answer in answers] == ["echo: 0", "echo: 1", "echo: 2"]
 
     for _ in range(3):
@@ -332,10 +332,10 @@ def test_closing_is_not_the_end() -> None:
     async def main() -> None:
         async with FaultyServer() as server, client(server) as model:
             await model.close()
-            await model.ask(question())
+            await model.chat(question())
             await model.close()
             await model.close()
-            assert (await model.ask(question())).text == "echo: hi"
+            assert (await model.chat(question())).text == "echo: hi"
 
     asyncio.run(main())
 
@@ -346,7 +346,7 @@ def test_from_the_table_of_a_recipe() -> None:
             model = ServedModel.of(ServerSettings(urls=[server.url]), name="judge")
             assert model.name == "judge"
             await model.check()
-            assert (await model.ask(question())).text == "echo: hi"
+            assert (await model.chat(question())).text == "echo: hi"
             await model.close()
 
     asyncio.run(main())

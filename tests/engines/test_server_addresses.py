@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.engines.server.addresses import LONGEST_REST, Limits, address_of, forget, take_place
+from rewardsmith.engines.client.addresses import LONGEST_REST, Limits, address_of, forget, take_place
 from tests.engines.leaping import hold, joined, now, virtually
 
 

@@ -19,9 +19,9 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.asking import CannotAnswer
-from rewardsmith.engines.server import replies
-from rewardsmith.engines.server.faults import Fault, asked_to_wait
+from rewardsmith.engines.client import replies
+from rewardsmith.engines.client.faults import Fault, asked_to_wait
+from rewardsmith.llm import ModelCallError
 from tests.engines.asked import client, kind_of, outcome, question
 from tests.engines.faulty import FAULTS, FaultyServer, status
 
@@ -84,7 +84,7 @@ def test_every_fault_has_its_end_if_it_stays() -> None:
                     await model.close()
                     continue
                 assert (name, result.attempts) == (name, attempts)
-                if isinstance(result, CannotAnswer):
+                if isinstance(result, ModelCallError):
                     assert server.url in str(result)
                     assert len(str(result)) < 1000
                 answered = kind == "ok"
@@ -104,7 +104,7 @@ def test_every_passing_fault_passes() -> None:
                     continue
                 model = client(server, retries=1)
                 server.plan(name)
-                answer = await model.ask(question(name))
+                answer = await model.chat(question(name))
                 assert (answer.text, answer.attempts) == (f"echo: {name}", 2), kind
                 assert (model.usage.calls, model.usage.retries, model.usage.failed) == (1, 1, 0)
                 await model.close()
@@ -143,7 +143,7 @@ def test_retry_after_is_waited_for_but_never_beyond_the_deadline() -> None:
         async with FaultyServer() as server:
             model = client(server, retries=3)
             server.plan(status(429, Retry_After="0.3"))
-            answer = await model.ask(question())
+            answer = await model.chat(question())
             assert answer.attempts == 2
             assert answer.seconds >= 0.3
             server.plan(status(429, Retry_After="3600"))
@@ -276,7 +276,7 @@ def test_a_reply_that_is_packed_unasked_is_read(encoding: str, pack: Callable[[b
         async with FaultyServer() as server:
             server.plan(respond)
             model = client(server, retries=0)
-            assert (await model.ask(question())).text == "packed"
+            assert (await model.chat(question())).text == "packed"
             await model.close()
 
     asyncio.run(main())

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from rewardsmith.asking import CannotAnswer
-from rewardsmith.engines.server import ServedModel, finding
-from rewardsmith.engines.server.wire import Base
+from rewardsmith.engines.client import ServedModel, finding
+from rewardsmith.engines.client.wire import Base
 from rewardsmith.engines.settings import ServerSettings
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError
 from tests.engines.asked import client, kind_of, outcome, question
 from tests.engines.faulty import FaultyServer, raw, status
 
@@ -27,7 +27,7 @@ def test_the_only_model_is_found_once_for_all_who_ask() -> None:
             server.plan_models(*[listed] * 99)
             model = client(server, model=None)
             assert looked == 0
-            answers = await asyncio.gather(*(model.ask(question()) for _ in range(20)))
+            answers = await asyncio.gather(*(model.chat(question()) for _ in range(20)))
             assert {answer.text for answer in answers} == {"echo: hi"}
             assert {body["model"] for body in server.bodies} == {"Qwen/Q-7B"}
             await model.identity()
@@ -106,11 +106,11 @@ def test_a_server_without_a_list_is_believed_and_a_hiccup_forgiven(monkeypatch: 
             server.plan_models("500", "reset")
             await client(server).check()
             server.plan_models(*["500"] * 3)
-            with pytest.raises(CannotAnswer, match="status 500") as raised:
+            with pytest.raises(ModelCallError, match="status 500") as raised:
                 await client(server).check()
             assert raised.value.kind == "unreachable"
             server.plan_models("503")
-            with pytest.raises(CannotAnswer, match="status 503"):
+            with pytest.raises(ModelCallError, match="status 503"):
                 await client(server).check()
             with pytest.raises(UserError, match=r"is http://127.0.0.1:\d+/v1 meant\?"):
                 await client(server.url.removesuffix("/v1")).check()
@@ -122,9 +122,9 @@ def test_another_address_may_have_another_model() -> None:
     async def main() -> None:
         async with FaultyServer(models=["a"]) as one, FaultyServer(models=["b"]) as two:
             model = client(one, model=None)
-            await model.ask(question())
+            await model.chat(question())
             model.replace_urls([two.url])
-            await model.ask(question())
+            await model.chat(question())
             assert [body["model"] for body in one.bodies + two.bodies] == ["a", "b"]
             await model.close()
 
@@ -157,7 +157,7 @@ def test_sleeping_and_waking() -> None:
             assert not one.asleep
             assert not two.asleep
             await two.stop()
-            with pytest.raises(CannotAnswer):
+            with pytest.raises(ModelCallError):
                 await model.sleep()
             await model.close()
 
@@ -242,7 +242,7 @@ def test_a_server_behind_a_proxy(monkeypatch: pytest.MonkeyPatch, reply: bytes, 
         assert (kind_of(result), asked) == (kind, 1 if kind == "refused" else 2)
         assert told in str(result)
         assert "hunter2" not in f"{result} {vars(model._sender)}"
-        with pytest.raises(UserError if kind == "refused" else CannotAnswer, match=told) as raised:
+        with pytest.raises(UserError if kind == "refused" else ModelCallError, match=told) as raised:
             await model.check()
         assert "hunter2" not in str(raised.value)
         assert "key_from" not in str(raised.value)
@@ -302,11 +302,11 @@ def test_a_wake_up_that_fails_is_no_mistake_in_the_recipe(monkeypatch: pytest.Mo
             await model.wake()  # it passed
             assert not server.asleep
             server.plan_orders(*[status(500, "CUDA out of memory")] * 3)
-            with pytest.raises(CannotAnswer, match=r"/wake_up.*CUDA out of memory") as raised:
+            with pytest.raises(ModelCallError, match=r"/wake_up.*CUDA out of memory") as raised:
                 await model.wake()
             assert "VLLM_SERVER_DEV_MODE" not in str(raised.value)
             server.plan_orders("401")
-            with pytest.raises(CannotAnswer, match="401"):
+            with pytest.raises(ModelCallError, match="401"):
                 await model.wake()
             server.plan_orders("404")
             with pytest.raises(UserError, match="VLLM_SERVER_DEV_MODE=1"):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from rewardsmith.asking import CannotAnswer
+from rewardsmith.llm import ModelCallError
 from tests.engines.asked import client, kind_of, outcome, question
 from tests.engines.faulty import FAULTS, Behaviour, FaultyServer, status
 
@@ -14,10 +14,10 @@ def test_two_models_share_the_places_of_an_address() -> None:
     async def main() -> None:
         async with FaultyServer(latency=0.01) as server:
             judge, other = client(server, concurrency=3), client(server.url + "/", concurrency=8)
-            await asyncio.gather(*(model.ask(question()) for model in (judge, other) for _ in range(20)))
+            await asyncio.gather(*(model.chat(question()) for model in (judge, other) for _ in range(20)))
             assert server.most == 3
             await judge.close()
-            await asyncio.gather(*(other.ask(question()) for _ in range(20)))
+            await asyncio.gather(*(other.chat(question()) for _ in range(20)))
             assert server.most == 8
             await other.close()
 
@@ -28,11 +28,11 @@ def test_the_load_is_shared_and_a_dead_replica_costs_nothing() -> None:
     async def main() -> None:
         async with FaultyServer(latency=0.002) as one, FaultyServer(latency=0.002) as two:
             model = client(one, two, concurrency=4, retries=0)
-            await asyncio.gather(*(model.ask(question()) for _ in range(100)))
+            await asyncio.gather(*(model.chat(question()) for _ in range(100)))
             assert min(len(one.requests), len(two.requests)) > 30
             await two.stop()
             before = len(one.requests)
-            answers = await asyncio.gather(*(model.ask(question()) for _ in range(100)))
+            answers = await asyncio.gather(*(model.chat(question()) for _ in range(100)))
             assert len(one.requests) == before + 100
             # Only those who found out were sent twice: not more than there are places.
             assert sum(answer.attempts - 1 for answer in answers) <= 4
@@ -42,7 +42,7 @@ def test_the_load_is_shared_and_a_dead_replica_costs_nothing() -> None:
                 await model.check()
                 assert model.away == ()
                 before = len(two.requests)
-                await asyncio.gather(*(model.ask(question()) for _ in range(100)))
+                await asyncio.gather(*(model.chat(question()) for _ in range(100)))
                 assert len(two.requests) > before + 30
             await model.close()
 
@@ -55,12 +55,12 @@ def test_a_try_goes_to_another_address_than_the_one_before() -> None:
             bad.plan(*["500", "half", "429"] * 10)
             model = client(bad, good, retries=1)
             for _ in range(10):
-                assert (await model.ask(question())).text == "echo: hi"
+                assert (await model.chat(question())).text == "echo: hi"
             assert len(bad.requests) > 0
             bad.plan(*[status(429, Retry_After="3600")] * 20, clear=True)
             busy = client(bad, good, retries=0)  # who is told to wait goes elsewhere
             for _ in range(5):
-                assert (await busy.ask(question())).text == "echo: hi"
+                assert (await busy.chat(question())).text == "echo: hi"
             await model.close()
             await busy.close()
 
@@ -73,7 +73,7 @@ def test_a_stalling_replica_is_left_for_another() -> None:
             bad.plan(*["stall"] * 100)
             model = client(bad, good, first_byte=0.5)
             for _ in range(4):
-                assert (await model.ask(question())).text == "echo: hi"
+                assert (await model.chat(question())).text == "echo: hi"
             assert len(bad.requests) == 1
             await model.close()
 
@@ -87,12 +87,12 @@ def test_nobody_there_is_unreachable_and_they_are_found_when_they_come() -> None
             pass  # it has a port, and is gone
         model = client(server, model=None, retries=1)
         assert kind_of(await outcome(model, question())) == "unreachable"
-        with pytest.raises(CannotAnswer) as raised:
+        with pytest.raises(ModelCallError) as raised:
             await model.check()
         assert raised.value.kind == "unreachable"
         async with server:
             await model.check()
-            assert (await model.ask(question())).text == "echo: hi"
+            assert (await model.chat(question())).text == "echo: hi"
         result = await outcome(model, question())
         assert (kind_of(result), result.attempts) == ("unreachable", 2)
         await model.close()
@@ -105,7 +105,7 @@ def test_what_is_in_flight_goes_to_the_new_address() -> None:
         async with FaultyServer() as old, FaultyServer() as new:
             old.plan(*["stall"] * 3)
             model = client(old, concurrency=2, retries=3)
-            asked = [asyncio.ensure_future(model.ask(question(str(i)))) for i in range(3)]  # the third one waits
+            asked = [asyncio.ensure_future(model.chat(question(str(i)))) for i in range(3)]  # the third one waits
             while old.in_flight < 2:
                 await asyncio.sleep(0.01)
             model.replace_urls([new.url])
@@ -122,13 +122,13 @@ def test_what_waits_for_an_old_address_does_not_wait_for_its_end() -> None:
         async with FaultyServer() as old, FaultyServer() as new:
             old.plan("stall")
             model = client(old, concurrency=1)
-            stalled = asyncio.ensure_future(model.ask(question("stalled")))
+            stalled = asyncio.ensure_future(model.chat(question("stalled")))
             while not old.in_flight:
                 await asyncio.sleep(0.01)
-            waiting = asyncio.ensure_future(model.ask(question("waiting")))
+            waiting = asyncio.ensure_future(model.chat(question("waiting")))
             await asyncio.sleep(0)
             model.replace_urls([new.url])
-            assert (await model.ask(question("new"))).text == "echo: new"
+            assert (await model.chat(question("new"))).text == "echo: new"
             assert (await waiting).text == "echo: waiting"
             assert not stalled.done()
             stalled.cancel()
@@ -143,18 +143,18 @@ def test_who_waited_at_an_address_that_another_still_uses_gives_the_place_back()
     async def main() -> None:
         async with FaultyServer() as old, FaultyServer() as new:
             model, other = client(old, concurrency=1), client(old, concurrency=1)
-            await other.ask(question())
+            await other.chat(question())
             old.plan("stall")
-            stalled = asyncio.ensure_future(model.ask(question("stalled")))
+            stalled = asyncio.ensure_future(model.chat(question("stalled")))
             while not old.in_flight:
                 await asyncio.sleep(0.01)
-            waiting = asyncio.ensure_future(model.ask(question("waiting")))
+            waiting = asyncio.ensure_future(model.chat(question("waiting")))
             await asyncio.sleep(0)
             model.replace_urls([new.url])
             stalled.cancel()
             assert (await waiting).text == "echo: waiting"
             assert len(new.requests) == 1
-            answer = await asyncio.wait_for(other.ask(question("other")), 20)  # the one place there is free
+            answer = await asyncio.wait_for(other.chat(question("other")), 20)  # the one place there is free
             assert answer.text == "echo: other"
             await model.close()
             await other.close()
@@ -167,7 +167,7 @@ def test_cancelling_closes_the_connection_and_frees_the_place() -> None:
         async with FaultyServer() as server:
             server.plan(*["stall"] * 4)
             model = client(server, concurrency=4)
-            asked = [asyncio.ensure_future(model.ask(question())) for _ in range(6)]
+            asked = [asyncio.ensure_future(model.chat(question())) for _ in range(6)]
             while server.in_flight < 4:
                 await asyncio.sleep(0.01)
             for task in asked:
@@ -176,7 +176,7 @@ def test_cancelling_closes_the_connection_and_frees_the_place() -> None:
             assert all(isinstance(result, asyncio.CancelledError) for result in results)
             await asyncio.wait_for(server.idle.wait(), 20)  # the server saw them go
             assert (server.dropped, len(server.requests)) == (4, 4)
-            answers = await asyncio.gather(*(model.ask(question()) for _ in range(8)))  # all places are free
+            answers = await asyncio.gather(*(model.chat(question()) for _ in range(8)))  # all places are free
             assert len(answers) == 8
             assert server.most == 4
             assert model.usage.failed == 0
@@ -194,9 +194,9 @@ def test_waiting_for_a_place_does_not_count() -> None:
         async with FaultyServer() as server:
             server.plan(slow)
             model = client(server, concurrency=1)
-            first = asyncio.ensure_future(model.ask(question("first")))
+            first = asyncio.ensure_future(model.chat(question("first")))
             await asyncio.sleep(0)
-            second = await model.ask(question("second", deadline=1.0))  # waits longer than it may take
+            second = await model.chat(question("second", deadline=1.0))  # waits longer than it may take
             assert second.seconds < 1.0
             assert (await first).seconds >= 1.2
             await model.close()
@@ -222,7 +222,7 @@ def test_an_overload_slows_all_down_and_fails_nobody(refusal: Behaviour) -> None
 
             server.plan(*[limited] * 10_000)
             model = client(server, retries=0)
-            await asyncio.gather(*(model.ask(question()) for _ in range(200)))
+            await asyncio.gather(*(model.chat(question()) for _ in range(200)))
             assert (model.usage.calls, model.usage.failed) == (200, 0)
             assert model.usage.retries == refused < 120  # 64 were sent before anybody knew
             await model.close()

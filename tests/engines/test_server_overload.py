@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from rewardsmith.engines.server.addresses import LONGEST_HOLD, Address, Limits, take_place
+from rewardsmith.engines.client.addresses import LONGEST_HOLD, Address, Limits, take_place
 from tests.engines.leaping import hold, joined, now, virtually
 
 
@@ -24,7 +24,7 @@ class Overloaded:
         self.tokens -= self.rate < math.inf
         return True
 
-    async def ask(self, address: Address) -> None:
+    async def chat(self, address: Address) -> None:
         again = False
         while True:
             await take_place([address], 0, again=again)
@@ -57,7 +57,7 @@ def test_an_overloaded_address_is_used_about_as_much_as_it_can_bear(how: dict[st
     async def main() -> None:
         address, server = joined(Limits(64)), Overloaded(**how)
         begun = now()
-        await asyncio.gather(*(server.ask(address) for _ in range(800)))
+        await asyncio.gather(*(server.chat(address) for _ in range(800)))
         assert server.refused <= (130 if len(how) > 1 else 0)  # of 64 that were sent before anything was known
         assert now() - begun < 1.6 * ideal
         assert address.load == 0
@@ -69,14 +69,14 @@ def test_an_overload_that_is_over_is_forgotten() -> None:
     async def main() -> None:
         address = joined(Limits(64))
         server = Overloaded(places=0, seconds=0.01)
-        jobs = [asyncio.ensure_future(server.ask(address)) for _ in range(600)]
+        jobs = [asyncio.ensure_future(server.chat(address)) for _ in range(600)]
         await asyncio.sleep(30)
         refused = server.refused
         assert refused < 64 + 8 + 30  # one a second in the end
         server.places = math.inf
         await asyncio.gather(*jobs)
         begun = now()
-        await asyncio.gather(*(server.ask(address) for _ in range(640)))
+        await asyncio.gather(*(server.chat(address) for _ in range(640)))
         assert now() - begun < 1
         assert server.refused == refused
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rewardsmith.asking import CannotAnswer
-from rewardsmith.engines.server.faults import Fault
-from rewardsmith.engines.server.replies import vectors
+from rewardsmith.engines.client.faults import Fault
+from rewardsmith.engines.client.replies import vectors
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError
 from rewardsmith.types import Message
 from tests.engines.asked import client
 from tests.engines.faulty import FAULTS, FaultyServer, raw, status
@@ -72,7 +72,7 @@ def test_a_cross_encoder_refuses_a_conversation_that_does_not_end_with_the_answe
     async def main() -> None:
         async with FaultyServer() as server:
             model = client(server, serves="score")
-            with pytest.raises(CannotAnswer) as error:
+            with pytest.raises(ModelCallError) as error:
                 await model.rate([talk("a"), [*talk("a"), Message("user", "a reviewer wrote: wrong")]])
             assert error.value.kind == "refused"
             assert 'serves = "classify"' in str(error.value)
@@ -144,7 +144,7 @@ def test_answers_that_are_not_believed(serves: str, answer: Any, kind: str) -> N
             model = client(server, serves=serves, retries=0)
             one_or_two = [talk("a")] if serves == "classify" else [talk("a"), talk("b")]
             asked = model.embed(["a", "b"]) if serves == "embed" else model.rate(one_or_two)
-            with pytest.raises(CannotAnswer) as raised:
+            with pytest.raises(ModelCallError) as raised:
                 await asked
             assert raised.value.kind == kind
             await model.close()
@@ -167,7 +167,7 @@ def test_one_failure_ends_the_rest_of_the_batch() -> None:
         async with FaultyServer() as server:
             server.plan("stall", "400", "stall")
             model = client(server, serves="classify")
-            with pytest.raises(CannotAnswer):
+            with pytest.raises(ModelCallError):
                 await model.rate([talk("a")] * 3)
             await asyncio.wait_for(server.idle.wait(), 20)
             assert await model.rate([talk("abc")]) == [3.0]
@@ -200,7 +200,7 @@ def test_the_check_waits_for_nobody() -> None:
     async def main() -> None:
         async with FaultyServer() as server:
             server.plan("503")
-            with pytest.raises(CannotAnswer) as raised:
+            with pytest.raises(ModelCallError) as raised:
                 await client(server, serves="embed", retries=0).check()
             assert raised.value.kind == "unreachable"
             model = client(server, serves="classify")

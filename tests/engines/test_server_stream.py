@@ -9,7 +9,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.asking import Question
+from rewardsmith.llm import ChatRequest
 from tests.engines.asked import client, kind_of, outcome, question
 from tests.engines.faulty import FaultyServer, pieces, raw
 
@@ -31,8 +31,8 @@ def test_a_streamed_answer_is_the_same_answer() -> None:
         async with FaultyServer() as server:
             plain, streaming = client(server), client(server, first_byte=10.0)
             for prompt in (question("an é and a \U0001f600").prompt, "once upon"):
-                asked = Question(prompt)
-                one, other = await plain.ask(asked), await streaming.ask(asked)
+                asked = ChatRequest(prompt)
+                one, other = await plain.chat(asked), await streaming.chat(asked)
                 assert (one.text, one.prompt_tokens, one.tokens) == (other.text, other.prompt_tokens, other.tokens)
             assert [body.get("stream") for body in server.bodies] == [None, True, None, True]
             assert server.bodies[1]["stream_options"] == {"include_usage": True}
@@ -88,7 +88,7 @@ def test_log_probabilities_of_a_stream() -> None:
         async with FaultyServer() as server:
             server.plan(sent(with_logprob("a", -0.25), with_logprob("b", -2.0), delta("stop"), DONE))
             model = client(server, first_byte=10.0)
-            assert (await model.ask(question(logprobs=True))).logprobs == (-0.25, -2.0)
+            assert (await model.chat(question(logprobs=True))).logprobs == (-0.25, -2.0)
             await model.close()
 
     asyncio.run(main())
@@ -100,7 +100,7 @@ def test_an_answer_that_does_not_begin(fault: str) -> None:
         async with FaultyServer() as server:
             server.plan(fault)
             model = client(server, first_byte=0.5, retries=1)
-            answer = await model.ask(question())  # signs of life are no beginning
+            answer = await model.chat(question())  # signs of life are no beginning
             assert answer.attempts == 2
             server.plan(fault)
             assert kind_of(await outcome(client(server, first_byte=0.5, retries=0), question())) == "timeout"
@@ -138,11 +138,11 @@ def test_an_answer_that_begins_may_take_its_time_until_the_deadline() -> None:
         async with FaultyServer() as server:
             model = client(server, first_byte=1.0, retries=0)
             server.plan(slowly)
-            assert (await model.ask(question())).text == "abcdefghi"
+            assert (await model.chat(question())).text == "abcdefghi"
             server.plan(forever)
             assert kind_of(await outcome(model, question(deadline=0.8))) == "timeout"
             server.plan(lingering)  # all is said, but the connection is not closed
-            assert (await model.ask(question())).text == "abc"
+            assert (await model.chat(question())).text == "abc"
             await model.close()
 
     asyncio.run(main())
@@ -168,7 +168,7 @@ def test_the_pieces_may_be_cut_anywhere(text: str, cuts: list[int]) -> None:
         async with FaultyServer() as server:
             server.plan(cut)
             model = client(server, first_byte=10.0, retries=0)
-            assert (await model.ask(question())).text == text
+            assert (await model.chat(question())).text == text
             await model.close()
 
     asyncio.run(main())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.components import Choice
+from rewardsmith.config import Choice
 from rewardsmith.errors import Problem, RecipeError
 from rewardsmith.recipe import parse_models, parse_recipe
 

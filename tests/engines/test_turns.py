@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.asking import CannotAnswer
 from rewardsmith.engines.turns import Turns
+from rewardsmith.llm import ModelCallError
 
 
 class Sleepers:
@@ -122,7 +122,7 @@ def test_a_server_that_dies_when_it_is_to_sleep_holds_up_nobody():
         woken = []
 
         async def sleep():
-            raise CannotAnswer("unreachable", "it is gone")
+            raise ModelCallError("unreachable", "it is gone")
 
         turns.join("judge", sleep, lambda: woken.append("judge"))
         for _ in range(2):

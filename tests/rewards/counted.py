@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question, Usage
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, Usage
 from rewardsmith.rewards.cache import VerdictCache
 from rewardsmith.rewards.cache_tables import FILE, Kept
 from rewardsmith.types import Message
@@ -20,13 +20,13 @@ from rewardsmith.types import Message
 class Model:
     """Answers with the number of the request, and remembers what it was asked."""
 
-    def __init__(self, name: str = "judge", reply: Callable[[Question], Answer] | None = None) -> None:
+    def __init__(self, name: str = "judge", reply: Callable[[ChatRequest], ChatReply] | None = None) -> None:
         self.name = name
         self.usage = Usage()
-        self.asked: list[Question | Conversation | str] = []
+        self.asked: list[ChatRequest | Conversation | str] = []
         self.requests = 0
         self.weights = "weights-1"
-        self.reply = reply or (lambda question: Answer(f"answer {len(self.asked)}", tokens=3, prompt_tokens=5))
+        self.reply = reply or (lambda question: ChatReply(f"answer {len(self.asked)}", tokens=3, prompt_tokens=5))
         self.gate = asyncio.Event()
         self.gate.set()
         self.cancelled = 0
@@ -49,7 +49,7 @@ class Model:
             self.cancelled += 1
             raise
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         self.asked.append(question)
         await self._open()
         self.usage.calls += 1
@@ -59,7 +59,7 @@ class Model:
         self.asked += conversations
         await self._open()
         if any("bad" in turn.content for conversation in conversations for turn in conversation):
-            raise CannotAnswer("refused", "too long")
+            raise ModelCallError("refused", "too long")
         return [len(conversation[-1].content) / 3 for conversation in conversations]
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -73,12 +73,12 @@ def talk(*texts: str) -> list[Message]:
     return [Message("user", text) for text in texts]
 
 
-QUESTION = Question(talk("Is it right?"), temperature=0.7, stop=("a", "b"))
+QUESTION = ChatRequest(talk("Is it right?"), temperature=0.7, stop=("a", "b"))
 
 
 def verdict(number: int, value: bytes | None = None, **changes: object) -> Kept:
     key = hashlib.sha256(str(number).encode()).digest()
-    kept = Kept(key, "judge", "m@1", "ask", 1000 + number, 10, 2, b"j%d" % number if value is None else value)
+    kept = Kept(key, "judge", "m@1", "chat", 1000 + number, 10, 2, b"j%d" % number if value is None else value)
     return replace(kept, **changes)  # type: ignore[arg-type]
 
 

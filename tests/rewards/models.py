@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from rewardsmith.asking import Answer, Question, Usage
+from rewardsmith.llm import ChatReply, ChatRequest, Usage
 
-Said = str | Answer | BaseException
+Said = str | ChatReply | BaseException
 """A text, an answer with all its fields, or what is raised instead of one."""
 
 
@@ -25,10 +25,10 @@ class Scripted:
         most: how many questions were open at a time.
     """
 
-    script: Sequence[Said] | Callable[[Question], Said | Awaitable[Said]]
+    script: Sequence[Said] | Callable[[ChatRequest], Said | Awaitable[Said]]
     name: str = "judge"
     ill: BaseException | None = None
-    asked: list[Question] = field(default_factory=list)
+    asked: list[ChatRequest] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     most: int = 0
     _open: int = 0
@@ -42,7 +42,7 @@ class Scripted:
         if self.ill is not None:
             raise self.ill
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         """Return what the script says."""
         place = len(self.asked)
         self.asked.append(question)
@@ -61,7 +61,7 @@ class Scripted:
         finally:
             self._open -= 1
         self.usage.calls += 1
-        return said if isinstance(said, Answer) else Answer(said, tokens=len(said.split()), seconds=0.01)
+        return said if isinstance(said, ChatReply) else ChatReply(said, tokens=len(said.split()), seconds=0.01)
 
     @property
     def seen(self) -> list[str]:
@@ -69,7 +69,7 @@ class Scripted:
         return [text_of(question) for question in self.asked]
 
 
-def text_of(question: Question) -> str:
+def text_of(question: ChatRequest) -> str:
     """Return all that a question says."""
     if isinstance(question.prompt, str):
         return question.prompt

@@ -2,7 +2,7 @@
 
 import os
 
-from rewardsmith.rewards.sandbox import Limits, Outcome, Sandbox
+from rewardsmith.sandbox import Limits, Outcome, Sandbox
 
 SHORT = Limits(seconds=0.4)
 """For programs that do not end by themselves."""

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError
 from rewardsmith.rewards.cache import MOST, Cached, VerdictCache, key_of
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings
 from rewardsmith.text.reading import Unreadable
@@ -54,22 +54,22 @@ def cache(tmp_path: Path) -> Iterator[VerdictCache]:
 )
 def test_whatever_may_change_the_answer_changes_the_key(change: dict) -> None:
     changed = replace(QUESTION, **change)
-    assert key_of("m", "ask", changed.prompt, changed) != key_of("m", "ask", QUESTION.prompt, QUESTION)
+    assert key_of("m", "chat", changed.prompt, changed) != key_of("m", "chat", QUESTION.prompt, QUESTION)
 
 
 def test_model_and_verb_change_the_key_and_spelling_does_not() -> None:
-    keys = {key_of(model, verb, "text") for model in ("m", "n") for verb in ("ask", "rate", "embed")}
+    keys = {key_of(model, verb, "text") for model in ("m", "n") for verb in ("chat", "rate", "embed")}
     assert len(keys) == 6
     same = replace(QUESTION, prompt=tuple(talk("Is it right?")), deadline=1.0, stop=["a", "b"])  # type: ignore[arg-type]
-    assert key_of("m", "ask", same.prompt, same) == key_of("m", "ask", QUESTION.prompt, QUESTION)
+    assert key_of("m", "chat", same.prompt, same) == key_of("m", "chat", QUESTION.prompt, QUESTION)
     whole = [replace(QUESTION, temperature=zero) for zero in (0, 0.0, -0.0)]
-    assert len({key_of("m", "ask", one.prompt, one) for one in whole}) == 1
+    assert len({key_of("m", "chat", one.prompt, one) for one in whole}) == 1
 
 
 TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text(max_size=4)), max_size=3)
 WORDS = st.text(st.characters(codec=None, exclude_categories=()), max_size=3)  # halves of surrogate pairs too
 QUESTIONS = st.builds(
-    Question,
+    ChatRequest,
     prompt=st.one_of(WORDS, TURNS.map(lambda turns: [Message(*turn) for turn in turns])),
     temperature=st.floats(0, 2),
     top_p=st.sampled_from([0.5, 1.0]),
@@ -83,10 +83,10 @@ QUESTIONS = st.builds(
 
 
 @given(QUESTIONS, QUESTIONS)
-@example(Question("\ud83d\ude00"), Question("\U0001f600"))  # what JSON's escapes cannot tell apart
-@example(Question("a", stop=("\ud83d\ude00",)), Question("a", stop=("\U0001f600",)))
-def test_two_questions_have_one_key_exactly_when_they_are_the_same(one: Question, other: Question) -> None:
-    keys = [key_of("m", "ask", question.prompt, question) for question in (one, other)]
+@example(ChatRequest("\ud83d\ude00"), ChatRequest("\U0001f600"))  # what JSON's escapes cannot tell apart
+@example(ChatRequest("a", stop=("\ud83d\ude00",)), ChatRequest("a", stop=("\U0001f600",)))
+def test_two_questions_have_one_key_exactly_when_they_are_the_same(one: ChatRequest, other: ChatRequest) -> None:
+    keys = [key_of("m", "chat", question.prompt, question) for question in (one, other)]
     assert (keys[0] == keys[1]) == (replace(one, deadline=1) == replace(other, deadline=1))
 
 
@@ -94,35 +94,35 @@ def test_two_questions_have_one_key_exactly_when_they_are_the_same(one: Question
 
 
 def test_a_replay_asks_nothing_and_gets_the_same(cache: VerdictCache) -> None:
-    said = Answer(
+    said = ChatReply(
         "text", truncated=True, thought="hm", prompt_tokens=7, tokens=9, logprobs=(-0.1, -math.inf, -1e-300),
         seconds=2.5, attempts=3,
     )  # fmt: skip
     first, second = Model(reply=lambda _: said), Model(name="other name")
-    assert asyncio.run(Cached(first, cache).ask(QUESTION)) == said
+    assert asyncio.run(Cached(first, cache).chat(QUESTION)) == said
     again = Cached(second, cache)
-    assert asyncio.run(again.ask(QUESTION)) == replace(said, seconds=0.0, attempts=1, cached=True)
+    assert asyncio.run(again.chat(QUESTION)) == replace(said, seconds=0.0, attempts=1, cached=True)
     assert second.asked == []
     assert again.usage is second.usage
     assert (first.usage.cached, second.usage.cached) == (0, 1)
 
 
 def test_numbers_may_be_those_of_numpy(cache: VerdictCache) -> None:
-    said = Answer("text", tokens=np.int64(3), logprobs=tuple(np.array([-0.1, -2.5], np.float32)))  # type: ignore[arg-type]
+    said = ChatReply("text", tokens=np.int64(3), logprobs=tuple(np.array([-0.1, -2.5], np.float32)))  # type: ignore[arg-type]
     model = Model(reply=lambda _: said)
-    assert asyncio.run(Cached(model, cache).ask(QUESTION)) == said
-    assert asyncio.run(Cached(model, cache).ask(QUESTION)) == replace(said, cached=True)
+    assert asyncio.run(Cached(model, cache).chat(QUESTION)) == said
+    assert asyncio.run(Cached(model, cache).chat(QUESTION)) == replace(said, cached=True)
 
 
 @pytest.mark.parametrize(("over", "times"), [(0, 1), (1, 2)])
 def test_the_largest_answer_that_is_kept(tmp_path: Path, over: int, times: int) -> None:
     frame = len('{"logprobs":[],"prompt_tokens":0,"text":"","thought":"","tokens":0,"truncated":false}')
     model, cache = (
-        Model(reply=lambda _: Answer("x" * (MOST - frame + over))),
+        Model(reply=lambda _: ChatReply("x" * (MOST - frame + over))),
         VerdictCache(tmp_path, say=lambda _: None),
     )
     for _ in range(2):
-        asyncio.run(Cached(model, cache).ask(QUESTION))
+        asyncio.run(Cached(model, cache).chat(QUESTION))
     cache.close()
     assert len(model.asked) == times
 
@@ -133,9 +133,9 @@ def test_other_weights_another_attempt_and_another_seed_are_asked(cache: Verdict
 
     async def all_of_it() -> list[str]:
         questions = [QUESTION, replace(QUESTION, attempt=1), replace(QUESTION, seed=4), QUESTION]
-        texts = [(await cached.ask(question)).text for question in questions]
+        texts = [(await cached.chat(question)).text for question in questions]
         model.weights = "weights-2"
-        return [*texts, (await cached.ask(QUESTION)).text]
+        return [*texts, (await cached.chat(QUESTION)).text]
 
     assert asyncio.run(all_of_it()) == ["answer 1", "answer 2", "answer 3", "answer 1", "answer 4"]
 
@@ -166,9 +166,9 @@ def test_any_text_and_any_number_comes_back_exactly(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], numbers: list[float]
 ) -> None:
     cache = VerdictCache(tmp_path_factory.mktemp("cache"), say=pytest.fail)
-    said = Answer(texts[0], thought=texts[1], logprobs=tuple(numbers))
-    asyncio.run(Cached(Model(reply=lambda _: said), cache).ask(QUESTION))
-    found = asyncio.run(Cached(Model(), cache).ask(QUESTION))
+    said = ChatReply(texts[0], thought=texts[1], logprobs=tuple(numbers))
+    asyncio.run(Cached(Model(reply=lambda _: said), cache).chat(QUESTION))
+    found = asyncio.run(Cached(Model(), cache).chat(QUESTION))
     cache.close()
     assert (found.text, found.thought) == (said.text, said.thought)
     assert [struct.pack("d", n) for n in found.logprobs if n == n] == [struct.pack("d", n) for n in numbers if n == n]
@@ -180,9 +180,9 @@ def test_long_answers_are_kept_and_endless_ones_are_told_of(tmp_path: Path) -> N
     cache = VerdictCache(tmp_path, say=told.append)
     long, endless = "ünïcode " * 1_000_000, "x" * (MOST + 1)
     for text in (long, endless):
-        model = Model(reply=lambda _, text=text: Answer(text))  # type: ignore[misc]
+        model = Model(reply=lambda _, text=text: ChatReply(text))  # type: ignore[misc]
         for _ in range(2):
-            assert asyncio.run(Cached(model, cache).ask(Question(text[:9]))).text == text
+            assert asyncio.run(Cached(model, cache).chat(ChatRequest(text[:9]))).text == text
         assert len(model.asked) == (1 if text is long else 2)
     assert len(told) == 1
     assert "judge is not kept" in told[0]
@@ -249,16 +249,16 @@ def test_what_is_not_finite_is_not_kept(tmp_path: Path) -> None:
 def test_failures_are_not_kept(cache: VerdictCache) -> None:
     model = Model()
 
-    def gone(_: Question) -> Answer:
-        raise CannotAnswer("unreachable", "no connection", attempts=4)
+    def gone(_: ChatRequest) -> ChatReply:
+        raise ModelCallError("unreachable", "no connection", attempts=4)
 
     model.reply = gone
     cached = Cached(model, cache)
-    with pytest.raises(CannotAnswer, match="no connection"):
-        asyncio.run(cached.ask(QUESTION))
+    with pytest.raises(ModelCallError, match="no connection"):
+        asyncio.run(cached.chat(QUESTION))
     assert model.usage.cached == 0
-    model.reply = lambda _: Answer("back")
-    assert asyncio.run(cached.ask(QUESTION)).text == "back"
+    model.reply = lambda _: ChatReply("back")
+    assert asyncio.run(cached.chat(QUESTION)).text == "back"
 
 
 def test_the_rest_of_the_model_is_its_own(cache: VerdictCache) -> None:
@@ -280,7 +280,7 @@ def test_an_absurd_number_of_tokens_is_no_trouble(cache: VerdictCache) -> None:
     model.weights = "\ud800"
     for tokens in (10**40, -5):
         model.reply = lambda question, tokens=tokens: replace(Model().reply(question), tokens=tokens)  # type: ignore[misc]
-        asyncio.run(Cached(model, cache).ask(Question(str(tokens))))
+        asyncio.run(Cached(model, cache).chat(ChatRequest(str(tokens))))
     assert [(one.model, one.identity, one.tokens) for one in cache.holdings()] == [
         ("odd \\ud800 name", "\\ud800", 2**40)
     ]
@@ -292,12 +292,12 @@ def test_the_example_in_the_document_runs() -> None:
     exec(compile(example, "docs/cache.md", "exec"), {})
 
 
-@pytest.mark.parametrize(("verb", "what"), [("ask", QUESTION), ("rate", [talk("a")]), ("embed", ["a"])])
+@pytest.mark.parametrize(("verb", "what"), [("chat", QUESTION), ("rate", [talk("a")]), ("embed", ["a"])])
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
         (UserError("there are several models: name one"), "refused"),
-        (CannotAnswer("unreachable", "gone"), "unreachable"),
+        (ModelCallError("unreachable", "gone"), "unreachable"),
     ],
 )
 def test_a_model_that_cannot_say_what_it_is_gives_no_answer(
@@ -308,7 +308,7 @@ def test_a_model_that_cannot_say_what_it_is_gives_no_answer(
             raise error
 
     cached = Cached(model := Nameless(), cache)
-    with pytest.raises(CannotAnswer, match=str(error)) as caught:
+    with pytest.raises(ModelCallError, match=str(error)) as caught:
         asyncio.run(getattr(cached, verb)(what))
     assert caught.value.kind == kind
     assert (model.usage.failed, model.requests) == (1, 0)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.asking import CannotAnswer, Question
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatRequest, ModelCallError
 from rewardsmith.rewards import cache_file, cache_tables
 from rewardsmith.rewards.cache import MOST, Cached, VerdictCache, cache_folder, key_of
 from rewardsmith.rewards.cache_tables import FILE
@@ -62,8 +62,8 @@ def test_a_file_that_is_no_database_is_refused_with_the_remedy(tmp_path: Path) -
     for call in (cached.check, lambda: asyncio.to_thread(cached._cache.holdings)):
         with pytest.raises(UserError, match=r"verdicts\.sqlite' is damaged .* remove it"):
             asyncio.run(call())
-    with pytest.raises(CannotAnswer, match=r"verdicts\.sqlite' is damaged .* remove it") as caught:
-        asyncio.run(cached.ask(QUESTION))
+    with pytest.raises(ModelCallError, match=r"verdicts\.sqlite' is damaged .* remove it") as caught:
+        asyncio.run(cached.chat(QUESTION))
     assert caught.value.kind == "refused"
     assert model.asked == []
 
@@ -97,7 +97,7 @@ def test_damage_that_is_found_during_a_run_does_not_end_it(tmp_path: Path) -> No
     told: list[str] = []
     cache = VerdictCache(tmp_path, say=told.append)
     cached = Cached(model := Model(), cache)
-    assert [asyncio.run(cached.ask(Question(str(number)))).text for number in range(3)] == [
+    assert [asyncio.run(cached.chat(ChatRequest(str(number)))).text for number in range(3)] == [
         "answer 1", "answer 2", "answer 3"
     ]  # fmt: skip
     assert len(model.asked) == 3
@@ -118,23 +118,23 @@ def test_damage_that_is_found_during_a_run_does_not_end_it(tmp_path: Path) -> No
 )
 def test_an_answer_that_cannot_be_unpacked_is_asked_anew_and_replaced(tmp_path: Path, value: bytes) -> None:
     cache = opened(tmp_path)
-    cache.keep([verdict(0, value, key=key_of("weights-1", "ask", QUESTION.prompt, QUESTION))])
+    cache.keep([verdict(0, value, key=key_of("weights-1", "chat", QUESTION.prompt, QUESTION))])
     cached = Cached(model := Model(), cache)
-    assert asyncio.run(cached.ask(QUESTION)).text == asyncio.run(cached.ask(QUESTION)).text == "answer 1"
+    assert asyncio.run(cached.chat(QUESTION)).text == asyncio.run(cached.chat(QUESTION)).text == "answer 1"
     assert len(model.asked) == 1
     cache.close()
 
 
 def test_an_event_loop_does_not_wait_while_a_bad_verdict_is_removed(tmp_path: Path) -> None:
     cache = opened(tmp_path)
-    cache.keep([verdict(0, b"junk", key=key_of("weights-1", "ask", QUESTION.prompt, QUESTION))])
+    cache.keep([verdict(0, b"junk", key=key_of("weights-1", "chat", QUESTION.prompt, QUESTION))])
     cached = Cached(model := Model(), cache)
 
     async def held_up() -> bool:
         cache._writing.acquire()  # as by another process, until the timer ends it
         timer = threading.Timer(3.0, cache._writing.release)
         timer.start()
-        asking = asyncio.create_task(cached.ask(QUESTION))
+        asking = asyncio.create_task(cached.chat(QUESTION))
         while not model.asked:
             await asyncio.sleep(0.01)
         held = cache._writing.locked()
@@ -142,7 +142,7 @@ def test_an_event_loop_does_not_wait_while_a_bad_verdict_is_removed(tmp_path: Pa
         return held
 
     assert asyncio.run(held_up())
-    assert asyncio.run(cached.ask(QUESTION)).cached
+    assert asyncio.run(cached.chat(QUESTION)).cached
     cache.close()
 
 
@@ -168,12 +168,12 @@ def test_a_file_that_is_removed_during_a_run_is_begun_anew(tmp_path: Path, besid
 def test_a_file_that_was_replaced_by_one_that_is_none_does_not_end_a_run(tmp_path: Path) -> None:
     told: list[str] = []
     cached = Cached(Model(), VerdictCache(tmp_path, say=told.append))
-    asyncio.run(cached.ask(QUESTION))
+    asyncio.run(cached.chat(QUESTION))
     for file in tmp_path.iterdir():
         file.unlink()
     (tmp_path / FILE).write_bytes(b"no database" * 1000)
     for number in range(3):
-        asyncio.run(cached.ask(Question(str(number))))
+        asyncio.run(cached.chat(ChatRequest(str(number))))
     assert ["goes on without kept verdicts" in line for line in told] == [False, True]
     cached._cache.close()
 
@@ -187,7 +187,7 @@ def test_without_a_folder_to_write_to_the_models_are_asked(tmp_path: Path) -> No
     cached = Cached(model := Model(), VerdictCache(tmp_path / "file" / "cache", say=told.append))
     asyncio.run(cached.check())
     for _ in range(3):
-        asyncio.run(cached.ask(QUESTION))
+        asyncio.run(cached.chat(QUESTION))
     assert len(model.asked) == 3
     assert len(told) == 1
     assert "cannot be written to (Not a directory): verdicts are not kept" in told[0]
@@ -230,13 +230,13 @@ def test_a_full_disk_is_told_of_once_and_the_run_goes_on(disk: Path, monkeypatch
 
 def test_a_disk_that_cannot_be_written_to_is_read(disk: Path) -> None:
     cache = opened(disk / "cache")
-    asyncio.run(Cached(Model(), cache).ask(QUESTION))
+    asyncio.run(Cached(Model(), cache).chat(QUESTION))
     cache.close()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     told: list[str] = []
     cached = Cached(model := Model(), VerdictCache(disk / "cache", say=told.append))
-    assert asyncio.run(cached.ask(QUESTION)).cached
-    asyncio.run(cached.ask(Question("new")))
+    assert asyncio.run(cached.chat(QUESTION)).cached
+    asyncio.run(cached.chat(ChatRequest("new")))
     assert len(model.asked) == 1
     assert len(told) == 1
     assert "those that it has are used" in told[0]
@@ -257,9 +257,10 @@ def test_holdings_count_by_model_identity_and_verb(tmp_path: Path) -> None:
     cache.keep([verdict(3, b"v1234", verb="embed"), verdict(4, identity="m@2"), verdict(5, model="other")])
     found = {(one.model, one.identity, one.verb): one for one in cache.holdings()}
     assert {what: one.verdicts for what, one in found.items()} == {
-        ("judge", "m@1", "ask"): 3, ("judge", "m@1", "embed"): 1, ("judge", "m@2", "ask"): 1, ("other", "m@1", "ask"): 1
+        ("judge", "m@1", "chat"): 3,
+        ("judge", "m@1", "embed"): 1, ("judge", "m@2", "chat"): 1, ("other", "m@1", "chat"): 1
     }  # fmt: skip
-    one = found["judge", "m@1", "ask"]
+    one = found["judge", "m@1", "chat"]
     assert (one.bytes, one.prompt_tokens, one.tokens, one.oldest, one.newest) == (6, 30, 6, 1000, 1002)
     cache.close()
 

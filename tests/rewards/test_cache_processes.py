@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.asking import Question
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.rewards.cache_tables import FILE
 from tests.rewards.counted import QUESTION, Model, count, opened, raising, verdict
@@ -183,18 +183,18 @@ def test_whoever_waits_for_a_writer_learns_that_the_file_is_no_database(tmp_path
 
 def test_a_child_that_was_forked_has_connections_of_its_own(tmp_path: Path) -> None:
     cached = Cached(model := Model(), opened(tmp_path))
-    asyncio.run(cached.ask(QUESTION))
+    asyncio.run(cached.chat(QUESTION))
     child = os.fork()
     if not child:
         status = 1
         try:
             asyncio.run(cached.check())
-            fresh = asyncio.run(cached.ask(Question("of the child")))
-            known = asyncio.run(cached.ask(QUESTION))
+            fresh = asyncio.run(cached.chat(ChatRequest("of the child")))
+            known = asyncio.run(cached.chat(QUESTION))
             status = 0 if (fresh.cached, known.cached, len(model.asked)) == (False, True, 2) else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert asyncio.run(cached.ask(Question("of the child"))).cached
+    assert asyncio.run(cached.chat(ChatRequest("of the child"))).cached
     cached._cache.close()
     assert count(tmp_path) == 2

@@ -12,7 +12,7 @@ import pytest
 
 from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup, UserError
 from rewardsmith.rewards import Component, Halt, make_reward, patience
-from rewardsmith.rewards.protocol import failure_of
+from rewardsmith.rewards.base import failure_of
 from rewardsmith.rewards.tree import check, latencies, learn, load, save, walk
 from tests.rewards.stubs import Flaky, given, group, said, values
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.errors import RecipeError
 from rewardsmith.rewards import make_reward
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 
 NO_NUMBER, NO_MARKER = "no-number", "no-marker"
 

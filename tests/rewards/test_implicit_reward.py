@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score, UserError
 from rewardsmith.algorithms.implicit import gather_steps, smooth
-from rewardsmith.asking import CannotAnswer, Read, Usage
 from rewardsmith.engines.embedded.asked import AskedModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.engines.settings import LoraSettings, ModelSettings
 from rewardsmith.learning import OptimizerSettings
+from rewardsmith.llm import ModelCallError, TokenLogprobs, Usage
 from rewardsmith.rewards import make_reward
+from rewardsmith.rewards.base import score
 from rewardsmith.rewards.implicit import MAX_TOLD, Implicit, placed, smoothed, worth
-from rewardsmith.rewards.protocol import score
 
 PROMPT = Prompt("p", [Message("user", "1+1?")], answer="2")
 
@@ -44,14 +44,14 @@ class Fixed:
     async def check(self) -> None:
         self.checked += 1
 
-    async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[Read]:
+    async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs]:
         found = []
         for rollout in group.rollouts:
             if "unreadable" in rollout.text:
-                raise CannotAnswer("refused", f"{self.name} cannot read this")
+                raise ModelCallError("refused", f"{self.name} cannot read this")
             ends = list(range(self.width, len(rollout.text), self.width)) + [len(rollout.text)] * bool(rollout.text)
             numbers = [self.logprob(rollout.text, i) if adapter else -1.0 for i in range(len(ends))]
-            found.append(Read(np.array(numbers, np.float32), np.array(ends, np.int32)))
+            found.append(TokenLogprobs(np.array(numbers, np.float32), np.array(ends, np.int32)))
         return found
 
 

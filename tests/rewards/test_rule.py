@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rewardsmith import Prompt, Rollout, RolloutGroup, UserError
-from rewardsmith.components import Choice, Chosen
+from rewardsmith.config import Choice, Chosen
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rule import Rule
 from rewardsmith.rewards.rules import NEEDS, RULES, Needs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.rewards.sandbox import Limits, Outcome, Sandbox
+from rewardsmith.sandbox import Limits, Outcome, Sandbox
 from tests.rewards.programs import GREEDY, ORDINARY, RAW, REFUSED, SHORT, attempt, outcome
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.rewards.sandbox import Limits, Sandbox, SandboxError, SandboxGoneError, limits, probe, run, seccomp
+from rewardsmith.sandbox import Limits, Sandbox, SandboxError, SandboxGoneError, limits, probe, run, seccomp
 from tests.rewards.programs import GREEDY, SHORT, outcome
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
@@ -51,7 +51,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[list[int]]:
     """The processes of somebody who runs a program: himself, the host, and the program."""
-    code = "from rewardsmith.rewards.sandbox import *\nSandbox(['while True: pass'], Limits(seconds=60)).run('')"
+    code = "from rewardsmith.sandbox import *\nSandbox(['while True: pass'], Limits(seconds=60)).run('')"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.DEVNULL, env=environment

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rewardsmith.rewards.sandbox import BrokenTestsError
-from rewardsmith.rewards.sandbox.cases import names_used, read_tests
-from rewardsmith.rewards.sandbox.compare import Comparison
-from rewardsmith.rewards.sandbox.values import DEPTH, Malformed, decode, encode
+from rewardsmith.sandbox import BrokenTestsError
+from rewardsmith.sandbox.cases import names_used, read_tests
+from rewardsmith.sandbox.compare import Comparison
+from rewardsmith.sandbox.values import DEPTH, Malformed, decode, encode
 
 numbers = st.integers() | st.floats(allow_nan=False) | st.booleans()
 keys = st.none() | numbers | st.text() | st.binary()

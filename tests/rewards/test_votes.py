@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rewardsmith import Rollout, RolloutGroup, ScoredGroup
 from rewardsmith.algorithms.advantages import ADVANTAGES, credit, values_from
 from rewardsmith.rewards import make_reward
-from rewardsmith.rewards.protocol import parts_of
+from rewardsmith.rewards.base import parts_of
 from rewardsmith.trainers.batch import collate
 from tests.rewards.stubs import given, group
 from tests.trainers.world import wait

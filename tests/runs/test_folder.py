@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.files import new_folder, write_atomically
 from rewardsmith.runs.folder import RunFolder
+from rewardsmith.storage import new_folder, write_atomically
 from tests.runs.processes import Strike, arm, assert_same, metrics, outcome, prepared, run
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from rewardsmith.asking import Usage
+from rewardsmith.llm import Usage
 from rewardsmith.runs import progress as module
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary

@@ -37,7 +37,7 @@ KEEP = "rewardsmith.runs.folder:RunFolder.keep"
 LOG = "rewardsmith.runs.folder:RunFolder.log"
 PRUNE = "rewardsmith.runs.folder:RunFolder.prune"
 PUBLISH = "rewardsmith.runs.run:Run._publish"
-SYNC = "rewardsmith.files:_sync"
+SYNC = "rewardsmith.storage:_sync"
 VALIDATE = "rewardsmith.trainers.policy:validate"
 
 CRITIC = '[models.critic]\ncopy_of = "policy"\nhead = "scalar"\n\n[data.train]'

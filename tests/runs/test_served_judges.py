@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from rewardsmith.recipe import parse_recipe
-from rewardsmith.rewards.protocol import Halt
+from rewardsmith.rewards.base import Halt
 from rewardsmith.runs.start import start
 from tests.engines.faulty import FaultyServer, last_text, said
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rewardsmith import UserError
-from rewardsmith.components import Choice, build, settings_of
+from rewardsmith.config import Choice, build, settings_of
 from rewardsmith.runs.trackers import TRACKERS, Guarded, TensorBoard, Tracker, Trackio, Wandb, settings_by_path
 
 RECIPE = (

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rewardsmith.asking import Answer, CannotAnswer, Question
+from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.managed import ManagedModel
 from rewardsmith.engines.protocol import Row
-from rewardsmith.engines.server import ServedModel
 from rewardsmith.engines.settings import ModelSettings, ServerSettings
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.types import Message, Prompt
 from tests.engines.processes import alive, eventually
 from tests.servers.vllm import language_model, managed
@@ -58,13 +58,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         asyncio.run(model.close())
 
 
-def chat(text: str, **settings: object) -> Question:
-    return Question([Message("user", text)], **settings)  # type: ignore[arg-type]
+def chat(text: str, **settings: object) -> ChatRequest:
+    return ChatRequest([Message("user", text)], **settings)  # type: ignore[arg-type]
 
 
-def answers(model: ManagedModel | ServedModel, questions: list[Question]) -> list[Answer]:
-    async def run() -> list[Answer]:
-        return await asyncio.gather(*(model.ask(question) for question in questions))
+def answers(model: ManagedModel | ServedModel, questions: list[ChatRequest]) -> list[ChatReply]:
+    async def run() -> list[ChatReply]:
+        return await asyncio.gather(*(model.chat(question) for question in questions))
 
     return asyncio.run(run())
 
@@ -72,9 +72,9 @@ def answers(model: ManagedModel | ServedModel, questions: list[Question]) -> lis
 def test_the_model_is_found_and_answers(running: Running) -> None:
     served = ServedModel.of(ServerSettings(urls=[running.url]))
 
-    async def run() -> tuple[str, Answer]:
+    async def run() -> tuple[str, ChatReply]:
         await served.check()
-        identity, answer = await served.identity(), await served.ask(chat("7+5-3?", max_tokens=12))
+        identity, answer = await served.identity(), await served.chat(chat("7+5-3?", max_tokens=12))
         await served.close()
         return identity, answer
 
@@ -110,7 +110,7 @@ def test_an_answer_that_was_cut_off_says_so(running: Running) -> None:
 
 
 def test_a_prompt_that_is_too_long_is_refused(running: Running) -> None:
-    with pytest.raises(CannotAnswer) as caught:
+    with pytest.raises(ModelCallError) as caught:
         answers(running.model, [chat("1" * 9000)])
     assert caught.value.kind == "refused"
 
@@ -121,7 +121,7 @@ def test_log_probabilities_are_those_of_the_embedded_engine(running: Running) ->
     compared = 0
     for asked in (
         [chat(text, max_tokens=16, logprobs=True) for text in SUMS],
-        [Question(text, max_tokens=16, logprobs=True, temperature=1.0, seed=i) for i, text in enumerate(SUMS)],
+        [ChatRequest(text, max_tokens=16, logprobs=True, temperature=1.0, seed=i) for i, text in enumerate(SUMS)],
     ):
         for question, answer in zip(asked, answers(running.model, asked), strict=True):
             if isinstance(question.prompt, str):
@@ -141,15 +141,15 @@ def test_a_server_that_is_killed_amid_questions_is_started_again(running: Runnin
     before = running.processes()
     assert len(before) > 3  # vLLM has processes of its own
 
-    async def run() -> tuple[list[CannotAnswer], list[Answer]]:
+    async def run() -> tuple[list[ModelCallError], list[ChatReply]]:
         model = running.model
         killed = asyncio.Event()
 
-        async def keep_asking(text: str) -> CannotAnswer | None:
+        async def keep_asking(text: str) -> ModelCallError | None:
             while not killed.is_set():
                 try:
-                    await model.ask(chat(text, max_tokens=200, temperature=1.0))
-                except CannotAnswer as error:
+                    await model.chat(chat(text, max_tokens=200, temperature=1.0))
+                except ModelCallError as error:
                     return error
             return None
 
@@ -159,7 +159,7 @@ def test_a_server_that_is_killed_amid_questions_is_started_again(running: Runnin
         killed.set()
         failed = [error for error in await asyncio.gather(*asking) if error is not None]
         await model.check()
-        return failed, list(await asyncio.gather(*(model.ask(chat(text, max_tokens=8)) for text in SUMS)))
+        return failed, list(await asyncio.gather(*(model.chat(chat(text, max_tokens=8)) for text in SUMS)))
 
     failed, after = asyncio.run(run())
     assert failed

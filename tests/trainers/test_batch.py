@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rewardsmith.algorithms.advantages import credit, dr_grpo, grpo
 from rewardsmith.rewards import make_reward
-from rewardsmith.rewards.protocol import Part, score
+from rewardsmith.rewards.base import Part, score
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.types import Failure, Prompt, Score, ScoredGroup
 from tests.trainers.world import FAILED, scored, wait

@@ -10,7 +10,7 @@ import pytest
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup
 from rewardsmith.rewards import make_reward
-from rewardsmith.rewards.protocol import score
+from rewardsmith.rewards.base import score
 from rewardsmith.text.rankings import write_ranking
 from rewardsmith.trainers.metrics import reward_metrics
 from rewardsmith.trainers.policy import PolicyTrainer

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rewardsmith.components import Choice, Chosen
+from rewardsmith.config import Choice, Chosen
 from rewardsmith.data.arithmetic import Arithmetic
 from rewardsmith.trainers.process.step_metrics import step_metrics
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup

@@ -1,11 +1,12 @@
 """Where prompts and demonstrations come from, by name."""
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.data.arithmetic import Arithmetic
 from rewardsmith.data.arithmetic_grading import ArithmeticGrading
 from rewardsmith.data.files import Jsonl, Parquet
 from rewardsmith.data.own import OwnSource
-from rewardsmith.data.protocol import (
+from rewardsmith.data.reasoning_gym import ReasoningGym
+from rewardsmith.data.source import (
     DemonstrationSource,
     GradedSource,
     PreferenceSource,
@@ -13,7 +14,6 @@ from rewardsmith.data.protocol import (
     Reads,
     Source,
 )
-from rewardsmith.data.reasoning_gym import ReasoningGym
 from rewardsmith.data.translation import Translation
 from rewardsmith.data.translation_ranking import TranslationRanking
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, get_args
 
-from rewardsmith.data.protocol import Reads
+from rewardsmith.data.source import Reads
 from rewardsmith.errors import UserError, where_raised
 from rewardsmith.types import Demonstration, Graded, Preference, Prompt, Ranking
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from rewardsmith.data.protocol import Reads
+from rewardsmith.data.source import Reads
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.text.gym import UNSOUND, BrokenEntryError, Entry, Task, config_fields, known_tasks
 from rewardsmith.types import Message, Prompt

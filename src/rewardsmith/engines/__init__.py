@@ -1,6 +1,6 @@
 """What runs a model. `MODELS` are the kinds that a `[models.NAME]` table can be; importing this loads no torch."""
 
-from rewardsmith.components import Settings
+from rewardsmith.config import Settings
 from rewardsmith.engines.settings import ManagedSettings, ModelSettings, SentenceSettings, ServerSettings
 from rewardsmith.learning import OptimizerSettings
 

@@ -18,18 +18,18 @@ import numpy as np
 from huggingface_hub import snapshot_download
 from numpy.typing import NDArray
 
-from rewardsmith.asking import CannotAnswer, Usage
 from rewardsmith.engines.embedded.loading import place
 from rewardsmith.engines.embedded.quiet import quiet
 from rewardsmith.engines.settings import SentenceSettings
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError, Usage
 
 _FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.safetensors")
 """What a model is made of; pickled weights and code stay where they are."""
 
 
 class SentenceModel:
-    """Turns texts into vectors; see `rewardsmith.asking.Embedder`.
+    """Turns texts into vectors; see `rewardsmith.llm.Embedder`.
 
     Args:
         settings: of the model.
@@ -74,7 +74,7 @@ class SentenceModel:
         """Return a vector of length 1 for each text, float32 [n, D]; a text too long for the model is cut.
 
         Raises:
-            CannotAnswer: the model failed, or a vector is not finite.
+            ModelCallError: the model failed, or a vector is not finite.
         """
         model = self._loaded()
         try:
@@ -84,10 +84,10 @@ class SentenceModel:
             vectors_ND = await work
         except Exception as error:  # whatever it raises, there are no vectors
             self.usage.failed += len(texts)
-            raise CannotAnswer("crashed", f"{type(error).__name__}: {error}") from error
+            raise ModelCallError("crashed", f"{type(error).__name__}: {error}") from error
         if not np.isfinite(vectors_ND).all():
             self.usage.failed += len(texts)
-            raise CannotAnswer("invalid", "a vector has numbers that are not finite")
+            raise ModelCallError("invalid", "a vector has numbers that are not finite")
         self.usage.calls += len(texts)
         return vectors_ND
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from rewardsmith.components import Chosen, Refers, Settings
+from rewardsmith.config import Chosen, Refers, Settings
 from rewardsmith.errors import Problem, listing, nearest
 from rewardsmith.masking import is_reference, secrets_in
 
@@ -80,7 +80,7 @@ class ModelSettings(Settings):
     @property
     def offers(self) -> frozenset[str]:
         """What may be asked of it; see `Refers`."""
-        return frozenset({"learn", "ask", "read"} if self.head == "language" else {"value", "rate", "rate_turns"})
+        return frozenset({"learn", "chat", "read"} if self.head == "language" else {"value", "rate", "rate_turns"})
 
     @model_validator(mode="after")
     def _begins_somewhere(self) -> ModelSettings:
@@ -201,7 +201,7 @@ def _refused(problems: Mapping[str, str]) -> PydanticCustomError:
 
 
 _OFFERS = {
-    "chat": frozenset({"ask"}),
+    "chat": frozenset({"chat"}),
     "classify": frozenset({"rate", "rate_turns"}),
     "score": frozenset({"rate"}),  # of the last message: a conversation must end with the answer
     "embed": frozenset({"embed"}),

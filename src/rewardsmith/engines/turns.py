@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, CannotAnswer, Conversation, ProbeReply, Question
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply
 
 Rest = Callable[[], Awaitable[None] | None]
 
@@ -99,7 +99,7 @@ class Turns:
             waiting = self._rest[name][wake]()
             if waiting is not None:
                 await waiting
-        except CannotAnswer as error:
+        except ModelCallError as error:
             if wake or error.kind != "unreachable":
                 raise
             # A server that is gone holds no memory: nobody need wait for it to sleep.
@@ -147,9 +147,9 @@ class TakingTurns:
         """Return the model's replies to fixed probes."""
         return await self._in_turn(self._model.fingerprint, deadline)  # type: ignore[no-any-return]
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         """Return the model's answer."""
-        return await self._in_turn(self._model.ask, question)  # type: ignore[no-any-return]
+        return await self._in_turn(self._model.chat, question)  # type: ignore[no-any-return]
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return one number for each conversation."""

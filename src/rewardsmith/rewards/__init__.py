@@ -5,10 +5,11 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-from rewardsmith.components import problems_in
+from rewardsmith.config import problems_in
 from rewardsmith.errors import RecipeError
 from rewardsmith.rewards.accuracy.grade import GradeAccuracy
 from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
+from rewardsmith.rewards.base import CannotScore, Halt, Online, Reward
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Cascade, Product, Sum
 from rewardsmith.rewards.failures import in_place
@@ -22,7 +23,6 @@ from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.rewards.pair import Fallback, Gate, Mixed
-from rewardsmith.rewards.protocol import CannotScore, Halt, Online, Reward
 from rewardsmith.rewards.route import Route
 from rewardsmith.rewards.rule import Rule
 from rewardsmith.rewards.steps import Steps
@@ -72,7 +72,7 @@ def make_reward(table: str | dict[str, Any], models: Mapping[str, Any] | None = 
 
     Args:
         table: as in a recipe.
-        models: those that it asks, by the names in the table; see `rewardsmith.asking`.
+        models: those that it asks, by the names in the table; see `rewardsmith.llm`.
     """
     try:
         return Component.root(REWARD.choose(table), models=None if models is None else models.__getitem__)

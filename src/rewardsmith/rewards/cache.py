@@ -19,8 +19,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question, Usage
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, Usage
 from rewardsmith.rewards.cache_file import VerdictCache, cache_folder
 from rewardsmith.rewards.cache_packing import ASK, EMBED, MOST, RATE, Unpackable, Verb, encoded
 from rewardsmith.rewards.cache_tables import Holding, Kept
@@ -42,7 +42,7 @@ def key_of(
     identity: str,
     verb: str,
     prompt: Conversation | str,
-    question: Question | None = None,
+    question: ChatRequest | None = None,
     *,
     call: Set[bytes] = frozenset(),
 ) -> bytes:
@@ -138,7 +138,7 @@ class Cached:
     answer that was kept first counts for both. All else (`sleep`, `wake`, `close` …) is the model's own.
 
     Args:
-        model: any of `rewardsmith.asking`.
+        model: any of `rewardsmith.llm`.
         cache: where its answers are kept.
 
     Attributes:
@@ -171,22 +171,22 @@ class Cached:
         await self._model.check()
         self._weights.forget()
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         """Return the model's answer; one that was known took no time, and says that it is `cached`."""
         identity = await self._identified(question.deadline)
-        key = key_of(identity, "ask", question.prompt, question)
+        key = key_of(identity, "chat", question.prompt, question)
 
-        async def send(_: Sequence[bytes]) -> list[Answer]:
-            return [await self._model.ask(question)]
+        async def send(_: Sequence[bytes]) -> list[ChatReply]:
+            return [await self._model.chat(question)]
 
         found, sent = await self._answers(_Request(ASK, identity, send, question.deadline), [key])
         return found[key] if sent else replace(found[key], cached=True)
 
-    async def forget(self, questions: Sequence[Question]) -> None:
+    async def forget(self, questions: Sequence[ChatRequest]) -> None:
         """Remove the answers to questions that led to no verdict: a judge that was mended is asked anew."""
-        with suppress(CannotAnswer):
+        with suppress(ModelCallError):
             identity = await self._identified()
-            self._cache.forget_soon([key_of(identity, "ask", question.prompt, question) for question in questions])
+            self._cache.forget_soon([key_of(identity, "chat", question.prompt, question) for question in questions])
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return a number for each conversation; only those that are not known are asked for."""
@@ -237,8 +237,8 @@ class Cached:
             return await self._weights.identity(await self.identity(), deadline)
         except UserError as error:
             self.usage.failed += 1
-            raise CannotAnswer("refused", str(error)) from None
-        except CannotAnswer:
+            raise ModelCallError("refused", str(error)) from None
+        except ModelCallError:
             self.usage.failed += 1
             raise
 
@@ -311,7 +311,7 @@ class Cached:
         if packed is None:
             self._cache.say(f"an answer of {self.name} is not kept: it has more than {MOST} bytes, or is not finite")
             return None
-        read, written = (answer.prompt_tokens, answer.tokens) if isinstance(answer, Answer) else (0, 0)
+        read, written = (answer.prompt_tokens, answer.tokens) if isinstance(answer, ChatReply) else (0, 0)
         return Kept(
             key=key,
             model=_text(self.name),

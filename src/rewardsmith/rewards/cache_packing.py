@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer
+from rewardsmith.llm import ChatReply
 
 V = TypeVar("V")
 
@@ -67,7 +67,7 @@ def _unpack(packed: bytes) -> Any:
         raise Unpackable from error
 
 
-def _pack_answer(answer: Answer) -> bytes | None:
+def _pack_answer(answer: ChatReply) -> bytes | None:
     kept = {
         "text": answer.text,
         "truncated": bool(answer.truncated),
@@ -79,10 +79,10 @@ def _pack_answer(answer: Answer) -> bytes | None:
     return _pack(kept)
 
 
-def _unpack_answer(packed: bytes) -> Answer:
+def _unpack_answer(packed: bytes) -> ChatReply:
     try:
         fields = _unpack(packed)
-        answer = Answer(**{**fields, "logprobs": tuple(fields["logprobs"])}, cached=True)
+        answer = ChatReply(**{**fields, "logprobs": tuple(fields["logprobs"])}, cached=True)
     except (TypeError, KeyError) as error:
         raise Unpackable from error
     if not isinstance(answer.text, str) or not isinstance(answer.thought, str):
@@ -111,6 +111,6 @@ def _unpack_vector(packed: bytes) -> NDArray[np.float32]:
     return np.frombuffer(packed, "<f4", offset=1).astype(np.float32)
 
 
-ASK = Verb("ask", _pack_answer, _unpack_answer)
+ASK = Verb("chat", _pack_answer, _unpack_answer)
 RATE = Verb("rate", _pack_number, _unpack_number)
 EMBED = Verb("embed", _pack_vector, _unpack_vector)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from rewardsmith.asking import CannotAnswer, ProbeReply
+from rewardsmith.llm import ModelCallError, ProbeReply
 from rewardsmith.rewards.cache_file import VerdictCache
 from rewardsmith.rewards.cache_packing import encoded
 from rewardsmith.rewards.cache_tables import Fingerprint
@@ -55,7 +55,7 @@ class Weights:
     """Finds out which weights a model has.
 
     Args:
-        model: any of `rewardsmith.asking`.
+        model: any of `rewardsmith.llm`.
         cache: where fingerprints are kept.
     """
 
@@ -77,7 +77,7 @@ class Weights:
             deadline: seconds for one probe.
 
         Raises:
-            CannotAnswer: the model cannot be asked now.
+            ModelCallError: the model cannot be asked now.
         """
         if not hasattr(self._model, "fingerprint"):
             return base
@@ -92,7 +92,7 @@ class Weights:
     async def _find(self, base: str, deadline: float) -> str:
         try:
             replies = tuple(map(_digested, await self._model.fingerprint(deadline)))
-        except CannotAnswer as error:
+        except ModelCallError as error:
             if error.kind != "refused":
                 raise
             self._cache.say(

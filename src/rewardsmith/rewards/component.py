@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rewardsmith.asking import Models
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError
+from rewardsmith.llm import Models
+from rewardsmith.rewards.base import Composed, Halt, Part, Reward, failure_of, parts_of, scores_and_retry
 from rewardsmith.rewards.failures import Budget, FailureSettings, because, failed
 from rewardsmith.rewards.patience import Patience
-from rewardsmith.rewards.protocol import Composed, Halt, Part, Reward, failure_of, parts_of, scores_and_retry
 from rewardsmith.rewards.tree import components_of, connect, walk
 from rewardsmith.types import NOT_ASKED, Failure, RolloutGroup, Score, ScoredGroup
 
@@ -80,7 +80,7 @@ class Component:
     @classmethod
     def of(cls, name: str, chosen: Chosen) -> Component:
         """Return the component that a table of a recipe describes."""
-        failure = getattr(chosen.beside, "failure", None) or FailureSettings()
+        failure = getattr(chosen.slot, "failure", None) or FailureSettings()
         reward: Reward = chosen.build()
         if failure.instead is None:
             return cls(name, reward, failure)
@@ -128,9 +128,9 @@ class Component:
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; only `Halt` is raised."""
-        return (await self.ask(group)).scores
+        return (await self.chat(group)).scores
 
-    async def ask(self, group: RolloutGroup, wanted: Sequence[bool] | None = None) -> Column:
+    async def chat(self, group: RolloutGroup, wanted: Sequence[bool] | None = None) -> Column:
         """Score the rollouts that are wanted; the others are `skipped`.
 
         The reward sees a group of the wanted rollouts alone, and is not called when there are none.
@@ -252,8 +252,8 @@ class Instead(Composed):
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return the score of `first`, or of `instead` where that failed."""
-        first = await self.components["first"].ask(group)
-        other = await self.components["instead"].ask(group, [not score.ok for score in first.scores])
+        first = await self.components["first"].chat(group)
+        other = await self.components["instead"].chat(group, [not score.ok for score in first.scores])
         pairs = zip(first.scores, other.scores, strict=True)
         return tuple(replace(a if a.ok else b, parts={"first": a, "instead": b}) for a, b in pairs)
 

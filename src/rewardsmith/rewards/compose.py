@@ -13,11 +13,11 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.rewards.base import Composed, Part
 from rewardsmith.rewards.component import Column, Component
 from rewardsmith.rewards.failures import ComponentSettings, because, in_place
-from rewardsmith.rewards.protocol import Composed, Part
 from rewardsmith.types import NOT_ASKED, Failure, RolloutGroup, Score
 
 RESERVED = frozenset({"mean", "spread", "accuracy", "failed", "flat", "reward"})
@@ -91,7 +91,7 @@ class Sum(Composed):
         term, component = self._terms[name], self.components[name]
         wanted = [name in self.asked] * len(group.rollouts)
         if not term.when:
-            return await component.ask(group, wanted)
+            return await component.chat(group, wanted)
         return await _ask_where(component, group, term, await tasks[_first(term.when)], wanted)
 
     def _add(self, columns: Mapping[str, Column], parts: Mapping[str, Score]) -> Score:
@@ -130,7 +130,7 @@ class Product(Composed):
             if term.when:
                 column = await _ask_where(component, group, term, columns[_first(term.when)], open_)
             else:
-                column = await component.ask(group, open_)
+                column = await component.chat(group, open_)
             columns[name] = column
             if column.dropped is None:
                 open_ = [was and bool(score.value) for was, score in zip(open_, column.scores, strict=True)]
@@ -153,7 +153,7 @@ class Cascade(Composed):
         self, *, parts: Annotated[dict[str, StepChoice], Field(min_length=1, description="the rewards, by name")]
     ) -> None:
         self.components = named(parts)
-        self._steps = {name: chosen.beside for name, chosen in parts.items()}
+        self._steps = {name: chosen.slot for name, chosen in parts.items()}
         for name in list(parts)[:-1]:
             step = self._steps[name]
             assert isinstance(step, StepSettings)
@@ -165,7 +165,7 @@ class Cascade(Composed):
         columns: dict[str, Column] = {}
         open_ = [True] * len(group.rollouts)
         for name, component in self.components.items():
-            columns[name] = column = await component.ask(group, open_)
+            columns[name] = column = await component.chat(group, open_)
             if column.dropped is None:
                 open_ = [
                     was and score.value is not None and not self._decides(name, score.value)
@@ -260,7 +260,7 @@ async def _ask_where(
         cause = before.dropped or next((why for why in unknown if why.kind != "dropped"), unknown[0])
         blank = component.blank("dropped", f'left out for the group, as "{term.when}" is')
         return Column((blank,) * len(group.rollouts), cause)
-    column = await component.ask(group, [want and held is True for want, held in zip(wanted, conditions, strict=True)])
+    column = await component.chat(group, [want and held is True for want, held in zip(wanted, conditions, strict=True)])
     scores = [
         component.lacking(because(term.when, why)) if want and isinstance(why, Failure) else score
         for score, want, why in zip(column.scores, wanted, conditions, strict=True)
@@ -286,7 +286,7 @@ def _terms(parts: Mapping[str, Chosen], components: Mapping[str, Component], kin
     terms: dict[str, Term] = {}
     known: list[str] = []
     for name, chosen in parts.items():
-        term = chosen.beside
+        term = chosen.slot
         assert isinstance(term, kind)
         if term.when and term.when not in known:
             raise UserError(

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rewardsmith.components import Choice, Chosen, Settings
-from rewardsmith.rewards.protocol import Halt
+from rewardsmith.config import Choice, Chosen, Settings
+from rewardsmith.rewards.base import Halt
 from rewardsmith.types import NOT_ASKED, Failure, Score
 
 _OTHERWISE = 'A function that scores one answer is a rule: reward = {{ type = "rule", rule = "{name}" }}'
@@ -71,7 +71,7 @@ def policies(table: object) -> Iterator[Policy]:
         yield table.do
     if isinstance(table, Chosen):
         yield from policies(table.settings)
-        yield from policies(table.beside)
+        yield from policies(table.slot)
     elif isinstance(table, Settings):
         for name in type(table).model_fields:
             yield from policies(getattr(table, name))

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rewardsmith.asking import CannotAnswer, Models, Read, Reader, Unconnected
-from rewardsmith.components import Refers
+from rewardsmith.config import Refers
 from rewardsmith.errors import UserError
+from rewardsmith.llm import LogprobModel, ModelCallError, Models, TokenLogprobs, UnconnectedModel
+from rewardsmith.rewards.base import failure_of
 from rewardsmith.rewards.implicit_settings import LearnSettings, TrustSettings
-from rewardsmith.rewards.protocol import failure_of
 from rewardsmith.rewards.steps import StepTruthChoice
 from rewardsmith.text.steps import split_steps, steps_of_tokens, sums_by_step
 from rewardsmith.types import Failure, Rollout, RolloutGroup, Score
@@ -108,7 +108,7 @@ class Implicit:
         self.update, self.learning, self.trust, self.truth = update, learn, trust, truth
         self.value = value
         self.online = False
-        self._models: Models = Unconnected
+        self._models: Models = UnconnectedModel
 
     # ---- outside of training ---------------------------------------------------------------------------------------
 
@@ -157,10 +157,12 @@ class Implicit:
             reference = await _read(self._models(self.reference_model), group)
         return tuple(map(self._scored, group.rollouts, read, reference))
 
-    def _scored(self, rollout: Rollout, ours: Read | CannotAnswer, theirs: Read | CannotAnswer) -> Score:
-        if isinstance(ours, CannotAnswer):
+    def _scored(
+        self, rollout: Rollout, ours: TokenLogprobs | ModelCallError, theirs: TokenLogprobs | ModelCallError
+    ) -> Score:
+        if isinstance(ours, ModelCallError):
             return Score(failure=failure_of(ours))
-        if isinstance(theirs, CannotAnswer):
+        if isinstance(theirs, ModelCallError):
             return Score(failure=failure_of(theirs))
         if not np.array_equal(ours.ends, theirs.ends):
             return _invalid("the model and its reference do not read the answer as the same tokens")
@@ -222,16 +224,16 @@ def placed(
     return values, support
 
 
-async def _read(model: Any, group: RolloutGroup, *, adapter: bool = True) -> list[Read | CannotAnswer]:
+async def _read(model: Any, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs | ModelCallError]:
     """Return what a model makes of each rollout; one that it cannot read costs the others nothing."""
     if not hasattr(model, "read"):
         raise UserError(
             f"models.{model.name} cannot say how likely an answer is: an implicit reward needs models of this process"
         )
-    reader: Reader = model
+    reader: LogprobModel = model
     try:
         return list(await reader.read(group, adapter=adapter))
-    except CannotAnswer as error:
+    except ModelCallError as error:
         if len(group.rollouts) == 1:
             return [error]
     alone = [replace(group, rollouts=[rollout]) for rollout in group.rollouts]

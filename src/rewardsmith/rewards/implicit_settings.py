@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rewardsmith.components import Settings
+from rewardsmith.config import Settings
 from rewardsmith.learning import OptimizerSettings
 
 

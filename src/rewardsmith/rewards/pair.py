@@ -10,11 +10,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
+from rewardsmith.rewards.base import Composed
 from rewardsmith.rewards.component import Column, Component
 from rewardsmith.rewards.compose import finite, remaining, row
 from rewardsmith.rewards.failures import in_place
-from rewardsmith.rewards.protocol import Composed
 from rewardsmith.types import Failure, RolloutGroup, Score
 
 InPlace = Annotated[Chosen, in_place()]
@@ -32,8 +32,8 @@ class _Pair(Composed):
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return p and v joined; the judge is asked only where it can change the result."""
-        rule = await self.components["rule"].ask(group, ["rule" in self.roles] * len(group.rollouts))
-        judge = await self.components["judge"].ask(group, self._open(rule))
+        rule = await self.components["rule"].chat(group, ["rule" in self.roles] * len(group.rollouts))
+        judge = await self.components["judge"].chat(group, self._open(rule))
         columns = {"rule": rule, "judge": judge}
         return tuple(self._joined(columns, row(columns, i)) for i in range(len(group.rollouts)))
 

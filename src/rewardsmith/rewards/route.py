@@ -9,12 +9,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.errors import nearest
+from rewardsmith.rewards.base import Composed, Halt
 from rewardsmith.rewards.component import Column, Component, whole_of
 from rewardsmith.rewards.compose import named
 from rewardsmith.rewards.failures import ComponentSettings, in_place
-from rewardsmith.rewards.protocol import Composed, Halt
 from rewardsmith.types import RolloutGroup, Score
 
 
@@ -46,7 +46,7 @@ class Route(Composed):
     ) -> None:
         self.components = named(routes)
         self._sources: dict[str, list[str]] = {
-            name: list(getattr(chosen.beside, "sources", ())) or [name] for name, chosen in routes.items()
+            name: list(getattr(chosen.slot, "sources", ())) or [name] for name, chosen in routes.items()
         }
 
     def find(self, source: str) -> str:
@@ -73,7 +73,7 @@ class Route(Composed):
         taken = self.find(group.prompt.source)
         nobody = [False] * len(group.rollouts)
         columns: dict[str, Column] = {
-            name: await component.ask(group, None if name == taken else nobody)
+            name: await component.chat(group, None if name == taken else nobody)
             for name, component in self.components.items()
         }
         return tuple(

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rewardsmith.components import Choice, Chosen
+from rewardsmith.config import Choice, Chosen
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.pool import Call, shared, version_of
 from rewardsmith.rewards.rules import NEEDS, Needs

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rewardsmith.components import Choice, Chosen
-from rewardsmith.rewards.protocol import CannotScore, failure_of
+from rewardsmith.config import Choice, Chosen
+from rewardsmith.rewards.base import CannotScore, failure_of
 from rewardsmith.text.step_truths import Judged, tokens_of_judged
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
 

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rewardsmith.components import Chosen, Settings
+from rewardsmith.config import Chosen, Settings
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.base import CannotScore, Composed
 from rewardsmith.rewards.component import Column, Component, whole_of
 from rewardsmith.rewards.failures import in_place
-from rewardsmith.rewards.protocol import CannotScore, Composed
 from rewardsmith.types import Failure, RolloutGroup, Score, ScoredGroup
 
 Transformed = Annotated[Chosen, in_place(), Field(description="the reward to change")]
@@ -31,7 +31,7 @@ class _Transform(Composed):
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return the changed scores; a failure stays one."""
-        column = await self.components["raw"].ask(group)
+        column = await self.components["raw"].chat(group)
         return tuple(self._changed(score) if score.ok else _lost(column, i) for i, score in enumerate(column.scores))
 
     def _changed(self, raw: Score) -> Score:
@@ -167,7 +167,7 @@ class Standardise(Composed):
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return the standardised scores; a failure stays one."""
-        column = await self.components["raw"].ask(group)
+        column = await self.components["raw"].chat(group)
         values = [score.value for score in column.scores if score.value is not None]
         known = list(self._window) if self._over == "window" and len(self._window) >= self._least else values
         if known is values and len(group.rollouts) < 2:

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rewardsmith.asking import CannotAnswer, Models
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import Composed, Halt, Reward, failure_of
+from rewardsmith.llm import ModelCallError, Models
+from rewardsmith.rewards.base import Composed, Halt, Reward, failure_of
 from rewardsmith.types import Prompt, ScoredGroup
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def check(root: Component) -> None:
         try:
             await component.check()
         except (Exception, SystemExit) as error:  # noqa: BLE001 a reward may be a user's own code
-            what = str(error) if isinstance(error, UserError | CannotAnswer) else failure_of(error).detail
+            what = str(error) if isinstance(error, UserError | ModelCallError) else failure_of(error).detail
             return f"{path}: {what}" if path else what
         return ""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.data import Reads, Source
 from rewardsmith.engines.embedded.checking import Outline, check_model
 from rewardsmith.engines.settings import ModelSettings
@@ -71,7 +71,7 @@ def _wanted(recipe: Recipe) -> dict[str, bool]:
         if mark.table != "models" or not path.startswith("stages."):
             continue
         # Critics, references and process reward models read the tokens of the policy.
-        chat = mark.offer in ("ask", "rate") or path.count(".") == 2
+        chat = mark.offer in ("chat", "rate") or path.count(".") == 2
         model: str | None = name
         while model is not None:
             chats[model] = chats.get(model, False) or chat

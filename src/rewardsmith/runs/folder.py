@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.files import (
+from rewardsmith.records import to_json
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.tree import save
+from rewardsmith.runs.links import refuse_links
+from rewardsmith.storage import (
     SUMS,
     damaged,
     new_folder,
@@ -23,10 +27,6 @@ from rewardsmith.files import (
     write_sums,
     writing,
 )
-from rewardsmith.records import to_json
-from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.tree import save
-from rewardsmith.runs.links import refuse_links
 from rewardsmith.trainers.protocol import GroupRecord
 
 CHECKPOINTS = "checkpoints"

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from rewardsmith import __version__
-from rewardsmith.asking import CannotAnswer
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError
 from rewardsmith.recipe import Recipe, places, references
 from rewardsmith.rewards import REWARDS
 from rewardsmith.rewards.component import Component
@@ -110,7 +110,7 @@ class Lineage:
     async def _identity(self, model: str) -> str:
         try:
             return await self._identify(model)
-        except (CannotAnswer, UserError) as error:  # a server that is away now; the run itself waits for it or ends
+        except (ModelCallError, UserError) as error:  # a server that is away now; the run itself waits for it or ends
             return f"unknown: {str(error)[:200]}"
 
     def _write(self) -> None:

@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rewardsmith.asking import CannotAnswer, Model, Unconnected, Usage
-from rewardsmith.components import Chosen, Settings
+from rewardsmith.config import Chosen, Settings
 from rewardsmith.engines.settings import ManagedSettings, ModelSettings, SentenceSettings, ServerSettings
 from rewardsmith.engines.turns import TakingTurns, Turns
 from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.llm import Model, ModelCallError, UnconnectedModel, Usage
 from rewardsmith.trainers.protocol import derive
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class AskedModels:
             folder = self._folder if isinstance(self._folder, Path) else self._folder()
             model = ManagedModel(settings, name=name, folder=folder, say=self._say)
         else:
-            from rewardsmith.engines.server import ServedModel  # noqa: PLC0415
+            from rewardsmith.engines.client import ServedModel  # noqa: PLC0415
 
             assert isinstance(settings, ServerSettings)
             model = ServedModel.of(settings, name=name)
@@ -196,11 +196,11 @@ class AskedModels:
         try:
             async with asyncio.timeout(WAKING), self._turns.turn(*asleep):
                 pass
-        except (TimeoutError, CannotAnswer, UserError) as error:
+        except (TimeoutError, ModelCallError, UserError) as error:
             self._say(f"{', '.join(asleep)} may still be asleep: {error or f'not awake within {WAKING:g} s'}")
 
 
-class Later(Unconnected):
+class Later(UnconnectedModel):
     """A model of this process before it is loaded: nothing can be said about it yet."""
 
     async def check(self) -> None:

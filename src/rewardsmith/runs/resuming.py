@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.recipe import Recipe, places

@@ -11,18 +11,17 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from rewardsmith.asking import Usage
-from rewardsmith.components import Chosen, import_name
+from rewardsmith.config import Chosen, import_name
 from rewardsmith.data import Reads, Source, open_source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError
-from rewardsmith.files import new_folder, writing
+from rewardsmith.llm import Usage
 from rewardsmith.recipe import Recipe, explain
 from rewardsmith.recipe_checks import check_rewards, warnings
+from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.pool import shared
-from rewardsmith.rewards.protocol import Halt
 from rewardsmith.rewards.tree import check, check_source, load, routes, unfit, walk
 from rewardsmith.runs.checks import check_items, check_models, used
 from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
@@ -34,6 +33,7 @@ from rewardsmith.runs.resuming import Checkpoint, other_length, read_checkpoint,
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.runs.usage import added
+from rewardsmith.storage import new_folder, writing
 from rewardsmith.trainers.evaluating.tables import Evaluation
 from rewardsmith.trainers.process.parts import process_parts, take_over
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from rewardsmith.asking import Usage
+from rewardsmith.llm import Usage
 from rewardsmith.runs.forms import chance_of, is_share, results
 from rewardsmith.trainers.protocol import Update
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 
-from rewardsmith.asking import Usage
+from rewardsmith.llm import Usage
 
 
 def added(before: Mapping[str, Usage], now: Mapping[str, Usage]) -> dict[str, Usage]:

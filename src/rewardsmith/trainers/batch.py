@@ -15,7 +15,7 @@ from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.algorithms.sequences import last_token
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import Part
+from rewardsmith.rewards.base import Part
 from rewardsmith.types import Prompt, Score, ScoredGroup
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json, to_json
-from rewardsmith.rewards.protocol import Reward, parts_of
+from rewardsmith.rewards.base import Reward, parts_of
 from rewardsmith.trainers.protocol import Draws, GroupRecord, Report, derive, no_report
 from rewardsmith.trainers.scoring import Lap, Turn, generate_and_score
 from rewardsmith.trainers.select import rejection

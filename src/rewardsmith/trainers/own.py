@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, where_raised
 
 

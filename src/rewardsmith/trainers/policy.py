@@ -21,8 +21,8 @@ from rewardsmith.algorithms.shaping import overlong_penalty
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
+from rewardsmith.rewards.base import parts_of
 from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.protocol import parts_of
 from rewardsmith.rewards.tree import latencies, learn, walk
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collected, Collector
@@ -82,7 +82,7 @@ class PolicyTrainer:
         self._turn = partial(context.turn, stage.model)
         learning = [stage.model, stage.critic and stage.critic.model, stage.kl.reference]
         self._learning = partial(context.turn, *(name for name in learning if name))
-        self._credit: dict[str, Any] = dict(stage.advantage.beside or ())
+        self._credit: dict[str, Any] = dict(stage.advantage.slot or ())
         self._collector = Collector(
             stage,
             self._policy,

@@ -109,7 +109,7 @@ class Context(Protocol):
         ...
 
     def model(self, name: str) -> Any:
-        """Return a model of the recipe as rewards use it (`rewardsmith.asking`)."""
+        """Return a model of the recipe as rewards use it (`rewardsmith.llm`)."""
         ...
 
     def turn(self, *names: str) -> AbstractAsyncContextManager[None]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError
-from rewardsmith.files import SUMS, damaged, new_folder, write_sums, writing
+from rewardsmith.storage import SUMS, damaged, new_folder, write_sums, writing
 from rewardsmith.trainers.protocol import Context
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardsmith.asking import CannotAnswer
-from rewardsmith.data.protocol import Reads
+from rewardsmith.data.source import Reads
 from rewardsmith.engines.embedded.conversations import Reader, ratings, tokens_of
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.loading import require_chat_template
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError, listing
+from rewardsmith.llm import ModelCallError
 from rewardsmith.text.rated import rated_answer, rated_conversation
 from rewardsmith.trainers.comparisons import (
     Compared,
@@ -94,7 +94,7 @@ class RewardModelTrainer:
             ]
             try:
                 read = [self._reader.tokens(conversation) for conversation in said]
-            except CannotAnswer as error:
+            except ModelCallError as error:
                 raise UserError(f"prompt {compared.prompt.id!r}: {error}") from None
             if not all(0 < len(each) <= self._limit for each in read):
                 dropped += 1

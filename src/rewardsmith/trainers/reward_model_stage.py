@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
-from rewardsmith.data.protocol import Reads
+from rewardsmith.config import DEFAULT, Choice, Chosen, Settings
+from rewardsmith.data.source import Reads
 from rewardsmith.text.rated import Kept
 from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.settings import CriticName, DataName, OptimizerSettings, Saving, Stage

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 from rewardsmith.engines.protocol import Engine, Sampling
-from rewardsmith.rewards.protocol import Reward, score
+from rewardsmith.rewards.base import Reward, score
 from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.trainers.protocol import Report, no_report
 from rewardsmith.types import Prompt, ScoredGroup

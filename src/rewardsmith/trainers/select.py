@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rewardsmith.components import Settings
+from rewardsmith.config import Settings
 from rewardsmith.types import Score, ScoredGroup
 
 Reason = Literal["failed", "truncated", "constant", "too_hard", "too_easy", "stale"]

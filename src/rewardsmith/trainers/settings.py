@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rewardsmith.components import Chosen, Refers, Settings
-from rewardsmith.data.protocol import Reads
+from rewardsmith.config import Chosen, Refers, Settings
+from rewardsmith.data.source import Reads
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.failures import in_place

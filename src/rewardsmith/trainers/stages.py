@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rewardsmith.components import DEFAULT, Choice, Chosen, Settings
-from rewardsmith.data.protocol import Reads
+from rewardsmith.config import DEFAULT, Choice, Chosen, Settings
+from rewardsmith.data.source import Reads
 from rewardsmith.rewards.failures import policies
 from rewardsmith.trainers.evaluating.stage import EvaluateRewardStage
 from rewardsmith.trainers.held_out import Count
@@ -212,7 +212,7 @@ class PolicyStage(WritingStage):
             raise ValueError(f'the advantage "{self.advantage.name}" needs a critic: critic = {{ model = "…" }}')
         if needs != "critic" and self.critic is not None:
             raise ValueError(f'the advantage "{self.advantage.name}" has no use for a critic: remove it, or use "gae"')
-        combine = getattr(self.advantage.beside, "combine", "")
+        combine = getattr(self.advantage.slot, "combine", "")
         after = combine == "after"
         for problem in wrong_credit(
             self.reward, self.advantage.name, compares=compares(self.advantage.target), combine=combine, values=needs

@@ -9,12 +9,12 @@ from contextlib import nullcontext
 from pydantic import Field
 
 from rewardsmith.algorithms.ranks import pass_at_k
-from rewardsmith.components import Settings
+from rewardsmith.config import Settings
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.base import Reward
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.measure import measure
-from rewardsmith.rewards.protocol import Reward
 from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.trainers.evaluating.policies import soundness
 from rewardsmith.trainers.evaluating.soundness import judged, with_soundness

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rewardsmith import Rollout, RolloutGroup
-from rewardsmith.asking import CannotAnswer
 from rewardsmith.data.rows import Layout, RowError
 from rewardsmith.data.rubrics import Asking, Grades, Solution, SolutionRows, Teacher
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.text.grading import load_grading_template
 from tests.rewards.judges.asked import connected
@@ -87,8 +87,8 @@ def test_votes_are_averaged_and_the_nearest_is_shown() -> None:
     [
         (["Total Score: 4", "no", "Total Score: 6"], 0.5),
         (["Total Score: 4", "no", "no"], "unparsable"),
-        (["Total Score: 4", "no", CannotAnswer("unreachable", "gone")], "unreachable"),
-        (["no", "no", CannotAnswer("refused", "quota")], "unparsable"),
+        (["Total Score: 4", "no", ModelCallError("unreachable", "gone")], "unreachable"),
+        (["no", "no", ModelCallError("refused", "quota")], "unparsable"),
     ],
 )
 def test_more_than_half_of_the_votes_must_be_readable(texts: list[Any], outcome: float | str) -> None:
@@ -96,7 +96,7 @@ def test_more_than_half_of_the_votes_must_be_readable(texts: list[Any], outcome:
     if isinstance(outcome, float):
         assert asyncio.run(asked.grade(solution())).share == outcome
     else:
-        with pytest.raises(CannotAnswer) as caught:
+        with pytest.raises(ModelCallError) as caught:
             asyncio.run(asked.grade(solution()))
         assert caught.value.kind == outcome
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rewardsmith import Message, Prompt
-from rewardsmith.asking import CannotAnswer
 from rewardsmith.data.rubrics import Asking, Problem, RubricWriter, load_writing_template
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError
 from tests.rewards.models import Scripted
 from tests.runs.preparing.serving import part_of, rubric
 
@@ -68,13 +68,13 @@ def test_an_answer_that_is_not_shown_must_not_be_named_either() -> None:
     wrong = rubric()
     wrong["criteria"][3]["text"] = "The solution ends with the number 72, and says clips."
     asked, _ = writer([json.dumps(wrong)] * 3, reference=False)
-    with pytest.raises(CannotAnswer, match="names the answer"):
+    with pytest.raises(ModelCallError, match="names the answer"):
         asyncio.run(asked.write(PROBLEM))
 
 
 def test_after_all_tries_it_is_a_failure() -> None:
     asked, model = writer(["no", "no", "no"])
-    with pytest.raises(CannotAnswer, match="no object") as caught:
+    with pytest.raises(ModelCallError, match="no object") as caught:
         asyncio.run(asked.write(PROBLEM))
     assert (caught.value.kind, caught.value.attempts, len(model.asked)) == ("unparsable", 3, 3)
 

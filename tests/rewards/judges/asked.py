@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
-from rewardsmith.asking import Question
-from rewardsmith.components import settings_of
+from rewardsmith.config import settings_of
+from rewardsmith.llm import ChatRequest
 from tests.rewards.models import Said, Scripted
 
-Script = Sequence[Said] | Callable[[Question], Said]
+Script = Sequence[Said] | Callable[[ChatRequest], Said]
 
 
 def group(*texts: str, answer: object = "42", question: str = "How much is 6 · 7?", **info: object) -> RolloutGroup:

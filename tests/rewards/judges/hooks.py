@@ -34,11 +34,11 @@ async def slow_messages(group: RolloutGroup) -> list[str]:
 
 
 def no_role(group: RolloutGroup) -> list[Any]:
-    return [[{"role": "", "content": "x"}], *("ask" for _ in group.rollouts[1:])]
+    return [[{"role": "", "content": "x"}], *("chat" for _ in group.rollouts[1:])]
 
 
 def no_unicode(group: RolloutGroup) -> list[str]:
-    return ["\ud800", *("ask" for _ in group.rollouts[1:])]
+    return ["\ud800", *("chat" for _ in group.rollouts[1:])]
 
 
 async def hanging_messages(group: RolloutGroup) -> list[str]:

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
-from rewardsmith.asking import Question
+from rewardsmith.llm import ChatRequest
+from rewardsmith.rewards.base import score as scored
 from rewardsmith.rewards.judges.ranking import Ranking
-from rewardsmith.rewards.protocol import score as scored
 from rewardsmith.text.rankings import write_ranking
 from tests.rewards.models import Scripted, text_of
 
@@ -19,12 +19,12 @@ def group(*texts: str, tokens: int | None = None) -> RolloutGroup:
     return RolloutGroup(PROMPT, [Rollout(text, [1] * (len(text) if tokens is None else tokens)) for text in texts])
 
 
-def shown(question: Question) -> list[str]:
+def shown(question: ChatRequest) -> list[str]:
     """Return the candidates that a question shows, in its order."""
     return [text for _, _, text in BLOCK.findall(text_of(question))]
 
 
-def by_number(question: Question, grade: Callable[[int, str], float] | None = None, output: str = "both") -> str:
+def by_number(question: ChatRequest, grade: Callable[[int, str], float] | None = None, output: str = "both") -> str:
     """Answer as a judge would who reads the quality of a candidate from its first number."""
     texts = shown(question)
     scores = {

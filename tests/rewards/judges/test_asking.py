@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from rewardsmith import Score
-from rewardsmith.asking import Answer, CannotAnswer
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatReply, ModelCallError
+from rewardsmith.rewards.base import Halt, failure_of
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings, NoVerdict, Verdict, failed_score, judged
-from rewardsmith.rewards.protocol import Halt, failure_of
 from rewardsmith.text.grades import read_grade
 from rewardsmith.text.reading import Unreadable
 from tests.rewards.models import Said, Scripted
@@ -30,8 +30,8 @@ def ask(*script: Said, **settings: object) -> tuple[Verdict[int], Scripted]:
     return asyncio.run(asker.verdict("how much?", number)), model
 
 
-def refused(*script: Said, **settings: object) -> CannotAnswer:
-    with pytest.raises(CannotAnswer) as caught:
+def refused(*script: Said, **settings: object) -> ModelCallError:
+    with pytest.raises(ModelCallError) as caught:
         ask(*script, **settings)
     return caught.value
 
@@ -67,17 +67,17 @@ def test_several_verdicts_on_one_prompt_are_different_questions() -> None:
         ("11", "invalid", "too large"),
         ("<think>hm", "unparsable", "unfinished thought"),
         (
-            Answer("7", truncated=True, tokens=2048),
+            ChatReply("7", truncated=True, tokens=2048),
             "truncated",
             "cut off: after 2048 tokens (asking.max_tokens = 2048)",
         ),
-        (Answer("7", truncated=True), "truncated", "cut off: by the token limit (asking.max_tokens = 2048)"),
+        (ChatReply("7", truncated=True), "truncated", "cut off: by the token limit (asking.max_tokens = 2048)"),
         (
-            Answer("7", truncated=True, tokens=5),
+            ChatReply("7", truncated=True, tokens=5),
             "truncated",
             "cut off: after 5 tokens, well before asking.max_tokens = 2",
         ),
-        (Answer("7", truncated=True, tokens=5), "truncated", "fill the model's context"),
+        (ChatReply("7", truncated=True, tokens=5), "truncated", "fill the model's context"),
     ],
 )
 def test_the_reason_of_the_last_try(said: Said, kind: str, part: str) -> None:
@@ -88,19 +88,19 @@ def test_the_reason_of_the_last_try(said: Said, kind: str, part: str) -> None:
 
 
 def test_all_tries_have_one_deadline() -> None:
-    error = refused(Answer("x", seconds=3), Answer("x", seconds=3), "7", deadline=5.0)
+    error = refused(ChatReply("x", seconds=3), ChatReply("x", seconds=3), "7", deadline=5.0)
     assert (error.kind, error.attempts) == ("timeout", 2)
     assert "no verdict within 5 s; the last try: no number" in str(error)
 
 
 def test_what_the_model_raises_is_not_tried_again() -> None:
-    assert refused(CannotAnswer("refused", "too long", 4), "7").kind == "refused"
+    assert refused(ModelCallError("refused", "too long", 4), "7").kind == "refused"
 
 
 def test_thoughts_are_kept_for_people_and_not_read() -> None:
     verdict, _ = ask("<think>8 or 9?</think>7")
     assert (verdict.value, verdict.feedback) == (7, "<think>8 or 9?</think>7")
-    verdict, _ = ask(Answer("7", thought="8 or 9?"))
+    verdict, _ = ask(ChatReply("7", thought="8 or 9?"))
     assert (verdict.value, verdict.feedback) == (7, "<think>8 or 9?</think>\n7")
 
 
@@ -127,7 +127,7 @@ def test_the_time_of_a_reader_does_not_count_against_the_judge() -> None:
         await asyncio.sleep(0.06)
         raise Unreadable("no number")
 
-    model = Scripted(lambda question: Answer("x"))
+    model = Scripted(lambda question: ChatReply("x"))
     asker = Asker("judge", AskingSettings(deadline=0.1, tries=4))
     asker.connect({"judge": model}.__getitem__)
     with pytest.raises(NoVerdict) as caught:
@@ -148,12 +148,12 @@ def test_what_a_reader_raises_itself_is_the_reason() -> None:
 
 
 def test_a_failure_keeps_what_was_written_in_all_tries() -> None:
-    error = refused("well", "<think>hm</think>seven", CannotAnswer("refused", "too long", 4))
+    error = refused("well", "<think>hm</think>seven", ModelCallError("refused", "too long", 4))
     assert isinstance(error, NoVerdict)
     assert (error.kind, error.attempts, str(error)) == ("refused", 4, "too long")
     said = "[try 1: no number: well]\nwell\n\n[try 2: no number: seven]\n<think>hm</think>seven"
     assert error.feedback == failed_score(error).feedback == said
-    assert refused(CannotAnswer("unreachable", "gone")).feedback == ""
+    assert refused(ModelCallError("unreachable", "gone")).feedback == ""
 
 
 def test_what_is_kept_of_failures_is_bounded() -> None:
@@ -180,7 +180,7 @@ async def judge(key: str) -> Score:
     if key == "halt":
         raise Halt("enough")
     if key == "gone":
-        raise CannotAnswer("unreachable", "nobody there", 3)
+        raise ModelCallError("unreachable", "nobody there", 3)
     if key == "lost":
         raise asyncio.CancelledError
     if key == "exit":
@@ -256,7 +256,7 @@ def test_a_verdict_that_failed_is_asked_anew_and_one_that_was_read_is_not(tmp_pa
         asker.connect({"judge": model}.__getitem__)
         try:
             return (await asker.verdict("?", lambda text: read_grade(text).share)).value
-        except CannotAnswer as error:
+        except ModelCallError as error:
             return error.kind
 
     async def main():

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.asking import feedback_of
 from rewardsmith.rewards.judges.candidates import WAYS, candidates_of, shown_of
-from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.text.languages import LANGUAGES, language
 from rewardsmith.text.templates import Template
 

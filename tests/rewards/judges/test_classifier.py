@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
-from rewardsmith.asking import Answer, CannotAnswer, Conversation, Question, Usage
-from rewardsmith.components import Choice, settings_of
+from rewardsmith.config import Choice, settings_of
 from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, Usage
 from rewardsmith.recipe import parse_models, parse_recipe
+from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings, sigmoid
-from rewardsmith.rewards.protocol import Halt
 
 from ..models import Scripted
 
@@ -132,7 +132,7 @@ def test_the_order_of_a_group_does_not_matter(order: list[int]) -> None:
 def refuses(text: str, kind: str = "refused") -> Callable[[Conversation], float]:
     def number(conversation: Conversation) -> float:
         if conversation[-1].content == text:
-            raise CannotAnswer(kind, "2000 tokens, and the model reads 1024")  # type: ignore[arg-type]
+            raise ModelCallError(kind, "2000 tokens, and the model reads 1024")  # type: ignore[arg-type]
         return length(conversation)
 
     return number
@@ -253,19 +253,19 @@ def test_the_model_reads_the_critique_after_the_answer() -> None:
 def test_the_critic_is_shown_question_and_answer_between_fences() -> None:
     critic = Scripted(["fine"])
     scores(Rated(length), "12", critic=critic, critique=CRITIQUE)
-    assert "## Question\n\n```\n7+5?\n```\n\n## Answer\n\n```\n12\n```\n\n## Your task" in critic.seen[0]
+    assert "## ChatRequest\n\n```\n7+5?\n```\n\n## ChatReply\n\n```\n12\n```\n\n## Your task" in critic.seen[0]
 
 
 def test_thoughts_of_the_critic_are_feedback_and_no_part_of_the_critique() -> None:
     rm = Rated(length)
-    (score,) = scores(rm, "12", critic=Scripted([Answer("<think>hm</think> Fine. ")]), critique=CRITIQUE)
+    (score,) = scores(rm, "12", critic=Scripted([ChatReply("<think>hm</think> Fine. ")]), critique=CRITIQUE)
     assert score.feedback == "<think>hm</think> Fine. "
     assert rm.calls[0][0][-1].content.endswith(":\n\nFine.")
 
 
 def test_a_critique_that_fails_fails_its_rollout_alone() -> None:
-    def write(question: Question) -> str | BaseException:
-        return CannotAnswer("timeout", "too slow") if "\n13\n" in question.prompt[0].content else "Fine."
+    def write(question: ChatRequest) -> str | BaseException:
+        return ModelCallError("timeout", "too slow") if "\n13\n" in question.prompt[0].content else "Fine."
 
     rm = Rated(length)
     assert values(rm, "12", "13", critic=Scripted(write), critique=CRITIQUE) == [52.0, "timeout"]
@@ -273,7 +273,7 @@ def test_a_critique_that_fails_fails_its_rollout_alone() -> None:
 
 
 def test_a_critique_that_is_cancelled_is_no_crash() -> None:
-    def write(question: Question) -> str | BaseException:
+    def write(question: ChatRequest) -> str | BaseException:
         return asyncio.CancelledError() if "\n13\n" in question.prompt[0].content else "Fine."
 
     assert values(Rated(length), "12", "13", critic=Scripted(write), critique=CRITIQUE) == [52.0, "cancelled"]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.asking import Question
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatRequest
+from rewardsmith.rewards.base import CannotScore, Halt, scores_of
 from rewardsmith.rewards.judges.judge import Judge
 from rewardsmith.rewards.pool import shared
-from rewardsmith.rewards.protocol import CannotScore, Halt, scores_of
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
 
 HOOKS = "tests.rewards.judges.hooks"
@@ -21,7 +21,7 @@ STARS = {"postprocess": f"{HOOKS}:stars"}
 STARS_AND_BOUNDS = {**STARS, "prompt": "{{response}}, from {{lowest}} to {{highest}}"}
 
 
-def prompt_of(question: Question) -> list[tuple[str, str]]:
+def prompt_of(question: ChatRequest) -> list[tuple[str, str]]:
     assert not isinstance(question.prompt, str)
     return [(message.role, message.content) for message in question.prompt]
 
@@ -196,7 +196,7 @@ def test_equal_prompts_are_asked_once() -> None:
     assert outcomes(scores) == pytest.approx([0.4] * 6 + [0.5] * 2)
     assert model.seen == ["4", "5"]
     _, model = judge(Judge, lambda q: "Score: 5", group("a", "b", "c"), preprocess=f"{HOOKS}:no_role")
-    assert model.seen == ["ask"]
+    assert model.seen == ["chat"]
 
 
 # ---- the answer ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from rewardsmith.components import settings_of
+from rewardsmith.config import settings_of
 from rewardsmith.engines import MODELS
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings

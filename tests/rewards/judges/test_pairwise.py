@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.algorithms.bradley_terry import bradley_terry, chances
-from rewardsmith.asking import CannotAnswer, Question
-from rewardsmith.components import settings_of
+from rewardsmith.config import settings_of
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatRequest, ModelCallError
+from rewardsmith.rewards.base import Halt
+from rewardsmith.rewards.base import score as scored
 from rewardsmith.rewards.judges import pairwise
 from rewardsmith.rewards.judges.asking import AskingSettings
 from rewardsmith.rewards.judges.pairwise import Pairwise
-from rewardsmith.rewards.protocol import Halt
-from rewardsmith.rewards.protocol import score as scored
 from rewardsmith.text.quoting import quote
 from tests.rewards.models import Scripted, text_of
 
@@ -31,7 +31,7 @@ def group(*texts: str, answer: object = None) -> RolloutGroup:
     return RolloutGroup(prompt, [Rollout(text) for text in texts])
 
 
-def shown(question: Question) -> tuple[str, str]:
+def shown(question: ChatRequest) -> tuple[str, str]:
     first, second = (text for _, text in BLOCK.findall(text_of(question)))
     return first, second
 
@@ -263,14 +263,14 @@ def test_the_order_of_the_rollouts_changes_nothing(texts: list[str], split: str,
 
 
 def test_a_call_that_is_cancelled_concerns_only_its_pair() -> None:
-    def some(question: Question) -> str | BaseException:
+    def some(question: ChatRequest) -> str | BaseException:
         return asyncio.CancelledError() if "3" in shown(question) else f"Verdict: {larger(*shown(question))}"
 
     assert values(Scripted(some), group("3", "9", "5")) == ["cancelled", 1.0, 0.0]
 
 
 def test_a_run_that_stops_cancels_what_is_asked() -> None:
-    async def never(question: Question) -> str:
+    async def never(question: ChatRequest) -> str:
         await asyncio.sleep(3600)
         return ""
 
@@ -295,7 +295,7 @@ def test_each_answer_is_quoted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("said", "kind"),
-    [(CannotAnswer("timeout", "late"), "timeout"), ("hm", "unparsable"), (ValueError("odd"), "crashed")],
+    [(ModelCallError("timeout", "late"), "timeout"), ("hm", "unparsable"), (ValueError("odd"), "crashed")],
 )
 def test_a_judge_without_verdicts_is_a_failure_and_never_a_number(said: object, kind: str) -> None:
     found = scores(Scripted(lambda question: said), group("3", "9", ""))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.asking import Answer, CannotAnswer
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatReply, ModelCallError
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.plugin import Plugin
-from rewardsmith.rewards.protocol import CannotScore
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
 from tests.rewards.models import Said, Scripted
 
@@ -76,7 +76,7 @@ def test_a_text_that_the_plug_in_cannot_take_fails_alone() -> None:
 
 
 def test_an_answer_that_the_plug_in_cannot_read_fails_alone() -> None:
-    said: list[Said] = ["1", "well", CannotAnswer("timeout", "slow"), "0"]
+    said: list[Said] = ["1", "well", ModelCallError("timeout", "slow"), "0"]
     scores, _ = judge(Plugin, said, group("a", "b", "c", "d"), file=DIGITS)
     assert outcomes(scores) == [1.0, "crashed", "timeout", 0.0]
     assert "neither 0 nor 1 in 'well' (digits.py:" in str(scores[1].failure)
@@ -84,7 +84,7 @@ def test_an_answer_that_the_plug_in_cannot_read_fails_alone() -> None:
 
 
 def test_an_answer_that_was_cut_off_is_not_read() -> None:
-    scores, _ = judge(Plugin, [Answer("1", truncated=True)] * 3, group("a"), file=DIGITS)
+    scores, _ = judge(Plugin, [ChatReply("1", truncated=True)] * 3, group("a"), file=DIGITS)
     assert outcomes(scores) == ["truncated"]
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.classifier import Classifier
 from rewardsmith.rewards.judges.judge import Judge
 from rewardsmith.rewards.judges.pairwise import Pairwise
@@ -12,7 +13,6 @@ from rewardsmith.rewards.judges.ranking import Ranking
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
-from rewardsmith.rewards.protocol import CannotScore
 from tests.rewards.judges.asked import group, make
 
 DIGITS = str(Path(__file__).parent / "plugins" / "digits.py")

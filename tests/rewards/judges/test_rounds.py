@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.asking import CannotAnswer, Question
+from rewardsmith.llm import ChatRequest, ModelCallError
 from rewardsmith.rewards.judges.orders import heats
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.ranking import Ranking
@@ -16,7 +16,7 @@ from tests.rewards.judges.ranked import by_number, group, shown, values
 from tests.rewards.models import Scripted
 
 
-def relative(question: Question) -> str:
+def relative(question: ChatRequest) -> str:
     """A judge who knows no absolute scale: its worst candidate gets a 1, and differences are right."""
     worst = min(int(text) for text in shown(question))
     return by_number(question, lambda place, text: int(text) - worst + 1)
@@ -50,7 +50,7 @@ def test_a_subgroup_that_failed_takes_only_those_with_it_whom_nobody_else_has_se
     lost = windows[1] - windows[0] - windows[2]
     assert lost
 
-    def some(question: Question) -> str:
+    def some(question: ChatRequest) -> str:
         return "hm" if set(shown(question)) == windows[1] else by_number(question)
 
     found = values(Scripted(some), group(*texts), most=4, overlap=1)
@@ -64,7 +64,7 @@ def test_of_parts_that_nothing_connects_the_largest_is_kept() -> None:
     values(asked, group(*texts), most=4, overlap=1)
     windows = [set(shown(question)) for question in asked.asked]
 
-    def some(question: Question) -> str:
+    def some(question: ChatRequest) -> str:
         return by_number(question) if set(shown(question)) == windows[0] else "hm"
 
     found = values(Scripted(some), group(*texts), most=4, overlap=1)
@@ -138,7 +138,7 @@ def test_joined_shares_are_moved_back_into_range_and_keep_their_order(width: flo
 def tournament(graded: Mapping[int, float], fails: Callable[[tuple[int, ...]], bool], most: int = 2) -> Outcome:
     async def ask(order: tuple[int, ...]) -> Seen:
         if fails(order):
-            raise CannotAnswer("timeout", "late")
+            raise ModelCallError("timeout", "late")
         return Seen(order, {i: graded[i] for i in order})
 
     return asyncio.run(Design(most=most, overlap=1, tournament=True).judge(ask, list(graded)))

@@ -7,10 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from rewardsmith import Score
-from rewardsmith.asking import Answer, CannotAnswer, Question
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
+from rewardsmith.rewards.base import CannotScore, scores_of
 from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.rewards.protocol import CannotScore, scores_of
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
 from tests.rewards.models import text_of
 
@@ -18,9 +18,9 @@ TEXT = "6 points: the product is right.\n4 points: it is shown how."
 LIST = [{"text": "The product is right.", "points": 3.0}, {"text": "It is short.", "name": "short"}]
 
 
-def by_answer(question: Question) -> str:
+def by_answer(question: ChatRequest) -> str:
     """Grade by what the quoted answer holds: a number is the grade."""
-    answer = text_of(question).partition("## Answer")[2].partition("## Your task")[0].strip("`\n ")
+    answer = text_of(question).partition("## ChatReply")[2].partition("## Your task")[0].strip("`\n ")
     return f"I see.\nTotal Score: {answer}"
 
 
@@ -46,7 +46,7 @@ def test_what_the_prompt_asks_for_can_be_read(calls: str, points: tuple[float, .
     """A judge that gives all points, in the very form that the prompt shows, is believed."""
     criteria = [{"text": "a", "points": points[0]}, {"text": "b", "points": points[1]}]
 
-    def script(question: Question) -> str:
+    def script(question: ChatRequest) -> str:
         form = text_of(question).splitlines()[-1]
         return form.replace("X", form.partition("/")[2])
 
@@ -56,7 +56,7 @@ def test_what_the_prompt_asks_for_can_be_read(calls: str, points: tuple[float, .
     assert "e-" not in "".join(seen.splitlines()[-1] for seen in model.seen)
 
 
-def by_criterion(question: Question) -> str:
+def by_criterion(question: ChatRequest) -> str:
     return "Total Score: 2/3" if "The product is right." in text_of(question) else "Total Score: 0"
 
 
@@ -70,8 +70,8 @@ def test_one_call_for_each_criterion() -> None:
     assert make(Rubric, criteria=LIST).parts == ()
 
 
-def met(question: Question) -> str:
-    return "Answer: met" if "[yes]" in text_of(question) else "Answer: not met"
+def met(question: ChatRequest) -> str:
+    return "ChatReply: met" if "[yes]" in text_of(question) else "ChatReply: not met"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_met_or_not(points: dict[str, float], value: float) -> None:
 
 
 def test_one_criterion_without_a_verdict_fails_the_rollout_and_keeps_the_others() -> None:
-    def script(question: Question) -> str:
+    def script(question: ChatRequest) -> str:
         return "hm" if "It is short." in text_of(question) and "bad" in text_of(question) else by_criterion(question)
 
     scores, _ = judge(Rubric, script, group("bad", "good"), criteria=LIST, calls="each", asking={"tries": 2})
@@ -103,7 +103,7 @@ def test_one_criterion_without_a_verdict_fails_the_rollout_and_keeps_the_others(
 
 
 def test_one_criterion_that_is_cancelled() -> None:
-    def script(question: Question) -> str | BaseException:
+    def script(question: ChatRequest) -> str | BaseException:
         return asyncio.CancelledError() if "It is short." in text_of(question) else "Total Score: 3"
 
     scores, _ = judge(Rubric, script, group("42"), criteria=LIST, calls="each")
@@ -224,7 +224,7 @@ def test_what_the_judge_is_shown(show: str, seen: str) -> None:
     _, model = judge(
         Rubric, ["Total Score: 1"], group("<think>six</think>It is \\boxed{42}."), criteria=TEXT, show=show
     )
-    assert f"## Answer\n\n```\n{seen}\n```\n\n## Your task" in model.seen[0]
+    assert f"## ChatReply\n\n```\n{seen}\n```\n\n## Your task" in model.seen[0]
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,12 @@ def test_every_failure_is_its_own_rollouts() -> None:
         "good": "Total Score: 5",
         "mute": "I cannot say.",
         "more": "Total Score: 11/10",
-        "long": Answer("Total Score: 9", truncated=True, tokens=2048),
-        "gone": CannotAnswer("unreachable", "nobody there"),
+        "long": ChatReply("Total Score: 9", truncated=True, tokens=2048),
+        "gone": ModelCallError("unreachable", "nobody there"),
         "bug": KeyError("x"),
     }
 
-    def script(question: Question) -> str | Answer | BaseException:
+    def script(question: ChatRequest) -> str | ChatReply | BaseException:
         return next(answer for key, answer in said.items() if f"\n{key}\n" in text_of(question))
 
     scores, model = judge(Rubric, script, group(*said), criteria=TEXT, asking={"tries": 2})

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
-from rewardsmith.asking import CannotAnswer, Usage
 from rewardsmith.engines import MODELS
 from rewardsmith.engines.sentences import SentenceModel
 from rewardsmith.engines.settings import SentenceSettings
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError, Usage
 from rewardsmith.rewards import make_reward
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.similarity import LONGEST, Similarity, cosine, exponential
-from rewardsmith.rewards.protocol import CannotScore
 
 CURVE = {"low": 0.65, "high": 0.85, "floor": 0.1, "top": 1.0, "base": 10_000.0}
 
@@ -51,7 +51,7 @@ class Embedding:
         self.calls.append(list(texts))
         await asyncio.sleep(0)
         if set(texts) & set(self.refused):
-            raise CannotAnswer("refused", "too long")
+            raise ModelCallError("refused", "too long")
         return np.stack([vector(text) for text in texts])
 
 
@@ -195,7 +195,7 @@ def test_without_the_reference_all_fail() -> None:
     ("a", "b"), [([0, 0], [1, 0]), ([1, 0], [0, 0]), ([math.nan, 1], [1, 0]), ([1, 0], [1, 0, 0]), ([[1]], [[1]])]
 )
 def test_vectors_without_an_angle_are_a_failure(a: list[Any], b: list[Any]) -> None:
-    with pytest.raises(CannotAnswer) as caught:
+    with pytest.raises(ModelCallError) as caught:
         cosine(np.array(a, np.float32), np.array(b, np.float32))
     assert caught.value.kind == "invalid"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.asking import Answer, CannotAnswer, Question
+from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.rewards.judges.asking import AskingSettings
 from rewardsmith.rewards.judges.judge import Judge
 from rewardsmith.rewards.judges.pairwise import Pairwise
@@ -26,7 +26,7 @@ TWICE = {"asking": {"tries": 2}}
     [(Rubric, {"criteria": "right"}), (Verifier, {}), (Judge, {}), (Judge, {"prompt": "{{final}}"})],
 )
 def test_every_try(kind: type, settings: dict[str, object]) -> None:
-    said: list[Said] = ["I like it.", Answer("perhaps", thought="hm")]
+    said: list[Said] = ["I like it.", ChatReply("perhaps", thought="hm")]
     (score,), _ = judge(kind, said, group("42"), **settings, **TWICE)
     assert outcomes([score]) == ["unparsable"]
     first, second = score.feedback.split("\n\n")
@@ -45,7 +45,7 @@ def test_what_a_hook_of_the_user_stumbled_over() -> None:
 
 
 def test_each_criterion() -> None:
-    def script(question: Question) -> Said:
+    def script(question: ChatRequest) -> Said:
         return "hm" if "It is short." in text_of(question) else "Total Score: 1"
 
     (score,), _ = judge(Rubric, script, group("42"), criteria=LIST, calls="each", **TWICE)
@@ -56,7 +56,7 @@ def test_each_criterion() -> None:
 
 
 def test_a_plug_in_whose_answers_were_cut_off() -> None:
-    said = [Answer("one", truncated=True, tokens=2048), Answer("two", truncated=True, tokens=7)]
+    said = [ChatReply("one", truncated=True, tokens=2048), ChatReply("two", truncated=True, tokens=7)]
     (score,), _ = judge(Plugin, said, group("a"), file=DIGITS, **TWICE)
     assert outcomes([score]) == ["truncated"]
     first, second = score.feedback.split("\n\n")
@@ -75,7 +75,7 @@ def test_a_ranking_with_the_letter_of_each_answer() -> None:
 
 
 def test_a_ranking_of_which_one_order_was_read() -> None:
-    def script(question: Question) -> Said:
+    def script(question: ChatRequest) -> Said:
         return ranked.by_number(question) if ranked.shown(question)[0] == "3" else "too hard"
 
     scores = ranked.scores(Scripted(script), ranked.group("3", "8"), orders=2, least_orders=2)
@@ -88,8 +88,8 @@ def test_a_ranking_of_which_one_order_was_read() -> None:
 
 
 def test_pairs_in_both_orders() -> None:
-    def script(question: Question) -> Said:
-        first = text_of(question).partition("Answer A:")[2]
+    def script(question: ChatRequest) -> Said:
+        first = text_of(question).partition("ChatReply A:")[2]
         return "Verdict: A" if first.startswith("\n```\nx\n") else "they differ"
 
     settings = {"asking": AskingSettings(tries=1).model_dump()}
@@ -102,5 +102,5 @@ def test_pairs_in_both_orders() -> None:
 
 
 def test_a_model_that_wrote_nothing() -> None:
-    (score,), _ = judge(Verifier, [CannotAnswer("timeout", "slow")], group("42"))
+    (score,), _ = judge(Verifier, [ModelCallError("timeout", "slow")], group("42"))
     assert (outcomes([score]), score.feedback) == (["timeout"], "")

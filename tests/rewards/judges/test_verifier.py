@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from rewardsmith.asking import CannotAnswer
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.verifier import Verifier
-from rewardsmith.rewards.protocol import CannotScore
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
 from tests.rewards.models import text_of
 
@@ -82,7 +82,7 @@ def test_a_prompt_without_a_reference(answer: object) -> None:
 
 
 def test_a_server_that_is_gone_fails_one_rollout_alone() -> None:
-    scores, _ = judge(Verifier, ["True", CannotAnswer("timeout", "slow"), "no"], group("1", "2", "3"))
+    scores, _ = judge(Verifier, ["True", ModelCallError("timeout", "slow"), "no"], group("1", "2", "3"))
     assert outcomes(scores) == [1.0, "timeout", 0.0]
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.asking import CannotAnswer
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError
 from rewardsmith.rewards.judges.judge import Judge
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.verifier import Verifier
@@ -54,8 +54,8 @@ def test_each_criterion_has_its_votes() -> None:
         (["True", "hm"], "unparsable"),
         (["True", "True", "hm", "hm"], "unparsable"),  # half is not more than half
         (["True", "True", "False", "hm", "hm"], 2 / 3),
-        (["hm", CannotAnswer("unreachable", "gone"), "True"], "unreachable"),  # what waiting may mend
-        ([CannotAnswer("timeout", "slow"), "hm", "True"], "timeout"),
+        (["hm", ModelCallError("unreachable", "gone"), "True"], "unreachable"),  # what waiting may mend
+        ([ModelCallError("timeout", "slow"), "hm", "True"], "timeout"),
     ],
 )
 def test_more_than_half_must_be_readable(said: list[Said], value: float | str) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rewardsmith import Message, Prompt
-from rewardsmith.components import Choice, Chosen, build
+from rewardsmith.config import Choice, Chosen, build
 from rewardsmith.errors import RecipeError
 
 RULE = Choice("rule", "rewardsmith.rewards.rules:RULES", inputs=2)

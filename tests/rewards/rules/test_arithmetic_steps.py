@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from tests.rewards.rules.ask import problem, value
 
 PROBLEM = {"problem": "7+5-3"}

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt
-from rewardsmith.components import settings_of
+from rewardsmith.config import settings_of
 from rewardsmith.rewards import CannotScore
 from rewardsmith.rewards.rules import NEEDS, RULES
 from rewardsmith.rewards.rules.code import LARGEST, choose, code, extract
-from rewardsmith.rewards.sandbox import Sandbox, run
+from rewardsmith.sandbox import Sandbox, run
 from tests.rewards.rules.cheats import CHEATS
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")

@@ -9,8 +9,8 @@ import pytest
 from rewardsmith import Message, Prompt, UserError
 from rewardsmith.rewards import CannotScore, make_reward
 from rewardsmith.rewards.rules.code import code
-from rewardsmith.rewards.sandbox.compare import Comparison
 from rewardsmith.rewards.tree import check
+from rewardsmith.sandbox.compare import Comparison
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
-from rewardsmith.asking import Usage
+from rewardsmith.llm import Usage
 from rewardsmith.records import to_json
 from rewardsmith.runs.evaluating import policy
 from tests.runs.evaluating.commands import measured, run, write

@@ -7,7 +7,7 @@ import re
 import threading
 from typing import Any
 
-from rewardsmith.engines.server.probes import QUESTIONS
+from rewardsmith.engines.client.probes import QUESTIONS
 from tests.engines.faulty import FaultyServer, last_text
 
 FENCED = r"## {}(?: \(.*?\))?\n\n(`{{3,}})\n(.*?)\n\1\n"

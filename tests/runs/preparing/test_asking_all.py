@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 from rich.console import Console
 
-from rewardsmith.asking import CannotAnswer
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError
 from rewardsmith.runs.preparing import asking
 from rewardsmith.runs.preparing.asking import STREAK, AskAll, Job
 from rewardsmith.runs.preparing.kept import KeptAnswers
@@ -64,7 +64,7 @@ def test_each_is_asked_once_and_few_at_a_time(tmp_path: Path) -> None:
 def test_failures_are_listed_and_not_kept(tmp_path: Path) -> None:
     async def work(number: int) -> int:
         if number % 5 == 2:
-            raise CannotAnswer("invalid", f"no rubric {number}", attempts=3)
+            raise ModelCallError("invalid", f"no rubric {number}", attempts=3)
         return number
 
     ran = Ran(tmp_path, work, range(20))
@@ -80,7 +80,7 @@ def test_endless_failures_end_it(tmp_path: Path) -> None:
     async def work(number: int) -> int:
         asked.append(number)
         if number >= 10:
-            raise CannotAnswer("refused", "the quota is used up")
+            raise ModelCallError("refused", "the quota is used up")
         return number
 
     ran = Ran(tmp_path, work, range(500), at_once=4)
@@ -95,7 +95,7 @@ def test_endless_failures_end_it(tmp_path: Path) -> None:
 def test_rows_that_are_answered_badly_do_not_end_it(tmp_path: Path, kind: Any) -> None:
     async def work(number: int) -> int:
         if number < 2 * STREAK:
-            raise CannotAnswer(kind, "no rubric")
+            raise ModelCallError(kind, "no rubric")
         return number
 
     ran = Ran(tmp_path, work, range(2 * STREAK + 5), at_once=2)
@@ -104,7 +104,7 @@ def test_rows_that_are_answered_badly_do_not_end_it(tmp_path: Path, kind: Any) -
 
 def test_what_is_kept_is_told_and_progress_counts_it(tmp_path: Path) -> None:
     async def refuse(number: int) -> int:
-        raise CannotAnswer("refused", "the quota is used up")
+        raise ModelCallError("refused", "the quota is used up")
 
     assert "has 0 answers" in str(Ran(tmp_path, refuse, range(50), at_once=1).error)
 
@@ -132,7 +132,7 @@ def test_an_outage_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         nonlocal left
         if left:
             left -= 1
-            raise CannotAnswer("unreachable", "connection refused")
+            raise ModelCallError("unreachable", "connection refused")
         return number
 
     ran = Ran(tmp_path, work, range(8), at_once=3, wait=60.0)
@@ -144,7 +144,7 @@ def test_an_outage_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_but_not_for_ever(tmp_path: Path) -> None:
     async def work(number: int) -> int:
         if number == 3:
-            raise CannotAnswer("unreachable", "connection refused")
+            raise ModelCallError("unreachable", "connection refused")
         await asyncio.sleep(0)
         return number
 

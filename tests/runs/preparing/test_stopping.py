@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.engines.server.probes import QUESTIONS
+from rewardsmith.engines.client.probes import QUESTIONS
 from tests.engines.faulty import last_text
 from tests.runs.preparing.commands import models_file, problems, read, run, solved, write
 from tests.runs.preparing.serving import Serving, wrote

@@ -15,7 +15,7 @@ REWARDS = '''
 import asyncio, os, signal
 
 from rewardsmith import Failure, Score
-from rewardsmith.rewards.protocol import Halt
+from rewardsmith.rewards.base import Halt
 
 calls = 0
 

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from rewardsmith import RolloutGroup, Score, UserError
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.rewards import REWARD
+from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.measure import measure
-from rewardsmith.rewards.protocol import Halt
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.choice import find_reward
 from rewardsmith.runs.rescoring.compare import Comparison

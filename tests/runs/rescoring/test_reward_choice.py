@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rewardsmith import UserError
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.runs.rescoring.choice import find_reward
 from tests.test_cli import run
 

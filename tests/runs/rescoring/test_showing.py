@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rewardsmith.asking import Answer, CannotAnswer, Question, Usage
+from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError, Usage
 from rewardsmith.runs.rescoring.showing import Shows
 from rewardsmith.types import Message
 
@@ -17,27 +17,27 @@ class Scripted:
     def __init__(self) -> None:
         self.usage = Usage(calls=7)
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         text = question.prompt if isinstance(question.prompt, str) else question.prompt[-1].content
         await asyncio.sleep(0)
         if text == "hard":
-            raise CannotAnswer("timeout", "no answer within 3 s")
-        return Answer(text[::-1], truncated=text == "long", thought="hm" if text == "deep" else "")
+            raise ModelCallError("timeout", "no answer within 3 s")
+        return ChatReply(text[::-1], truncated=text == "long", thought="hm" if text == "deep" else "")
 
     async def rate(self, conversations: list[list[Message]]) -> list[float]:
         return [float(len(conversation)) for conversation in conversations]
 
 
-def question(text: str, **how: int) -> Question:
-    return Question([Message("system", "Be just."), Message("user", text)], **how)
+def question(text: str, **how: int) -> ChatRequest:
+    return ChatRequest([Message("system", "Be just."), Message("user", text)], **how)
 
 
 def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() -> None:
     said: list[str] = []
     model = Shows(2, said.append)(Scripted())
 
-    async def all_at_once() -> list[Answer]:
-        return await asyncio.gather(*(model.ask(question(text, max_tokens=5)) for text in ("ab", "cd", "ef")))
+    async def all_at_once() -> list[ChatReply]:
+        return await asyncio.gather(*(model.chat(question(text, max_tokens=5)) for text in ("ab", "cd", "ef")))
 
     assert [answer.text for answer in asyncio.run(all_at_once())] == ["ba", "dc", "fe"]
     assert said == [
@@ -54,20 +54,20 @@ def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() 
     [
         (question("long"), "gnol\n(cut off)"),
         (question("deep"), "(thought)\nhm\n(answer)\npeed"),
-        (Question("plain"), "10, judge is asked, temperature 0, at most 1024 tokens:\nplain\n"),
+        (ChatRequest("plain"), "10, judge is asked, temperature 0, at most 1024 tokens:\nplain\n"),
         (question("again", attempt=1), "is asked again (try 2), "),
     ],
 )
-def test_what_is_special_about_an_answer_is_told(asked: Question, shown: str) -> None:
+def test_what_is_special_about_an_answer_is_told(asked: ChatRequest, shown: str) -> None:
     said: list[str] = []
-    asyncio.run(Shows(1, said.append, number=9)(Scripted()).ask(asked))
+    asyncio.run(Shows(1, said.append, number=9)(Scripted()).chat(asked))
     assert shown in said[0]
 
 
 def test_what_was_not_answered_is_shown_and_stays_a_failure() -> None:
     said: list[str] = []
-    with pytest.raises(CannotAnswer, match="within 3 s"):
-        asyncio.run(Shows(1, said.append)(Scripted()).ask(question("hard")))
+    with pytest.raises(ModelCallError, match="within 3 s"):
+        asyncio.run(Shows(1, said.append)(Scripted()).chat(question("hard")))
     assert said[0].endswith("--- 1, judge says:\n(no answer: no answer within 3 s)\n---")
 
 

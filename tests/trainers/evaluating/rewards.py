@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.rewards import REWARD
 from rewardsmith.trainers.evaluating.scoring import Scorer
 from rewardsmith.types import Failure, Graded, Message, Preference, Prompt, Ranking, RolloutGroup, Score

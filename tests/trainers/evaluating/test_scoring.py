@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rewardsmith.asking import Question
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.rewards.judges.orders import arranged, balanced
@@ -46,7 +46,7 @@ def test_few_groups_are_with_the_reward_at_a_time() -> None:
 
 
 def test_the_user_may_stop_it() -> None:
-    async def hang(question: Question) -> str:
+    async def hang(question: ChatRequest) -> str:
         await asyncio.sleep(60)
         raise AssertionError
 
@@ -119,7 +119,7 @@ def test_a_ranking_judge_sees_the_candidates_as_given(texts: list[str]) -> None:
 def test_the_bias_of_a_ranking_judge_is_found() -> None:
     """A judge that gives the first candidate two points more."""
 
-    def biased(question: Question) -> str:
+    def biased(question: ChatRequest) -> str:
         return by_number(question, lambda place, text: float(re.search(r"\d", text)[0]) + 2 * (place == 0))
 
     rows = [ranking([3, 2, 1], ["is 6", "is 4", "is 2"], i) for i in range(4)]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.asking import Question
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.rewards.component import Component
@@ -28,13 +28,13 @@ ITEMS: dict[str, list[Any]] = {
 }
 
 
-def compared(question: Question) -> str:
+def compared(question: ChatRequest) -> str:
     """Say which of the two answers has the larger number."""
     first, second = (int(number) for number in re.findall(r"```\nis (\d)\n```", text_of(question)))
     return "[[A]]" if first > second else "[[B]]"
 
 
-def graded(question: Question) -> str:
+def graded(question: ChatRequest) -> str:
     """Grade the last answer with a number that is shown."""
     *_, number = re.findall(r"```\nis (\d)\n```", text_of(question))
     return f"Total Score: {number}/10\nScore: {number}\nTrue"

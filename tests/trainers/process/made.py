@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rewardsmith.components import Choice
+from rewardsmith.config import Choice
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.tiny import make_tiny
 from rewardsmith.engines.settings import ModelSettings

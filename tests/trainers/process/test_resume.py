@@ -87,7 +87,7 @@ SCORE = "rewardsmith.trainers.scoring:score"
 WRITE = "rewardsmith.engines.embedded.engine:write_tensors"
 LOG = "rewardsmith.runs.folder:RunFolder.log"
 COPY = "rewardsmith.trainers.reference:new_folder"
-SYNC = "rewardsmith.files:_sync"
+SYNC = "rewardsmith.storage:_sync"
 SAVE = "rewardsmith.runs.folder:RunFolder.save"
 
 # In the order in which successive attempts meet them.

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rewardsmith.algorithms.calibration import calibration_error
-from rewardsmith.components import Chosen, Settings
+from rewardsmith.config import Chosen, Settings
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.implicit_settings import TrustSettings
 from rewardsmith.text.step_truths import Judged

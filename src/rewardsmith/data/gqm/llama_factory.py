@@ -9,7 +9,7 @@ from pathlib import Path
 from rewardsmith.data.fields import printable
 from rewardsmith.data.preparing.output import writing
 from rewardsmith.errors import UserError
-from rewardsmith.files import write_atomically
+from rewardsmith.storage import write_atomically
 
 NAME = "dataset_info.json"
 

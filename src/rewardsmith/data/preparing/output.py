@@ -24,7 +24,7 @@ from typing import Any
 
 from rewardsmith.data.rows import printable
 from rewardsmith.errors import UserError, nearest
-from rewardsmith.files import write_atomically
+from rewardsmith.storage import write_atomically
 
 Write = Callable[[Mapping[str, Any]], None]
 """Takes one row."""
@@ -150,8 +150,8 @@ class _Output(ABC):
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.beside = beside(file, "part")
-        self._stream = self.beside.open("xb")
+        self.slot = beside(file, "part")
+        self._stream = self.slot.open("xb")
         self._fields: tuple[str, ...] | None = None
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -187,7 +187,7 @@ class _Output(ABC):
         if self.file.exists() and not overwrite:  # it has come while we wrote
             raise _there(self.file)
         with writing(self.file):
-            self.beside.replace(self.file)
+            self.slot.replace(self.file)
             folder = os.open(self.file.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -198,7 +198,7 @@ class _Output(ABC):
         """Close and remove what was not published."""
         with suppress(OSError):  # what is in the buffer may not fit on the disk; it is thrown away in any case
             self._stream.close()
-        self.beside.unlink(missing_ok=True)
+        self.slot.unlink(missing_ok=True)
 
 
 class _Jsonl(_Output):

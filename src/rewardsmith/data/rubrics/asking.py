@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rewardsmith.asking import Answer, Asked, CannotAnswer, Question
+from rewardsmith.llm import ChatModel, ChatReply, ChatRequest, ModelCallError
 from rewardsmith.text.quoting import harmless, shortened
 from rewardsmith.text.reading import Unreadable, after_thinking
 from rewardsmith.types import FailureKind, Message
@@ -65,7 +65,7 @@ class Said(Generic[V]):
 
 
 async def first_readable(
-    model: Asked,
+    model: ChatModel,
     prompt: Sequence[Message],
     read: Callable[[str], V],
     asking: Asking,
@@ -84,16 +84,16 @@ async def first_readable(
         again: what is asked after an answer that cannot be read; None asks the same.
 
     Raises:
-        CannotAnswer: with the kind and the reason of the last try. What a cache kept of the tries is forgotten, so that
-            the same command asks anew.
+        ModelCallError: with the kind and the reason of the last try. What a cache kept of the tries is forgotten, so
+            that the same command asks anew.
     """
-    asked: list[Question] = []
-    answers: list[Answer] = []
+    asked: list[ChatRequest] = []
+    answers: list[ChatReply] = []
     left, kind, why = asking.deadline, "unparsable", ""
     try:
         while len(asked) < asking.tries and left > 0:
             asked.append(_question(prompt, asking, vote, len(asked), left))
-            answer = await model.ask(asked[-1])
+            answer = await model.chat(asked[-1])
             answers.append(answer)
             left -= answer.seconds
             text = ""
@@ -107,8 +107,8 @@ async def first_readable(
                 prompt = prompt if again is None else again(prompt, text, error)
         if left <= 0:
             kind, why = "timeout", f"nothing readable within {asking.deadline:g} s; the last try: {why}"
-        raise CannotAnswer(_kind(kind), why, attempts=len(asked))
-    except CannotAnswer:
+        raise ModelCallError(_kind(kind), why, attempts=len(asked))
+    except ModelCallError:
         forget = getattr(model, "forget", None)
         if forget is not None:
             await forget(asked)
@@ -119,8 +119,8 @@ def _kind(name: str) -> FailureKind:
     return name  # type: ignore[return-value]
 
 
-def _question(prompt: Sequence[Message], asking: Asking, vote: int, attempt: int, left: float) -> Question:
-    return Question(
+def _question(prompt: Sequence[Message], asking: Asking, vote: int, attempt: int, left: float) -> ChatRequest:
+    return ChatRequest(
         prompt=tuple(prompt),
         temperature=max(asking.temperature, min(asking.warmest, asking.temperature + attempt * asking.warmer)),
         top_p=asking.top_p,
@@ -131,7 +131,7 @@ def _question(prompt: Sequence[Message], asking: Asking, vote: int, attempt: int
     )
 
 
-def _whole(answer: Answer, most: int) -> str:
+def _whole(answer: ChatReply, most: int) -> str:
     if answer.truncated:
         after = f"after {answer.tokens} tokens" if answer.tokens else "by the token limit"
         raise Unreadable("cut off", f"{after} (--max-tokens {most})")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from rewardsmith.asking import Asked, CannotAnswer
 from rewardsmith.data.fields import RowError
 from rewardsmith.data.rubrics.asking import Asking, Said, first_readable
 from rewardsmith.data.rubrics.problems import Solution, digest_of, truths_of
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatModel, ModelCallError
 from rewardsmith.text.grades import read_grade
 from rewardsmith.text.grading import Quoting, grading_prompt
 from rewardsmith.text.templates import Template
@@ -59,7 +59,7 @@ class Teacher:
 
     def __init__(
         self,
-        model: Asked,
+        model: ChatModel,
         template: Template,
         asking: Asking,
         *,
@@ -105,23 +105,23 @@ class Teacher:
         """Return the teacher's grades of a solution.
 
         Raises:
-            CannotAnswer: half of the votes or more could not be read; the cause is that of the first of these, or that
-                the model is out of reach.
+            ModelCallError: half of the votes or more could not be read; the cause is that of the first of these, or
+                that the model is out of reach.
         """
         prompt = self.prompt(solution)
 
-        async def one(vote: int) -> Said[float] | CannotAnswer:
+        async def one(vote: int) -> Said[float] | ModelCallError:
             try:
                 return await first_readable(
                     self._model, prompt, lambda text: read_grade(text, solution.total).share, self._asking, vote=vote
                 )
-            except CannotAnswer as error:
+            except ModelCallError as error:
                 return error
 
         found = await asyncio.gather(*map(one, range(self._votes)))
-        said = [vote for vote in found if not isinstance(vote, CannotAnswer)]
+        said = [vote for vote in found if not isinstance(vote, ModelCallError)]
         if 2 * len(said) <= self._votes:
-            causes = [vote for vote in found if isinstance(vote, CannotAnswer)]
+            causes = [vote for vote in found if isinstance(vote, ModelCallError)]
             raise next((cause for cause in causes if cause.kind == "unreachable"), causes[0])
         return Grades(
             tuple(vote.value for vote in said),

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rewardsmith.asking import Asked
 from rewardsmith.data.rubrics.asking import Asking, Said, first_readable, mend
 from rewardsmith.data.rubrics.problems import Problem, digest_of
+from rewardsmith.llm import ChatModel
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.text.references import Tied
@@ -45,7 +45,7 @@ class RubricWriter:
         reference: whether it is shown the right answer and the reference solution, where there are some.
     """
 
-    def __init__(self, model: Asked, template: Template, asking: Asking, *, reference: bool = True) -> None:
+    def __init__(self, model: ChatModel, template: Template, asking: Asking, *, reference: bool = True) -> None:
         self._model = model
         self._template = template
         self._asking = asking
@@ -67,7 +67,7 @@ class RubricWriter:
         """Return a rubric that has all that it must have; see `read_rubric`.
 
         Raises:
-            CannotAnswer: there is none after all tries.
+            ModelCallError: there is none after all tries.
         """
         first = self.prompt(problem)
         tied = Tied(problem.question, problem.answers, problem.solution)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, CannotAnswer, Question, Read, Usage
 from rewardsmith.engines.embedded.batches import Batches, Piece, Turn
 from rewardsmith.engines.embedded.conversations import tokens_of
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
@@ -20,6 +19,7 @@ from rewardsmith.engines.embedded.loading import require_chat_template
 from rewardsmith.engines.embedded.plain import Plain
 from rewardsmith.engines.protocol import Row, Sampling
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError, TokenLogprobs, Usage
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
 
@@ -36,7 +36,7 @@ class _Page:
 
 
 class AskedModel:
-    """Answers questions with an embedded engine, and reads answers; see `rewardsmith.asking.Asked` and `Reader`.
+    """Answers questions with an embedded engine, and reads answers; see `rewardsmith.llm.Asked` and `Reader`.
 
     Questions that come while others are being answered wait, and are then answered together: the engine writes many
     answers at a time. Which these are depends on time, so on a CPU each prompt is read alone, and an answer does not
@@ -53,7 +53,7 @@ class AskedModel:
         self.usage = Usage()
         self._engine = engine
         self._plain = Plain(engine.tokenizer)
-        self._batches: Batches[_Asked, Answer] = Batches(self._answer, turn, alike=lambda asked: asked.sampling)
+        self._batches: Batches[_Asked, ChatReply] = Batches(self._answer, turn, alike=lambda asked: asked.sampling)
         self._pages: Batches[_Page, list[NDArray[np.float32]]] = Batches(self._read, turn, lambda page: page.adapter)
 
     async def identity(self) -> str:
@@ -69,15 +69,15 @@ class AskedModel:
         await self._batches.close()
         await self._pages.close()
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         """Return the model's answer.
 
         Raises:
-            CannotAnswer: the prompt is longer than what the model reads, or the engine failed.
+            ModelCallError: the prompt is longer than what the model reads, or the engine failed.
         """
         try:
             answer = await self._batches.add(self._ready(question))
-        except CannotAnswer:
+        except ModelCallError:
             self.usage.failed += 1
             raise
         self.usage.calls += 1
@@ -85,7 +85,7 @@ class AskedModel:
         self.usage.tokens += answer.tokens
         return answer
 
-    async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[Read]:
+    async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs]:
         """Return how likely the model finds each rollout; one without tokens and text has nothing to read.
 
         Args:
@@ -94,17 +94,17 @@ class AskedModel:
             adapter: False reads with the adapter switched off.
 
         Raises:
-            CannotAnswer: the tokens are not of this model's tokenizer, or the prompt cannot be rendered, or a rollout
+            ModelCallError: the tokens are not of this model's tokenizer, or the prompt cannot be rendered, or a rollout
                 is longer than what the model reads, or a log-probability is not finite, or the engine failed.
         """
         try:
             if not adapter and self._engine.settings.lora is None:
-                raise CannotAnswer("refused", f"{self.name} has no adapter that could be switched off")
+                raise ModelCallError("refused", f"{self.name} has no adapter that could be switched off")
             rows = self._rows(group)
             ends = [self._ends(row.response, r.text) for row, r in zip(rows, group.rollouts, strict=True)]
             found = await self._pages.add(_Page(rows, adapter))
-            read = [Read(_finite(logprobs), end) for logprobs, end in zip(found, ends, strict=True)]
-        except CannotAnswer:
+            read = [TokenLogprobs(_finite(logprobs), end) for logprobs, end in zip(found, ends, strict=True)]
+        except ModelCallError:
             self.usage.failed += len(group.rollouts)
             raise
         self.usage.calls += len(group.rollouts)
@@ -115,12 +115,12 @@ class AskedModel:
         try:
             prompt = self._engine.encode(group.prompt)
         except UserError as error:
-            raise CannotAnswer("refused", str(error)) from None
+            raise ModelCallError("refused", str(error)) from None
         rows = [Row(prompt, self._response(rollout)) for rollout in group.rollouts]
         longest = max(len(row.prompt) + len(row.response) for row in rows)
         if longest > self._engine.max_length or not len(prompt):
             length = f"{longest} tokens, and {self.name} reads {self._engine.max_length}"
-            raise CannotAnswer("refused", f"prompt and answer have {length}, the prompt at least one")
+            raise ModelCallError("refused", f"prompt and answer have {length}, the prompt at least one")
         return rows
 
     def _response(self, rollout: Rollout) -> NDArray[np.int32]:
@@ -132,17 +132,17 @@ class AskedModel:
         highest = int(rollout.tokens.max(initial=-1))
         if highest >= known:
             told = f"token {highest} is beyond the {known} of {self.name}"
-            raise CannotAnswer("refused", f"{told}: its tokenizer is not the one of who wrote the answer")
+            raise ModelCallError("refused", f"{told}: its tokenizer is not the one of who wrote the answer")
         return rollout.tokens
 
     def _ends(self, tokens: NDArray[np.int32], text: str) -> NDArray[np.int32]:
         try:
             return self._engine.ends(tokens, text)
         except ValueError as error:
-            raise CannotAnswer("refused", f"{self.name} cannot read an answer: {error}") from None
+            raise ModelCallError("refused", f"{self.name} cannot read an answer: {error}") from None
 
     async def _read(self, pieces: Sequence[Piece[_Page, list[NDArray[np.float32]]]]) -> None:
-        """Read pass by pass, those of each group apart from the others; others run in between."""
+        """TokenLogprobs pass by pass, those of each group apart from the others; others run in between."""
         measure = self._engine.logprobs if pieces[0].job.adapter else self._engine.reference_logprobs
         for piece in pieces:
             rows = piece.job.rows
@@ -159,7 +159,7 @@ class AskedModel:
                 await asyncio.sleep(0)
             piece.finish(found)
 
-    def _ready(self, question: Question) -> _Asked:
+    def _ready(self, question: ChatRequest) -> _Asked:
         """Return a question as tokens, with a seed that depends on it alone; an answer without room will be cut off."""
         try:
             if isinstance(question.prompt, str):
@@ -167,11 +167,11 @@ class AskedModel:
             else:
                 tokens = self._engine.encode(Prompt("question", self._plain(question.prompt)))
         except UserError as error:
-            raise CannotAnswer("refused", str(error)) from None
+            raise ModelCallError("refused", str(error)) from None
         room = self._engine.max_length - len(tokens)
         if room < 1 or not len(tokens):
             length = f"{len(tokens)} tokens, and {self.name} reads {self._engine.max_length}, the answer included"
-            raise CannotAnswer("refused", f"the prompt has {length}")
+            raise ModelCallError("refused", f"the prompt has {length}")
         told = f"{question.seed} {question.attempt} ".encode() + tokens.tobytes()
         seed = int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "big") >> 1
         sampling = Sampling(
@@ -183,11 +183,11 @@ class AskedModel:
         alone = self._engine.device.type == "cpu"
         return _Asked(Request(tokens, 1, seed, limit=room, alone=alone), sampling)
 
-    async def _answer(self, batch: Sequence[Piece[_Asked, Answer]]) -> None:
+    async def _answer(self, batch: Sequence[Piece[_Asked, ChatReply]]) -> None:
         requests = [piece.job.request for piece in batch]
         async for number, (answer,) in self._engine.answer(requests, batch[0].job.sampling):
             batch[number].finish(
-                Answer(
+                ChatReply(
                     answer.text,
                     truncated=not answer.stopped,
                     prompt_tokens=len(requests[number].prompt),
@@ -199,5 +199,5 @@ class AskedModel:
 
 def _finite(found: NDArray[np.float32]) -> NDArray[np.float32]:
     if not np.isfinite(found).all():
-        raise CannotAnswer("invalid", "the model's log-probability of a token of the answer is not finite")
+        raise ModelCallError("invalid", "the model's log-probability of a token of the answer is not finite")
     return found

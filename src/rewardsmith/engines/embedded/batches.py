@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rewardsmith.asking import CannotAnswer
+from rewardsmith.llm import ModelCallError
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -57,7 +57,7 @@ class Batches(Generic[J, R]):
         self._task: asyncio.Task[None] | None = None
 
     def add(self, job: J) -> asyncio.Future[R]:
-        """Return the result of a job, to be waited for; it may raise `CannotAnswer`."""
+        """Return the result of a job, to be waited for; it may raise `ModelCallError`."""
         piece: Piece[J, R] = Piece(job, asyncio.get_running_loop().create_future())
         self._waiting.append(piece)
         if self._task is None or self._task.done():
@@ -82,19 +82,19 @@ class Batches(Generic[J, R]):
                 if batch:
                     async with self._turn():
                         await self._work(batch)
-                        _fail(batch, CannotAnswer("crashed", "the engine left it out"))
+                        _fail(batch, ModelCallError("crashed", "the engine left it out"))
             except Exception as error:  # noqa: BLE001 whatever the engine raises, it is these that have no result
-                _fail(batch, CannotAnswer("crashed", f"{type(error).__name__}: {error}"))
+                _fail(batch, ModelCallError("crashed", f"{type(error).__name__}: {error}"))
             except BaseException:
                 self._give_up(batch)
                 raise
 
     def _give_up(self, batch: Sequence[Piece[J, R]]) -> None:
-        _fail([*batch, *self._waiting], CannotAnswer("cancelled", "the run stopped before it was done"))
+        _fail([*batch, *self._waiting], ModelCallError("cancelled", "the run stopped before it was done"))
         self._waiting = []
 
 
-def _fail(pieces: Sequence[Piece[J, R]], why: CannotAnswer) -> None:
+def _fail(pieces: Sequence[Piece[J, R]], why: ModelCallError) -> None:
     for piece in pieces:
         if not piece.result.done():
             piece.result.set_exception(why)

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rewardsmith.asking import CannotAnswer, Conversation
 from rewardsmith.engines.embedded.plain import Plain
 from rewardsmith.engines.embedded.rendering import rendered
 from rewardsmith.engines.protocol import Row
+from rewardsmith.llm import Conversation, ModelCallError
 
 if TYPE_CHECKING:
     from rewardsmith.engines.embedded.engine import EmbeddedEngine
@@ -48,7 +48,7 @@ class Reader:
         """Return a conversation as the model reads it, int32 [n], up to the token at which its number stands.
 
         Raises:
-            CannotAnswer: the chat template cannot render it, or renders nothing.
+            ModelCallError: the chat template cannot render it, or renders nothing.
         """
         messages = [{"role": m.role, "content": m.content} for m in self._plain(conversation)]
         arguments: dict[str, Any] = dict(self._engine.settings.template)
@@ -56,7 +56,7 @@ class Reader:
             text = rendered(self._engine.tokenizer, messages, prompt=False, **arguments)
         except Exception as error:  # noqa: BLE001 a template is a program: it may refuse in any way
             message = f"the chat template of {self._engine.name} cannot render it: {error}"
-            raise CannotAnswer("refused", message) from None
+            raise ModelCallError("refused", message) from None
         # Not verbose: who asks about a text that is too long tells it in other words.
         ids = self._engine.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         tokens = np.array(ids, dtype=np.int32)

@@ -14,7 +14,6 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import CannotAnswer, Conversation, Usage
 from rewardsmith.engines.embedded.batches import Batches, Piece, Turn
 from rewardsmith.engines.embedded.conversations import Reader, ratings, tokens_of
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
@@ -22,11 +21,12 @@ from rewardsmith.engines.embedded.loading import require_chat_template
 from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError
+from rewardsmith.llm import Conversation, ModelCallError, Usage
 from rewardsmith.types import Message
 
 
 class RatingModel:
-    """Rates conversations with an embedded engine; see `rewardsmith.asking.Rater`.
+    """Rates conversations with an embedded engine; see `rewardsmith.llm.Rater`.
 
     Calls that come while others are being rated wait. The conversations of a call share passes with each other, and
     with those of no other call: what goes through a model together changes the last bits of its numbers, and which
@@ -73,7 +73,7 @@ class RatingModel:
         question = Message("user", "1+1?")
         try:
             first, second = (self._tokens([question, Message("assistant", text)]) for text in ("2", "3"))
-        except CannotAnswer as error:
+        except ModelCallError as error:
             raise UserError(f"{where}: {error}") from None
         if first.tolist() == second.tolist():
             raise UserError(f"{where}: its chat template leaves out what the assistant says")
@@ -86,7 +86,7 @@ class RatingModel:
         """Return the number of each conversation.
 
         Raises:
-            CannotAnswer: one of them is longer than what the model reads, or cannot be rendered, or the model has no
+            ModelCallError: one of them is longer than what the model reads, or cannot be rendered, or the model has no
                 finite number for it, or the engine failed.
         """
         try:
@@ -99,7 +99,7 @@ class RatingModel:
             distinct = {each.tobytes(): row for each, row in by_tokens}
             found = await self._batches.add(list(distinct.values())) if distinct else []
             ratings = dict(zip(distinct, map(_finite, found), strict=True))
-        except CannotAnswer:
+        except ModelCallError:
             self.usage.failed += len(conversations)
             raise
         self.usage.calls += len(conversations)
@@ -110,7 +110,7 @@ class RatingModel:
         tokens = self._reader.tokens(conversation)
         if not 0 < len(tokens) <= self._engine.max_length:
             length = f"{len(tokens)} tokens, and {self.name} reads 1 to {self._engine.max_length}"
-            raise CannotAnswer("refused", f"the conversation has {length}")
+            raise ModelCallError("refused", f"the conversation has {length}")
         return tokens
 
     async def _rate(self, pieces: Sequence[Piece[list[Row], list[float]]]) -> None:
@@ -130,7 +130,7 @@ class RatingModel:
 
 def _finite(found: float) -> float:
     if not isfinite(found):
-        raise CannotAnswer("invalid", f"the model's number for the conversation is {found}")
+        raise ModelCallError("invalid", f"the model's number for the conversation is {found}")
     return found
 
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, CannotAnswer, Conversation, ProbeReply, Question, Usage
+from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.managed.commands import at_home, command_of, environment_of, secrets_of
 from rewardsmith.engines.managed.naming import served_name
 from rewardsmith.engines.managed.probe import Probe, address, free_port
 from rewardsmith.engines.managed.process import TAIL, Log, Process
-from rewardsmith.engines.server import ServedModel
 from rewardsmith.engines.settings import ManagedSettings
 from rewardsmith.errors import UserError, listing
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply, Usage
 from rewardsmith.masking import Mask, UnsetVariableError, without_secrets
 
 PORTS = 3
@@ -102,7 +102,7 @@ class ManagedModel:
         if not await self._answered(self._root):
             # It may have died a moment ago, and what it left behind is just being ended.
             if self._process is None or not await self._process.ends(within=DYING):
-                raise CannotAnswer("unreachable", f"the server of {self.name} at {self._root} is not healthy")
+                raise ModelCallError("unreachable", f"the server of {self.name} at {self._root} is not healthy")
             await self.start()
         if self._settings.command != "transformers":
             await self._served.check()
@@ -114,10 +114,10 @@ class ManagedModel:
                 return ()
             return await self._served.fingerprint(deadline)
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         """Return the model's answer; the time that the server takes to start does not count."""
         async with self._running():
-            return await self._served.ask(question)
+            return await self._served.chat(question)
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return one number for each conversation."""
@@ -178,15 +178,15 @@ class ManagedModel:
         try:
             await self.start()
         except UserError as error:
-            raise CannotAnswer("crashed", str(error)) from None
+            raise ModelCallError("crashed", str(error)) from None
         try:
             yield
-        except CannotAnswer as error:
+        except ModelCallError as error:
             last = self._process if self._deaths >= self._settings.restarts else None
             if error.kind == "unreachable" and last is not None and await last.ends(within=DYING):
                 # Nobody will start it again: this is no outage that could be waited for.
                 why = self._error(last, f"{last.ended()}, and is not started again (restarts)")
-                raise CannotAnswer("crashed", str(why), error.attempts) from None
+                raise ModelCallError("crashed", str(why), error.attempts) from None
             raise
 
     def _up(self) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rewardsmith.errors import UserError
-from rewardsmith.files import writing
+from rewardsmith.storage import writing
 
 GRACE = 5.0
 """Seconds that a server has to end by itself when it is told to."""

@@ -11,9 +11,9 @@ from rewardsmith.algorithms.agreement import closeness, credit
 from rewardsmith.problems import shown
 from rewardsmith.rewards.accuracy.reading import Credit, answered, label_of, require_falling
 from rewardsmith.rewards.accuracy.truths import share_of
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.criteria import MOST_POINTS
 from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.text import grades, ratings
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.types import Failure, Prompt, Rollout, RolloutGroup, Score

@@ -12,8 +12,8 @@ from rewardsmith.algorithms.ranks import TiePolicy, pairwise_agreement
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.accuracy.reading import Credit, answered, label_of, require_falling
 from rewardsmith.rewards.accuracy.truths import Scored, scores_of
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.text.rankings import PARSER, Output, Ranked, Reading, levels_of, placing, read_ranking, write_levels
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.types import Failure, Prompt, Rollout, RolloutGroup, Score

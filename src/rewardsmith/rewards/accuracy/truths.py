@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rewardsmith.problems import shown
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import truth
 from rewardsmith.text.rankings import MOST, placing, read_ranking
 from rewardsmith.text.reading import Unreadable

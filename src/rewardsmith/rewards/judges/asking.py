@@ -9,10 +9,10 @@ from typing import Annotated, Generic, TypeVar, cast
 
 from pydantic import Field
 
-from rewardsmith.asking import Answer, Asked, CannotAnswer, Conversation, Models, Question, Unconnected
-from rewardsmith.components import Refers, Settings
+from rewardsmith.config import Refers, Settings
+from rewardsmith.llm import ChatModel, ChatReply, ChatRequest, Conversation, ModelCallError, Models, UnconnectedModel
+from rewardsmith.rewards.base import Halt, failure_of
 from rewardsmith.rewards.judges.together import settled
-from rewardsmith.rewards.protocol import Halt, failure_of
 from rewardsmith.text.quoting import shortened
 from rewardsmith.text.reading import Unreadable, after_thinking
 from rewardsmith.types import Failure, FailureKind, Score
@@ -20,7 +20,7 @@ from rewardsmith.types import Failure, FailureKind, Score
 V = TypeVar("V")
 K = TypeVar("K", bound=Hashable)
 
-JudgeName = Annotated[str, Refers("models", offer="ask"), Field(description="which of the recipe's models is asked")]
+JudgeName = Annotated[str, Refers("models", offer="chat"), Field(description="which of the recipe's models is asked")]
 """A setting that names a model which writes."""
 
 MAX_FEEDBACK = 20_000
@@ -65,7 +65,7 @@ class Verdict(Generic[V]):
     attempts: int = 1
 
 
-class NoVerdict(CannotAnswer):
+class NoVerdict(ModelCallError):  # noqa: N818
     """There is no verdict, although the judge may have written something.
 
     Args:
@@ -89,7 +89,7 @@ class Asker:
     def __init__(self, model: str, settings: AskingSettings) -> None:
         self._name = model
         self._settings = settings
-        self._model: Asked = Unconnected(model)
+        self._model: ChatModel = UnconnectedModel(model)
 
     def connect(self, models: Models) -> None:
         """Take the model."""
@@ -114,7 +114,7 @@ class Asker:
             NoVerdict: with the kind and the reason of the last try, and what the judge wrote in all of them.
         """
         told: list[str] = []
-        asked: list[Question] = []
+        asked: list[ChatRequest] = []
         try:
             return await self._first_readable(prompt, read, sample, told, asked)
         except Halt:
@@ -131,7 +131,7 @@ class Asker:
         read: Callable[[str], V | Awaitable[V]],
         sample: int,
         told: list[str],
-        asked: list[Question],
+        asked: list[ChatRequest],
     ) -> Verdict[V]:
         """Do what `verdict` says; `told` gets what each try brought, `asked` its question."""
         asking, left, why = self._settings, self._settings.deadline, Failure("unparsable")
@@ -140,7 +140,7 @@ class Asker:
                 why = Failure("timeout", f"no verdict within {asking.deadline:g} s; the last try: {why.detail}")
                 break
             asked.append(self._question(prompt, attempt, sample, left))
-            answer = await self._model.ask(asked[-1])
+            answer = await self._model.chat(asked[-1])
             left -= answer.seconds
             text = _feedback(answer)
             told.append(f"[try {len(asked)}]\n{text}")
@@ -150,11 +150,11 @@ class Asker:
             except Unreadable as error:
                 why = _why(error, answer)
                 told[-1] = f"[try {len(asked)}: {shortened(str(error), 300)}]\n{text}"
-        raise CannotAnswer(why.kind, why.detail, attempts=len(asked))
+        raise ModelCallError(why.kind, why.detail, attempts=len(asked))
 
-    def _question(self, prompt: Conversation | str, attempt: int, sample: int, left: float) -> Question:
+    def _question(self, prompt: Conversation | str, attempt: int, sample: int, left: float) -> ChatRequest:
         asking = self._settings
-        return Question(
+        return ChatRequest(
             prompt=prompt,
             temperature=max(asking.temperature, min(asking.warmest, asking.temperature + attempt * asking.warmer)),
             top_p=asking.top_p,
@@ -179,7 +179,7 @@ class AsksOne:
         await self._asker.check()
 
 
-def _readable(answer: Answer, most: int) -> str:
+def _readable(answer: ChatReply, most: int) -> str:
     if not answer.truncated:
         return after_thinking(answer.text)
     limit = f"asking.max_tokens = {most}"
@@ -194,12 +194,12 @@ def _readable(answer: Answer, most: int) -> str:
     )
 
 
-def _why(error: Unreadable, answer: Answer) -> Failure:
+def _why(error: Unreadable, answer: ChatReply) -> Failure:
     kind: FailureKind = "truncated" if answer.truncated else "invalid" if error.invalid else "unparsable"
     return Failure(kind, f"{error}; it ends: {answer.text[-300:]!r}")
 
 
-def _feedback(answer: Answer) -> str:
+def _feedback(answer: ChatReply) -> str:
     text = f"<think>{answer.thought}</think>\n{answer.text}" if answer.thought else answer.text
     return shortened(text, MAX_FEEDBACK)
 

@@ -13,11 +13,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.asking import JudgeName
 from rewardsmith.rewards.judges.orders import drawn
 from rewardsmith.rewards.judges.shown import are_stored
 from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.translation import references_of
 from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.text.answers import boxed, final, stated, tagged, whole

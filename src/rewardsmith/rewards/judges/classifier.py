@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rewardsmith.asking import CannotAnswer, Models, Rater, Unconnected
 from rewardsmith.checks import unicode
-from rewardsmith.components import Refers, Settings
+from rewardsmith.config import Refers, Settings
+from rewardsmith.llm import ModelCallError, Models, Rater, UnconnectedModel
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings, JudgeName, Verdict, failed_score
 from rewardsmith.rewards.judges.shown import LONGEST, Longest
 from rewardsmith.rewards.judges.together import settled, together
@@ -74,7 +74,7 @@ class Classifier:
         ] = None,
     ) -> None:
         self._name = model
-        self._model: Rater = Unconnected(model)
+        self._model: Rater = UnconnectedModel(model)
         self._critic = None if critique is None else Critic(critique)
         self._system, self._think, self._activation = system, think, activation
         self.deadline = deadline
@@ -125,7 +125,7 @@ class Classifier:
 
     def _score(self, number: float | Exception, feedback: str) -> Score:
         if not isinstance(number, Exception) and not math.isfinite(number):
-            number = CannotAnswer("invalid", f"the model's number for the conversation is {number}")
+            number = ModelCallError("invalid", f"the model's number for the conversation is {number}")
         if isinstance(number, Exception):
             return Score(failure=failed_score(number).failure, feedback=feedback)
         return Score(sigmoid(number) if self._activation == "sigmoid" else float(number), feedback=feedback)

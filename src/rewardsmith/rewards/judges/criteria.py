@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from rewardsmith.components import Settings
+from rewardsmith.config import Settings
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.text.criteria import (
     DECIMALS,

@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from rewardsmith.components import import_name
+from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.base import CannotScore, Halt
 from rewardsmith.rewards.judges.hooks import number
-from rewardsmith.rewards.protocol import CannotScore, Halt
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.types import Message, RolloutGroup
 

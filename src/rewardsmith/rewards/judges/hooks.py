@@ -6,11 +6,11 @@ import inspect
 import math
 from typing import Any
 
-from rewardsmith.asking import Conversation
-from rewardsmith.components import import_name
+from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
+from rewardsmith.llm import Conversation
+from rewardsmith.rewards.base import CannotScore, Halt
 from rewardsmith.rewards.pool import Call, shared, shared_waiting, version_of
-from rewardsmith.rewards.protocol import CannotScore, Halt
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.types import Message, RolloutGroup
 

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rewardsmith.asking import Conversation
 from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.llm import Conversation
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, Verdict, judged
 from rewardsmith.rewards.judges.hooks import MEMORY, Hook, prompts_by, value_by
 from rewardsmith.rewards.judges.scale import Read, Reading
 from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Ways, placed, shown
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
-from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import extra, truths
 from rewardsmith.text.grading import plain
 from rewardsmith.text.questions import question_of

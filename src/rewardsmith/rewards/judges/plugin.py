@@ -8,10 +8,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, failed_score, judged
 from rewardsmith.rewards.judges.hooks import MEMORY
 from rewardsmith.rewards.judges.plugin_file import PluginFile
-from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.text.questions import question_of
 from rewardsmith.types import Prompt, RolloutGroup, Score

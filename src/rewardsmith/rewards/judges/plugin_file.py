@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.base import CannotScore, Halt
 from rewardsmith.rewards.judges.hooks import too_late
 from rewardsmith.rewards.judges.plugin_calls import POSTPROCESS, PREPROCESS
 from rewardsmith.rewards.judges.together import settled
 from rewardsmith.rewards.judges.tokenizers import load_tokenizer, require_tokenizer
 from rewardsmith.rewards.pool import Call, shared
-from rewardsmith.rewards.protocol import CannotScore, Halt
 from rewardsmith.text.quoting import harmless
 
 LOAD = 60.0

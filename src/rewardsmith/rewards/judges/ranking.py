@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rewardsmith.components import Settings
+from rewardsmith.config import Settings
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings, AsksOne, failed_score, feedback_of, written
 from rewardsmith.rewards.judges.candidates import (
     Candidates,
@@ -29,7 +30,6 @@ from rewardsmith.rewards.judges.orders import arranged
 from rewardsmith.rewards.judges.rounds import Design, Outcome, Seen
 from rewardsmith.rewards.judges.shown import are_stored
 from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.ranking_prompts import Verdicts, load_ranking_template, quoted_ranking_prompt
 from rewardsmith.text.rankings import (

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.asking import (
     AS_USUAL,
     Asker,
@@ -42,7 +43,6 @@ from rewardsmith.rewards.judges.shown import (
 from rewardsmith.rewards.judges.together import settled
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
-from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text import grades, verdicts
 from rewardsmith.text.grades import read_grade

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rewardsmith.asking import CannotAnswer, Embedder, Models, Unconnected
 from rewardsmith.checks import unicode
-from rewardsmith.components import Refers
+from rewardsmith.config import Refers
 from rewardsmith.errors import UserError
+from rewardsmith.llm import Embedder, ModelCallError, Models, UnconnectedModel
 from rewardsmith.rewards.judges.asking import failed_score
 from rewardsmith.rewards.judges.shown import WAYS, Show, Ways, are_stored, require_extracting, shown
 from rewardsmith.rewards.judges.together import together
@@ -89,7 +89,7 @@ class Similarity:
         if curve["low"] >= curve["high"]:
             raise UserError(f"similarity has low = {curve['low']}, not below high = {curve['high']}")
         self._name = model
-        self._model: Embedder = Unconnected(model)
+        self._model: Embedder = UnconnectedModel(model)
         self._show, self._ways, self._field = show, extract, field
         self._reference, self._several, self._absent = reference, several, absent
         self._shape = shape
@@ -131,7 +131,7 @@ class Similarity:
                 return failed_score(reference)
             try:
                 cosines.append(cosine(answer, reference))
-            except CannotAnswer as error:
+            except ModelCallError as error:
                 return failed_score(error)
         value = max(cosines) if self._several == "max" else math.fsum(cosines) / len(cosines)
         return Score(exponential(value, **self._curve) if self._shape == "exponential" else value)
@@ -150,13 +150,13 @@ class Similarity:
 
 
 def cosine(a: Vector, b: Vector) -> float:
-    """Return the cosine of the angle between two vectors; `CannotAnswer` if one has no direction or they do not fit."""
+    """Return the cosine of the angle between two vectors; `ModelCallError` if one is zero or they do not fit."""
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if x.shape != y.shape or x.ndim != 1:
-        raise CannotAnswer("invalid", f"the vectors have shapes {x.shape} and {y.shape}")
+        raise ModelCallError("invalid", f"the vectors have shapes {x.shape} and {y.shape}")
     length = float(np.linalg.norm(x) * np.linalg.norm(y))
     if not math.isfinite(length) or length == 0:
-        raise CannotAnswer("invalid", "a vector has no direction")
+        raise ModelCallError("invalid", "a vector has no direction")
     return min(1.0, max(-1.0, float(x @ y) / length))
 
 

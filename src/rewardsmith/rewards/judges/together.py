@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from rewardsmith.asking import CannotAnswer
-from rewardsmith.rewards.protocol import CannotScore, Halt, failure_of
+from rewardsmith.llm import ModelCallError
+from rewardsmith.rewards.base import CannotScore, Halt, failure_of
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -21,7 +21,7 @@ _NOT_THEIR_FAULT = frozenset({"unreachable", "timeout", "cancelled"})
 async def settled(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> list[T | Exception]:
     """Make a call for each argument, all at once; return what each returned or raised.
 
-    A call that was cancelled by itself is a `CannotAnswer` of that kind; one that wants to exit is a `CannotScore`.
+    A call that was cancelled by itself is a `ModelCallError` of that kind; one that wants to exit is a `CannotScore`.
 
     Raises:
         Halt: one of them did; the others are cancelled.
@@ -44,7 +44,7 @@ async def settled(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> 
             tasks = [group.create_task(one(argument)) for argument in arguments]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    lost = CannotAnswer("cancelled", "the question was taken back")
+    lost = ModelCallError("cancelled", "the question was taken back")
     return [lost if task.cancelled() else task.result() for task in tasks]
 
 
@@ -65,13 +65,13 @@ async def together(
             (found,) = await settled(partial(_all, ask), [items])
             if not isinstance(found, Exception):
                 return [*found]
-            theirs = isinstance(found, CannotAnswer) and found.kind not in _NOT_THEIR_FAULT
+            theirs = isinstance(found, ModelCallError) and found.kind not in _NOT_THEIR_FAULT
             if not theirs or len(items) == 1:
                 return [found for _ in items]
             alone = await settled(partial(_all, ask), [[item] for item in items])
             return [one if isinstance(one, Exception) else one[0] for one in alone]
     except TimeoutError:  # what a model raises is settled: this is the limit
-        return [CannotAnswer("timeout", f"no answer within {deadline:g} s (deadline)") for _ in items]
+        return [ModelCallError("timeout", f"no answer within {deadline:g} s (deadline)") for _ in items]
 
 
 async def _all(ask: Callable[[Sequence[T]], Awaitable[Sequence[V]]], items: Sequence[T]) -> Sequence[V]:
@@ -79,7 +79,7 @@ async def _all(ask: Callable[[Sequence[T]], Awaitable[Sequence[V]]], items: Sequ
         return []
     found = await ask(items)
     if len(found) != len(items):
-        raise CannotAnswer("invalid", f"the model gave {len(found)} answers for {len(items)}")
+        raise ModelCallError("invalid", f"the model gave {len(found)} answers for {len(items)}")
     return found
 
 

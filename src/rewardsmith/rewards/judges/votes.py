@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import Field
 
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.base import failure_of
 from rewardsmith.rewards.judges.asking import AskingSettings, NoVerdict, Verdict, feedback_of, written
 from rewardsmith.rewards.judges.together import settled
-from rewardsmith.rewards.protocol import failure_of
 from rewardsmith.types import Score
 
 Votes = Annotated[

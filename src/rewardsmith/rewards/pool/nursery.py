@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from rewardsmith.components import import_name
+from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.pool import limits, worker
 from rewardsmith.rewards.pool.wire import Inbox, reply

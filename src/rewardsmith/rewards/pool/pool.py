@@ -20,11 +20,11 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 from rewardsmith.errors import UserError
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.pool.call import Call, Result
 from rewardsmith.rewards.pool.handles import Nursery, UnavailableError
 from rewardsmith.rewards.pool.jobs import Item, Job
 from rewardsmith.rewards.pool.slot import Slot
-from rewardsmith.rewards.protocol import CannotScore
 from rewardsmith.types import Failure, Prompt, Score
 
 LOAD, AGAIN = 60.0, 300.0

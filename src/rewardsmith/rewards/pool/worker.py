@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from rewardsmith.rewards.base import failure_of
 from rewardsmith.rewards.pool import limits
 from rewardsmith.rewards.pool.wire import LONGEST_RESULT, Inbox, reply
-from rewardsmith.rewards.protocol import failure_of
 from rewardsmith.types import Prompt
 
 RuleFunction = Callable[[Prompt, str], float]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.text.arithmetic import check_steps
 from rewardsmith.types import Prompt

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.normalised import normal
 from rewardsmith.rewards.rules.settings import Final, spoken
 from rewardsmith.rewards.rules.truth import extra

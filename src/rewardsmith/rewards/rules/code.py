@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import extra
-from rewardsmith.rewards.sandbox import BrokenTestsError, Isolation, Limits, SandboxError, SandboxGoneError, probe
-from rewardsmith.rewards.sandbox.cases import Tests, read_tests
-from rewardsmith.rewards.sandbox.compare import Comparison
+from rewardsmith.sandbox import BrokenTestsError, Isolation, Limits, SandboxError, SandboxGoneError, probe
+from rewardsmith.sandbox.cases import Tests, read_tests
+from rewardsmith.sandbox.compare import Comparison
 from rewardsmith.types import Prompt
 
 LARGEST = 1 << 20

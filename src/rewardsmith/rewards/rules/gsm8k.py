@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.math_units import PARTS, SCALES
 from rewardsmith.rewards.rules.settings import Extract, Final, spoken
 from rewardsmith.rewards.rules.truth import truths

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.settings import Bad, Final, Good, spoken
 from rewardsmith.types import Prompt
 

@@ -16,7 +16,7 @@ from referencing import Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.json import bounded
 from rewardsmith.rewards.rules.limit import TooSlowError, processor_limit
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.math_bounds import beyond
 from rewardsmith.rewards.rules.math_forms import Form, read_form
 from rewardsmith.rewards.rules.math_parser import parse

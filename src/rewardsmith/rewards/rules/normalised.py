@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.settings import Extract, Final, spoken
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.answers import extract as find

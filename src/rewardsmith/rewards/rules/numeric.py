@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.gsm8k import find_number, number_in
 from rewardsmith.rewards.rules.settings import Extract, Final, spoken
 from rewardsmith.rewards.rules.truth import truths

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rewardsmith.errors import nearest
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.limit import TooSlowError, processor_limit
 from rewardsmith.rewards.rules.settings import Extract, Final, spoken
 from rewardsmith.text.answers import extract as found_in

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.settings import Extract, Final, spoken
 from rewardsmith.text.answers import extract as found_in
 from rewardsmith.types import Prompt

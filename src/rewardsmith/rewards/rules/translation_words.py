@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.text.words import SOURCE_WORDS, quality
 from rewardsmith.types import Prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rewardsmith.rewards.protocol import CannotScore
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.types import Prompt
 
 

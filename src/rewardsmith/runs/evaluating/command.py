@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from rewardsmith.asking import Usage
 from rewardsmith.errors import UserError
+from rewardsmith.llm import Usage
 from rewardsmith.runs.evaluating.data import read_items
 from rewardsmith.runs.evaluating.printing import show
 from rewardsmith.runs.models import AskedModels

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-from rewardsmith.components import Choice, Chosen, problems_in
+from rewardsmith.config import Choice, Chosen, problems_in
 from rewardsmith.data import open_source
-from rewardsmith.data.protocol import Reads
+from rewardsmith.data.source import Reads
 from rewardsmith.errors import RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import load_recipe, override
 from rewardsmith.trainers.evaluating.stage import READS

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from rewardsmith.asking import Usage
 from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.llm import Usage
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check
 from rewardsmith.runs.evaluating.command import Ticks, require_finite, with_models

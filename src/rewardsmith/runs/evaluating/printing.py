@@ -14,8 +14,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from rewardsmith import __version__
-from rewardsmith.asking import Usage
 from rewardsmith.data.rows import printable
+from rewardsmith.llm import Usage
 from rewardsmith.runs.usage import told
 from rewardsmith.trainers.evaluating.tables import Cell, Evaluation, Form, Table
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
 
-from rewardsmith.asking import CannotAnswer
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError
 from rewardsmith.runs.preparing.kept import KeptAnswers
 from rewardsmith.runs.progress import Progress
 from rewardsmith.trainers.protocol import Update
@@ -71,7 +71,7 @@ class AskAll(Generic[T]):
     """Asks about all jobs.
 
     Attributes:
-        work: asks about one; returns what is kept of the answer, as JSON. Raises `CannotAnswer`.
+        work: asks about one; returns what is kept of the answer, as JSON. Raises `ModelCallError`.
         kept: where answers go; what is there already is not asked again.
         progress: what the user sees.
         at_once: how many are asked about at the same time.
@@ -119,7 +119,7 @@ class AskAll(Generic[T]):
             self.kept.add(job.key, await self._patiently(job))
             self.asked += 1
             self._streak = 0
-        except CannotAnswer as error:
+        except ModelCallError as error:
             self.failed[job.key] = Failed(job.where, error.kind, str(error)[:2_000], error.attempts)
             self._streak = 0 if error.kind in ANSWERED else self._streak + 1
             if self._streak >= STREAK:
@@ -134,7 +134,7 @@ class AskAll(Generic[T]):
         while True:
             try:
                 answer = await self.work(job.item)
-            except CannotAnswer as error:
+            except ModelCallError as error:
                 if error.kind != "unreachable":
                     raise
                 until = time.monotonic() + self.wait if until is None else until

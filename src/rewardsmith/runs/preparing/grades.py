@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 
-from rewardsmith.asking import Asked
 from rewardsmith.data.preparing import BadRows, all_rows_to, file_facts, write_provenance
 from rewardsmith.data.preparing.splitting import limit_of_share, source_key
 from rewardsmith.data.rubrics.bands import Balance, band_name, band_of
@@ -21,6 +20,7 @@ from rewardsmith.data.rubrics.problems import SolutionRows
 from rewardsmith.data.rubrics.rows import FORMS, Form, GradedSolution
 from rewardsmith.data.rubrics.tables import schema_of
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatModel
 from rewardsmith.rewards.judges.shown import LONGEST
 from rewardsmith.runs.preparing.asking import Job
 from rewardsmith.runs.preparing.kept import KeptAnswers
@@ -172,8 +172,8 @@ def _settings(grading: Grading) -> dict[str, Any]:
 
 def _work(
     grading: Grading, template: Template, how: How, facts: Mapping[str, Any]
-) -> Callable[[Asked, str], Callable[[Item], Awaitable[Any]]]:
-    def work(model: Asked, identity: str) -> Callable[[Item], Awaitable[Any]]:
+) -> Callable[[ChatModel, str], Callable[[Item], Awaitable[Any]]]:
+    def work(model: ChatModel, identity: str) -> Callable[[Item], Awaitable[Any]]:
         teacher = grading.teacher(model, template, how)
 
         async def grade(item: Item) -> dict[str, Any]:

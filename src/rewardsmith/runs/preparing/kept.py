@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from rewardsmith.data.rows import printable
 from rewardsmith.errors import UserError
-from rewardsmith.files import writing
 from rewardsmith.runs.changes import changes
+from rewardsmith.storage import writing
 
 IDENTITY = "identity"
 """Where the maker has what the model is known by."""

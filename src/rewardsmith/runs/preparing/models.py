@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rewardsmith.components import Chosen, Refers, Settings
+from rewardsmith.config import Chosen, Refers, Settings
 from rewardsmith.engines.settings import INCIDENTAL
 from rewardsmith.recipe import explain, load_table, parse_models, parse_recipe
 from rewardsmith.runs.rescoring.choice import is_reward
 
-Name = Annotated[str, Refers("models", offer="ask"), Field(description="one of the models")]
+Name = Annotated[str, Refers("models", offer="chat"), Field(description="one of the models")]
 
 
 class Judge(Settings):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pydantic_core import PydanticCustomError
 
-from rewardsmith.components import problems_in
+from rewardsmith.config import problems_in
 from rewardsmith.errors import RecipeError
 from rewardsmith.rewards import REWARD
+from rewardsmith.rewards.base import score
 from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.protocol import score
 from rewardsmith.rewards.tree import check
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
 

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardsmith.asking import Asked
 from rewardsmith.data.preparing import BadRows, Skipped, file_facts, rows_to, write_provenance
 from rewardsmith.data.rows import ANSWER, RowError, printable
 from rewardsmith.data.rubrics.files import RowFiles
@@ -16,6 +15,7 @@ from rewardsmith.data.rubrics.problems import Problem, ProblemRows, no_such_colu
 from rewardsmith.data.rubrics.rows import Uniform, example_rubric, rubric_facts, with_criteria
 from rewardsmith.data.rubrics.tables import schema_of
 from rewardsmith.data.rubrics.writing import RubricWriter, load_writing_template
+from rewardsmith.llm import ChatModel
 from rewardsmith.runs.preparing.asking import Job
 from rewardsmith.runs.preparing.kept import KeptAnswers
 from rewardsmith.runs.preparing.models import Named
@@ -71,7 +71,7 @@ def write_rubrics(path: str, out: Path, named: Named, writing: Writing, how: How
     made = {"command": "rubric", "model": named.facts(), "asking": how.decides(), "reference": writing.reference}
     kept = KeptAnswers(out, made | facts, [out], fresh=how.fresh)
 
-    def work(model: Asked, identity: str) -> Callable[[Problem], Awaitable[Any]]:
+    def work(model: ChatModel, identity: str) -> Callable[[Problem], Awaitable[Any]]:
         writer = _writer(model, template, writing, how)
 
         async def write(problem: Problem) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from rewardsmith.asking import Asked, CannotAnswer, Usage
 from rewardsmith.data.preparing.output import require_output
 from rewardsmith.data.rows import printable
 from rewardsmith.data.rubrics.asking import Asking
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatModel, ModelCallError, Usage
 from rewardsmith.runs.preparing.asking import AskAll, Failed, Job
 from rewardsmith.runs.preparing.kept import KeptAnswers
 from rewardsmith.runs.preparing.models import Named
@@ -96,7 +96,7 @@ class Answered:
 
 def answer_all(
     named: Named,
-    work: Callable[[Asked, str], Callable[[T], Awaitable[Any]]],
+    work: Callable[[ChatModel, str], Callable[[T], Awaitable[Any]]],
     jobs: Callable[[], Iterator[Job[T]]],
     kept: KeptAnswers,
     how: How,
@@ -161,7 +161,7 @@ async def _checked(model: Any, name: str) -> str:
     try:
         await model.check()
         return str(await model.identity())
-    except CannotAnswer as error:
+    except ModelCallError as error:
         raise UserError(f"models.{name} cannot be asked ({error.kind}): {error}") from None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from rewardsmith.components import Chosen, Refers, Settings, problems_in
+from rewardsmith.config import Chosen, Refers, Settings, problems_in
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import Around, Recipe, explain, load_table, parse_models, parse_recipe, places
 from rewardsmith.rewards import REWARD
@@ -59,7 +59,7 @@ class Found:
 
 
 def _values(table: Settings | Chosen) -> Iterator[tuple[FieldInfo, Any]]:
-    for settings in (table.settings, table.beside) if isinstance(table, Chosen) else (table,):
+    for settings in (table.settings, table.slot) if isinstance(table, Chosen) else (table,):
         if settings is not None:
             yield from ((info, getattr(settings, name)) for name, info in type(settings).model_fields.items())
 

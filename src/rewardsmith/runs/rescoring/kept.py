@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from rewardsmith import __version__
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.data.readers import jsonl_rows, parse_line
 from rewardsmith.data.rows import RowError, printable
 from rewardsmith.engines.settings import INCIDENTAL
 from rewardsmith.errors import UserError
-from rewardsmith.files import write_atomically, writing
 from rewardsmith.recipe import explain, places
 from rewardsmith.records import dumps, from_json
 from rewardsmith.runs.changes import changes
 from rewardsmith.runs.rescoring.stored import Stored
+from rewardsmith.storage import write_atomically, writing
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.types import ScoredGroup
 

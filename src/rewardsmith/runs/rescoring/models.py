@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.runs.models import AskedModels, open_engine
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from rewardsmith.asking import Usage
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError
+from rewardsmith.llm import Usage
+from rewardsmith.rewards.base import Halt, Reward, score
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.measure import Measured, Measures, quantiles
-from rewardsmith.rewards.protocol import Halt, Reward, score
 from rewardsmith.rewards.tree import check, latencies
 from rewardsmith.runs.models import AskedModels
 from rewardsmith.runs.progress import Progress

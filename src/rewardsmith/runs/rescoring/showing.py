@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewardsmith.asking import Answer, Conversation, Question
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation
 
 
 @dataclass
@@ -52,15 +52,15 @@ class Showing:
         """Return what the model has."""
         return getattr(self._model, name)
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         """Return the model's answer."""
         number = self._shows.next()
         if number is None:
-            answer: Answer = await self._model.ask(question)
+            answer: ChatReply = await self._model.chat(question)
             return answer
         said = "(nothing)"
         try:
-            answer = await self._model.ask(question)
+            answer = await self._model.chat(question)
             said = _told(answer)
         except BaseException as error:
             said = f"(no answer: {error or type(error).__name__})"
@@ -82,7 +82,7 @@ class Showing:
         return values
 
 
-def _told(answer: Answer) -> str:
+def _told(answer: ChatReply) -> str:
     thought = f"(thought)\n{answer.thought}\n(answer)\n" if answer.thought else ""
     notes = [note for note, holds in (("cut off", answer.truncated), ("from the cache", answer.cached)) if holds]
     return f"{thought}{answer.text}" + (f"\n({', '.join(notes)})" if notes else "")

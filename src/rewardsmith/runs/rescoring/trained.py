@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.recipe import Recipe, places
 from rewardsmith.trainers.process.parts import process_parts

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, Models, Question, Usage
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatReply, ChatRequest, Models, Usage
+from rewardsmith.rewards.base import score
 from rewardsmith.rewards.component import Component, Instead
 from rewardsmith.rewards.judges.candidates import shown_as_given
 from rewardsmith.rewards.judges.shown import stored_answers
 from rewardsmith.rewards.measure import Measures
-from rewardsmith.rewards.protocol import score
 from rewardsmith.rewards.tree import check, components_of, walk
 from rewardsmith.types import NOT_ASKED, Prompt, Rollout, RolloutGroup, ScoredGroup
 
@@ -222,7 +222,7 @@ class Again:
     """A model that is asked anew: past the cache, and with a seed of its own; all else passes through.
 
     Args:
-        model: any of `rewardsmith.asking`.
+        model: any of `rewardsmith.llm`.
         number: which verdict this is; 0 would be the first.
     """
 
@@ -234,11 +234,11 @@ class Again:
         """Return what the model has."""
         return getattr(self._model, name)
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         """Return another answer than the first, where the model draws its answers."""
         # Seeds are below 2^31 where a server takes one.
         seed = (question.seed + self._shift) % 2**31
-        answer: Answer = await self._model.ask(replace(question, seed=seed, attempt=question.attempt + self._shift))
+        answer: ChatReply = await self._model.chat(replace(question, seed=seed, attempt=question.attempt + self._shift))
         return answer
 
 

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rewardsmith.components import Settings
-from rewardsmith.data.protocol import Reads
+from rewardsmith.config import Settings
+from rewardsmith.data.source import Reads
 from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.settings import DataName, RewardChoice
 

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.rewards.base import parts_of
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Sum, asked_of
 from rewardsmith.rewards.implicit import Implicit
-from rewardsmith.rewards.protocol import parts_of
 from rewardsmith.rewards.tree import components_of, has_part, walk
 
 
@@ -34,7 +34,7 @@ def implicit_parts(reward: Chosen) -> dict[str, Chosen]:
 
 def _sides(reward: Chosen) -> dict[str, Any]:
     """Return what stands beside each part of a sum: `PartSettings`."""
-    return {name: part.beside for name, part in terms_of(reward).items()}
+    return {name: part.slot for name, part in terms_of(reward).items()}
 
 
 def terms_of(reward: Chosen) -> Mapping[str, Chosen]:

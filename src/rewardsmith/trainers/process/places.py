@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rewardsmith.components import Chosen, Settings
+from rewardsmith.config import Chosen, Settings
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.trainers.process.parts import implicit_parts, terms_of
@@ -65,7 +65,7 @@ def _chosen(table: object) -> Iterator[Chosen]:
     if isinstance(table, Chosen):
         yield table
         yield from _chosen(table.settings)
-        yield from _chosen(table.beside)
+        yield from _chosen(table.slot)
     elif isinstance(table, Settings):
         for name in type(table).model_fields:
             yield from _chosen(getattr(table, name))

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from rewardsmith.components import Settings
+from rewardsmith.config import Settings
 from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.process.parts import learning_models, wrong_parts
 from rewardsmith.trainers.settings import DataName, Saving, WritingStage

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.algorithms.step_finding import step_finding
-from rewardsmith.components import Chosen
+from rewardsmith.config import Chosen
 from rewardsmith.rewards.steps import judged_by
 from rewardsmith.text.step_truths import tokens_of_judged
 from rewardsmith.text.steps import sums_by_step

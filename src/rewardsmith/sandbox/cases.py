@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
-from rewardsmith.rewards.sandbox.compare import Comparison
-from rewardsmith.rewards.sandbox.run import BrokenTestsError, Limits, Sandbox
+from rewardsmith.sandbox.compare import Comparison
+from rewardsmith.sandbox.run import BrokenTestsError, Limits, Sandbox
 
 SHAPES = (
     '{"inputs": […], "outputs": […]} with "fn_name" where a function is called, a list of {"input": …, "output": …},'

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.checks import unicode
-from rewardsmith.engines.server.faults import Fault, excerpt, garbage
+from rewardsmith.engines.client.faults import Fault, excerpt, garbage
 
 _ABORTED = frozenset({"abort", "error", "cancelled"})
 

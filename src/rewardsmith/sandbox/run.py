@@ -170,7 +170,7 @@ class Sandbox:
 
         The result is JSON as `player.Player` writes it.
         """
-        from rewardsmith.rewards.sandbox.values import encode  # noqa: PLC0415
+        from rewardsmith.sandbox.values import encode  # noqa: PLC0415
 
         request = {"op": "entry", "on": name, "args": [encode(a, _no_json) for a in arguments]}
         return self._test("call", json.dumps(request).encode())

@@ -1,6 +1,6 @@
 """A place to run programs that nobody has read: limits, a filter of system calls, and few files to read."""
 
-from rewardsmith.rewards.sandbox.run import (
+from rewardsmith.sandbox.run import (
     BrokenTestsError,
     Isolation,
     Limits,

@@ -5,6 +5,6 @@ Reading order: `served` is the model that others see; `sending` tries again; `ad
 servers what they have; `faults` says what each failure means.
 """
 
-from rewardsmith.engines.server.served import ServedModel
+from rewardsmith.engines.client.served import ServedModel
 
 __all__ = ["ServedModel"]

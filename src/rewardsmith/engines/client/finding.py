@@ -7,14 +7,14 @@ from typing import Any
 
 from yarl import URL
 
-from rewardsmith.asking import CannotAnswer
-from rewardsmith.engines.server.faults import Fault
-from rewardsmith.engines.server.replies import served_models
-from rewardsmith.engines.server.sending import Sender
-from rewardsmith.engines.server.wire import Base, Patient
+from rewardsmith.engines.client.faults import Fault
+from rewardsmith.engines.client.replies import served_models
+from rewardsmith.engines.client.sending import Sender
+from rewardsmith.engines.client.wire import Base, Patient
 from rewardsmith.engines.settings import ClientSettings
 from rewardsmith.engines.urls import without_verb
 from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.llm import ModelCallError
 
 FIND_SECONDS = 30.0
 """Seconds in which a server must say what it serves."""
@@ -65,7 +65,7 @@ class Finder:
 
         Raises:
             UserError: there are several.
-            CannotAnswer: nobody answers.
+            ModelCallError: nobody answers.
         """
         known = self._model or self._found
         if known is not None:
@@ -97,7 +97,7 @@ class Finder:
             base.shown for base, answer in zip(addresses.values(), found, strict=True) if isinstance(answer, Fault)
         )
         if not names:
-            raise CannotAnswer("unreachable", "; ".join(str(fault) for fault in dead))
+            raise ModelCallError("unreachable", "; ".join(str(fault) for fault in dead))
         if len(names) > 1:
             each = ", ".join(f"{base.shown} has {model!r}" for model, base in names.items())
             raise UserError(f"models.{self._name}: the addresses serve different models: {each}: set model")
@@ -177,7 +177,7 @@ class Finder:
 
         Raises:
             UserError: it does not know how.
-            CannotAnswer: it is not there, or fails.
+            ModelCallError: it is not there, or fails.
         """
         path, _, query = verb.partition("?")
 
@@ -189,6 +189,6 @@ class Finder:
             if isinstance(answer, Fault) and answer.status in _ABSENT:
                 raise UserError(f"models.{self._name}.sleeps: /{path}: {answer}; {_ASLEEP}")
             if isinstance(answer, Fault):
-                raise CannotAnswer(answer.kind, f"/{path}: {answer}")
+                raise ModelCallError(answer.kind, f"/{path}: {answer}")
             if isinstance(answer, BaseException):
                 raise answer

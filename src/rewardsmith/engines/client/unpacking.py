@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 
-from rewardsmith.engines.server.faults import Fault, excerpt, garbage
+from rewardsmith.engines.client.faults import Fault, excerpt, garbage
 
 _PIECE = 1 << 18
 """Bytes that are unpacked at a time."""

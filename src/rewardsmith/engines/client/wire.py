@@ -17,9 +17,9 @@ import aiohttp
 from yarl import URL
 
 from rewardsmith import __version__
-from rewardsmith.engines.server.faults import Fault, asked_to_wait, error_code, excerpt, garbage, of_error, of_status
-from rewardsmith.engines.server.stream import gather_stream
-from rewardsmith.engines.server.unpacking import unpacked
+from rewardsmith.engines.client.faults import Fault, asked_to_wait, error_code, excerpt, garbage, of_error, of_status
+from rewardsmith.engines.client.stream import gather_stream
+from rewardsmith.engines.client.unpacking import unpacked
 from rewardsmith.engines.urls import read_url, without_verb
 from rewardsmith.errors import UserError
 from rewardsmith.masking import Mask

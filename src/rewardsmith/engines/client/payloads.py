@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rewardsmith.asking import Conversation, Question
 from rewardsmith.engines.settings import ClientSettings
+from rewardsmith.llm import ChatRequest, Conversation
 
 
 def _messages(conversation: Conversation) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in conversation]
 
 
-def question(asked: Question, model: str, limit: str, settings: ClientSettings) -> dict[str, Any]:
+def question(asked: ChatRequest, model: str, limit: str, settings: ClientSettings) -> dict[str, Any]:
     """Return the body that asks for one text.
 
     Args:
@@ -43,7 +43,7 @@ def question(asked: Question, model: str, limit: str, settings: ClientSettings) 
     return body | settings.body
 
 
-def expected(asked: Question) -> float:
+def expected(asked: ChatRequest) -> float:
     """Return the tokens that a question will need at most, by the rule of thumb of four characters each."""
     prompt = asked.prompt
     return (len(prompt) if isinstance(prompt, str) else size_of([prompt])) / 4 + asked.max_tokens

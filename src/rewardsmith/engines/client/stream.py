@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rewardsmith.engines.server.faults import Fault, garbage, of_error
+from rewardsmith.engines.client.faults import Fault, garbage, of_error
 
 _GOODBYE = 1.0
 """Seconds in which a server may end a stream whose last piece has come; then the connection is closed."""

@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.asking import Answer, CannotAnswer, Conversation, ProbeReply, Question, Usage
-from rewardsmith.engines.server import finding, payloads, replies
-from rewardsmith.engines.server.faults import Fault
-from rewardsmith.engines.server.finding import WORK_SECONDS, Finder
-from rewardsmith.engines.server.probes import probe_replies, without_sampling
-from rewardsmith.engines.server.sending import Reply, Request, Sender
-from rewardsmith.engines.server.wire import Base
+from rewardsmith.engines.client import finding, payloads, replies
+from rewardsmith.engines.client.faults import Fault
+from rewardsmith.engines.client.finding import WORK_SECONDS, Finder
+from rewardsmith.engines.client.probes import probe_replies, without_sampling
+from rewardsmith.engines.client.sending import Reply, Request, Sender
+from rewardsmith.engines.client.wire import Base
 from rewardsmith.engines.settings import ClientSettings, ServerSettings
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply, Usage
 from rewardsmith.masking import UnsetVariableError, resolved
 from rewardsmith.types import Message
 
@@ -100,7 +100,7 @@ class ServedModel:
             deadline: seconds for each request that asks for text.
 
         Raises:
-            CannotAnswer: there are none.
+            ModelCallError: there are none.
         """
         if self._settings.version:
             return ()
@@ -114,9 +114,9 @@ class ServedModel:
         """Raise if it cannot work: every address that answers must have the model, and one must answer."""
         try:
             await self._finder.check()
-        except CannotAnswer as error:
+        except ModelCallError as error:
             remedy = "start the server, or correct urls"
-            raise CannotAnswer(error.kind, f"models.{self.name}: {error}: {remedy}", error.attempts) from None
+            raise ModelCallError(error.kind, f"models.{self.name}: {error}: {remedy}", error.attempts) from None
         if self._settings.serves == "chat" or self._asleep:
             return
         if self._asleep is None and getattr(self._settings, "sleeps", False):
@@ -127,8 +127,8 @@ class ServedModel:
             else:
                 values = await self.rate(_PROBES)
                 if values == [1.0, 1.0]:
-                    raise CannotAnswer("refused", "it gives 1 to everything: a softmax over one output")
-        except CannotAnswer as error:
+                    raise ModelCallError("refused", "it gives 1 to everything: a softmax over one output")
+        except ModelCallError as error:
             if error.kind in ("unreachable", "timeout"):
                 raise
             raise UserError(f"models.{self.name}: {finding.REMEDY[self._settings.serves]}: {error}") from None
@@ -143,11 +143,11 @@ class ServedModel:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def ask(self, question: Question) -> Answer:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         """Return the model's answer.
 
         Raises:
-            CannotAnswer: there is none within the deadline.
+            ModelCallError: there is none within the deadline.
         """
         chat = not isinstance(question.prompt, str)
         model = await self._named()
@@ -162,7 +162,7 @@ class ServedModel:
             request, lambda body: replies.written(body, chat=chat, logprobs=question.logprobs)
         )
         written = reply.value
-        return Answer(
+        return ChatReply(
             text=written.text,
             truncated=written.truncated,
             thought=written.thought,
@@ -184,13 +184,13 @@ class ServedModel:
         """Return one finite number for each conversation: the raw one, before any squashing, where a server gives it.
 
         Raises:
-            CannotAnswer: one of them has none.
+            ModelCallError: one of them has none.
         """
         model = await self._named()
         if self._settings.serves == "score":
             if any(conversation[-1].role != "assistant" for conversation in conversations):
                 self.usage.failed += len(conversations)
-                raise CannotAnswer(
+                raise ModelCallError(
                     "refused",
                     'serves = "score" gives the number of the last message, and that is not the answer here: use a'
                     ' server that serves = "classify", or a model in this process',
@@ -208,7 +208,7 @@ class ServedModel:
         reply = await self._call("classify", body, size, replies.classes, root=True)
         if len(reply.value) != 1:
             many = len(reply.value)
-            raise CannotAnswer("refused", f"the model has {many} classes: a reward needs one with a single output")
+            raise ModelCallError("refused", f"the model has {many} classes: a reward needs one with a single output")
         return reply.value[0]
 
     async def _score_batch(self, model: str, conversations: Sequence[Conversation]) -> list[float]:
@@ -223,13 +223,13 @@ class ServedModel:
         """Return a vector of length 1 for each text, [n, D].
 
         Raises:
-            CannotAnswer: one of them has none.
+            ModelCallError: one of them has none.
         """
         model = await self._named()
         step = self._settings.batch
         parts = await _all([self._embed_batch(model, texts[i : i + step]) for i in range(0, len(texts), step)])
         if len({part.shape[1] for part in parts}) > 1:
-            raise CannotAnswer("unparsable", "the vectors of one batch are longer than those of another")
+            raise ModelCallError("unparsable", "the vectors of one batch are longer than those of another")
         return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
 
     async def _embed_batch(self, model: str, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -260,8 +260,8 @@ class ServedModel:
             return await self._finder.model()
         except UserError as error:
             self.usage.failed += 1
-            raise CannotAnswer("refused", str(error)) from None
-        except CannotAnswer:
+            raise ModelCallError("refused", str(error)) from None
+        except ModelCallError:
             self.usage.failed += 1
             raise
 

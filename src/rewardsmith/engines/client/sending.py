@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from rewardsmith.asking import CannotAnswer, Usage
-from rewardsmith.engines.server.addresses import Address, Limits, address_of, forget, take_place
-from rewardsmith.engines.server.faults import Fault
-from rewardsmith.engines.server.replies import tokens_of
-from rewardsmith.engines.server.wire import Base, Patient, Wire
+from rewardsmith.engines.client.addresses import Address, Limits, address_of, forget, take_place
+from rewardsmith.engines.client.faults import Fault
+from rewardsmith.engines.client.replies import tokens_of
+from rewardsmith.engines.client.wire import Base, Patient, Wire
 from rewardsmith.engines.settings import ClientSettings
 from rewardsmith.errors import UserError
+from rewardsmith.llm import ModelCallError, Usage
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class _Course:
             others: whether there is another address that seems to live.
 
         Raises:
-            CannotAnswer: there is no next try.
+            ModelCallError: there is no next try.
         """
         assert self.until is not None
         left = self.until - _now()
@@ -125,7 +125,7 @@ class _Course:
             raise self.end(fault.kind, f"{fault}{asks}; {left:.1f} s of {self.request.deadline:g} s are left")
         return jitter
 
-    def late(self, fault: Fault) -> CannotAnswer:
+    def late(self, fault: Fault) -> ModelCallError:
         """Return the end of a request whose time is over, with the last that was seen."""
         last = self._last
         before = f"; before that: {last}" if last is not None and last is not fault else ""
@@ -133,10 +133,10 @@ class _Course:
         kind = "unreachable" if last is not None and last.kind == "unreachable" else fault.kind
         return self.end(kind, f"no answer within {self.request.deadline:g} s: {fault}{before}")
 
-    def end(self, kind: Any, detail: str) -> CannotAnswer:
+    def end(self, kind: Any, detail: str) -> ModelCallError:
         """Return what the one who asked is told."""
         tries = f" ({self.sent} attempts)" if self.sent > 1 else ""
-        return CannotAnswer(kind, f"{detail}{tries}", attempts=max(1, self.sent))
+        return ModelCallError(kind, f"{detail}{tries}", attempts=max(1, self.sent))
 
 
 class Sender:
@@ -216,17 +216,17 @@ class Sender:
             read: from the answer's JSON to a value; raises `Fault`.
 
         Raises:
-            CannotAnswer: there is none.
+            ModelCallError: there is none.
         """
         try:
             await self.wire()  # a missing key is told before a place is waited for
             return await self._call(request, read)
-        except CannotAnswer:
+        except ModelCallError:
             self._usage.failed += 1
             raise
         except UserError as error:
             self._usage.failed += 1
-            raise CannotAnswer("refused", str(error)) from None
+            raise ModelCallError("refused", str(error)) from None
 
     async def _call(self, request: Request, read: Callable[[Any], T]) -> Reply[T]:
         course = _Course(request, self._settings, spare=len(self.bases))

@@ -1,9 +1,9 @@
 """What may be asked of a model, and what comes back: the seam between rewards and whatever runs a model.
 
 Rewards know models by the names that a recipe gives them, and get them from the trainer (`Models`). A model answers
-questions (`Asked`), gives a conversation a number (`Rater`), turns texts into vectors (`Embedder`), or says how likely
-answers are (`Reader`); a server may do the first three. What cannot be answered is a
-`CannotAnswer` with a kind, never a text.
+questions (`ChatModel`), gives a conversation a number (`Rater`), turns texts into vectors (`Embedder`), or gives the
+log-probabilities of answers (`LogprobModel`); a server may do the first three. What cannot be answered is a
+`ModelCallError` with a kind, never a text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Conversation = Sequence[Message]
 
 
 @dataclass(frozen=True)
-class Question:
+class ChatRequest:
     """A request for one text.
 
     Attributes:
@@ -49,7 +49,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChatReply:
     """What a model wrote.
 
     Attributes:
@@ -75,7 +75,7 @@ class Answer:
     cached: bool = False
 
 
-class CannotAnswer(Exception):  # noqa: N818 it says what is, not what went wrong in the program
+class ModelCallError(Exception):
     """Raised by a model that has no answer; a reward that lets it pass has failed for that reason.
 
     Attributes:
@@ -135,7 +135,7 @@ class Model(Protocol):
     """A model that rewards may use.
 
     A model whose weights are not known may also have `fingerprint(deadline)`, which returns its replies to fixed
-    probes, or () where its identity is enough. It raises `CannotAnswer`.
+    probes, or () where its identity is enough. It raises `ModelCallError`.
 
     Attributes:
         name: what the recipe calls it.
@@ -150,15 +150,15 @@ class Model(Protocol):
         ...
 
     async def check(self) -> None:
-        """Raise if it cannot work: `UserError` for what a user must mend, `CannotAnswer` while it is out of reach."""
+        """Raise if it cannot work: `UserError` for what a user must mend, `ModelCallError` while it is out of reach."""
         ...
 
 
-class Asked(Model, Protocol):
+class ChatModel(Model, Protocol):
     """A model that writes."""
 
-    async def ask(self, question: Question) -> Answer:
-        """Return its answer; raise `CannotAnswer` if there is none."""
+    async def chat(self, question: ChatRequest) -> ChatReply:
+        """Return its answer; raise `ModelCallError` if there is none."""
         ...
 
 
@@ -166,7 +166,7 @@ class Rater(Model, Protocol):
     """A model that gives a conversation, which ends with an answer, a number."""
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
-        """Return one finite number for each conversation; raise `CannotAnswer` if it cannot be done."""
+        """Return one finite number for each conversation; raise `ModelCallError` if it cannot be done."""
         ...
 
 
@@ -174,12 +174,12 @@ class Embedder(Model, Protocol):
     """A model that turns texts into vectors."""
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return a vector of length 1 for each text, [n, D]; raise `CannotAnswer` if it cannot be done."""
+        """Return a vector of length 1 for each text, [n, D]; raise `ModelCallError` if it cannot be done."""
         ...
 
 
 @dataclass(frozen=True)
-class Read:
+class TokenLogprobs:
     """How likely a model finds an answer, token by token.
 
     Attributes:
@@ -191,11 +191,11 @@ class Read:
     ends: NDArray[np.int32]
 
 
-class Reader(Model, Protocol):
+class LogprobModel(Model, Protocol):
     """A model that says how likely it finds answers."""
 
-    async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[Read]:
-        """Return what it makes of each rollout; raise `CannotAnswer` if it cannot be done.
+    async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs]:
+        """Return what it makes of each rollout; raise `ModelCallError` if it cannot be done.
 
         A rollout that has tokens is read as these tokens; one that has none as the model would write its text. Without
         `adapter` the model is read with its adapter switched off.
@@ -208,7 +208,7 @@ Models = Callable[[str], Any]
 
 
 @dataclass
-class Unconnected:
+class UnconnectedModel:
     """Stands where a model will be: a reward that was made, but not given its models."""
 
     name: str

@@ -46,13 +46,13 @@ class Chosen:
         name: the type as the recipe gives it.
         target: the function or class behind the name.
         settings: its validated settings, every default filled in.
-        beside: validated settings of the place where the choice stands, such as the weight of a reward in a sum.
+        slot: validated settings of the place where the choice stands, such as the weight of a reward in a sum.
     """
 
     name: str
     target: Callable[..., Any]
     settings: Settings
-    beside: Settings | None = None
+    slot: Settings | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Return the settings as keyword arguments for `target`."""
@@ -101,7 +101,7 @@ class Choice:
         what: what is chosen, for messages: "reward".
         table: where the dictionary of names lives, as `module:NAME`. Imported when the first recipe needs it, so that
             reading a recipe without estimators never loads torch.
-        beside: settings that belong to the place and stand in the same table as those of the component.
+        slot: settings that belong to the place and stand in the same table as those of the component.
         default: the type of a table that does not say one; "" when it must.
         methods: what a class must have to be chosen; a component without any is a function.
         inputs: how many positional arguments a function must take.
@@ -110,7 +110,7 @@ class Choice:
 
     what: str
     table: str
-    beside: type[Settings] | None = None
+    slot: type[Settings] | None = None
     default: str = ""
     methods: tuple[str, ...] = ()
     inputs: int = 0
@@ -183,7 +183,7 @@ class Choice:
         return f". {self.otherwise.format(name=name)}" if is_other and self.otherwise else ""
 
     def _require_apart(self, name: object, model: type[Settings]) -> None:
-        own = {"type", *(self.beside.model_fields if self.beside else ())}
+        own = {"type", *(self.slot.model_fields if self.slot else ())}
         clash = own & set(model.model_fields)
         if clash:
             raise UserError(f"{name} has a setting {sorted(clash)[0]!r}, which means something else here: rename it")
@@ -191,12 +191,12 @@ class Choice:
     def _validated(
         self, name: str, target: Callable[..., Any], model: type[Settings], values: dict[str, Any]
     ) -> Chosen:
-        place = self.beside.model_fields if self.beside else {}
+        place = self.slot.model_fields if self.slot else {}
         problems: list[Problem] = []
         settings: list[Settings | None] = []
         for kind, part in (
             (model, {k: v for k, v in values.items() if k not in place}),
-            (self.beside, {k: v for k, v in values.items() if k in place}),
+            (self.slot, {k: v for k, v in values.items() if k in place}),
         ):
             try:
                 settings.append(kind.model_validate(part) if kind else None)
@@ -261,7 +261,7 @@ def settings_of(target: Callable[..., Any]) -> type[Settings]:
 def _read_settings(target: Callable[..., Any]) -> type[Settings]:
     if isinstance(target, type) and issubclass(target, BaseModel):
         if not issubclass(target, Settings):
-            raise UserError(f"{target.__name__} must derive from rewardsmith.components.Settings")
+            raise UserError(f"{target.__name__} must derive from rewardsmith.config.Settings")
         return target
     name = getattr(target, "__name__", type(target).__name__)
     function = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args
 
-from rewardsmith.asking import CannotAnswer
 from rewardsmith.errors import UserError, where_raised
+from rewardsmith.llm import ModelCallError
 from rewardsmith.types import Failure, FailureKind, RolloutGroup, Score, ScoredGroup
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Reward(Protocol):
     - `async check() -> None` raises when the reward cannot work. It is called before the first step, and while a
       dependency that went away is waited for.
     - `connect(models) -> None` takes a function from the name of a model in the recipe to the model
-      (`rewardsmith.asking`). It is called once, before anything else.
+      (`rewardsmith.llm`). It is called once, before anything else.
     - `require(prompt) -> None` raises `CannotScore` if no rollout of this prompt could ever be scored, because
       something is missing in it. It is called for the first prompts of the data, before the first step.
     - `deadline: float`, seconds: then it keeps its deadlines itself.
@@ -165,7 +165,7 @@ async def scores_and_retry(reward: Reward, group: RolloutGroup) -> tuple[list[Sc
         return [Score(failure=failure_of(error))] * len(group.rollouts), False
     except BaseException as error:  # noqa: BLE001 a reward may be a user's own code
         why = failure_of(error)
-        named = isinstance(_first(error), CannotScore | CannotAnswer)
+        named = isinstance(_first(error), CannotScore | ModelCallError)
         return [Score(failure=why)] * len(group.rollouts), why.kind == "timeout" and not named
 
 
@@ -196,15 +196,15 @@ def failure_of(error: BaseException) -> Failure:
     error = _first(error)
     if isinstance(error, Halt):
         raise error
-    said = isinstance(error, CannotScore | CannotAnswer)
-    kind = error.kind if isinstance(error, CannotScore | CannotAnswer) else _kind(error)
+    said = isinstance(error, CannotScore | ModelCallError)
+    kind = error.kind if isinstance(error, CannotScore | ModelCallError) else _kind(error)
     try:
         detail = str(error) if said else f"{type(error).__name__}: {error}{where_raised(error)}"
     except (Exception, SystemExit):  # noqa: BLE001 an exception's own __str__ may raise
         detail = f"{type(error).__name__} that cannot be shown"
     if kind not in get_args(FailureKind):
         return Failure("crashed", f"{kind!r} is no kind of failure: {detail}")
-    return Failure(kind, detail, error.attempts if isinstance(error, CannotAnswer) else 1)
+    return Failure(kind, detail, error.attempts if isinstance(error, ModelCallError) else 1)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rewardsmith.asking import CannotAnswer, ProbeReply, Question
+from rewardsmith.llm import ChatRequest, ModelCallError, ProbeReply
 from rewardsmith.types import Message
 
 if TYPE_CHECKING:
-    from rewardsmith.engines.server.served import ServedModel
+    from rewardsmith.engines.client.served import ServedModel
 
 QUESTIONS = (
     "Write one sentence about the sea in winter.",
@@ -57,7 +57,7 @@ async def probe_replies(model: ServedModel, serves: str, deadline: float) -> tup
         deadline: seconds for each request that asks for text.
 
     Raises:
-        CannotAnswer: there are none.
+        ModelCallError: there are none.
     """
     if serves == "embed":
         vectors = await model.embed(TEXTS)
@@ -67,7 +67,7 @@ async def probe_replies(model: ServedModel, serves: str, deadline: float) -> tup
         return (ProbeReply(numbers=tuple(await model.rate(talks))),)
     try:
         return await _written(model, deadline, logprobs=True)
-    except CannotAnswer as error:
+    except ModelCallError as error:
         if error.kind != "refused":
             raise
     return await _written(model, deadline, logprobs=False)  # not every server gives log-probabilities
@@ -75,9 +75,10 @@ async def probe_replies(model: ServedModel, serves: str, deadline: float) -> tup
 
 async def _written(model: ServedModel, deadline: float, *, logprobs: bool) -> tuple[ProbeReply, ...]:
     questions = [
-        Question([Message("user", text)], max_tokens=TOKENS, logprobs=logprobs, deadline=deadline) for text in QUESTIONS
+        ChatRequest([Message("user", text)], max_tokens=TOKENS, logprobs=logprobs, deadline=deadline)
+        for text in QUESTIONS
     ]
-    answers = await asyncio.gather(*map(model.ask, questions), return_exceptions=True)
+    answers = await asyncio.gather(*map(model.chat, questions), return_exceptions=True)
     replies = []
     for answer in answers:
         if isinstance(answer, BaseException):
