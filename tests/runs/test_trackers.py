@@ -219,18 +219,6 @@ def test_settings_come_from_a_recipe(name: str) -> None:
         build(choice, {"type": name, "no_such": 1})
 
 
-def test_an_id_that_was_cut_off_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeTrackio()
-    monkeypatch.setitem(sys.modules, "trackio", fake)
-    (tmp_path / "trackers").mkdir()
-    for junk in ("", '{"id": "qu', "[]", '{"id": 3}'):
-        (tmp_path / "trackers" / "trackio.json").write_text(junk)
-        Trackio().start(tmp_path, "n", "not TOML")
-        assert fake.calls[-1][1]["name"].startswith("n-")
-        assert fake.calls[-1][1]["config"] == {"recipe": "not TOML"}
-    assert [path.name for path in (tmp_path / "trackers").iterdir()] == ["trackio.json"]
-
-
 def test_settings_are_named_as_an_override_names_them() -> None:
     assert settings_by_path(RECIPE) == {
         "title": "t",
