@@ -155,7 +155,22 @@ class Mask:
         return json.loads(text)
 
 
+def shown(value: object) -> str:
+    """Return a value as TOML would show it, cut to one short line; what looks like a key is not shown."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        text = '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    elif isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print very long integers
+        text = f"an integer of {value.bit_length()} bits"
+    else:
+        text = repr(value)
+    text = without_secrets(text)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
 __all__ = [
+    "shown",
     "HIDDEN",
     "Mask",
     "UnsetVariableError",

@@ -15,11 +15,10 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 from rich.console import Console
 
-from rewardsmith.config import Choice, Chosen, Refers, Settings
+from rewardsmith.config import Choice, Chosen, Refers, Settings, problems_of
 from rewardsmith.data import open_source
 from rewardsmith.errors import Problem, UserError
 from rewardsmith.jobs import Job, Result
-from rewardsmith.problems import problems_of
 from rewardsmith.recipe import load_table, parse_models
 from rewardsmith.runs.evaluating.data import find_source
 from rewardsmith.runs.models import AskedModels, open_engine

@@ -38,6 +38,8 @@ class Stage(Settings):
 class Saving(Settings):
     """When to save, and what to keep."""
 
+    rare: ClassVar[frozenset[str]] = frozenset({"keep", "best", "every"})
+
     every: int | None = Field(default=None, ge=1, description="steps between two checkpoints; not set: ten to a stage")
     keep: int = Field(
         default=1,
@@ -49,6 +51,8 @@ class Saving(Settings):
 
 class SamplingSettings(Settings):
     """How answers are sampled."""
+
+    rare: ClassVar[frozenset[str]] = frozenset({"top_k", "min_tokens", "stop", "stop_tokens"})
 
     temperature: float = Field(default=1.0, ge=0, description="0 is greedy")
     top_p: float = Field(default=1.0, gt=0, le=1, description="keep the likeliest tokens of this total probability")
@@ -84,6 +88,8 @@ class SamplingSettings(Settings):
 
 class WritingStage(Stage):
     """What stages have in which a model writes groups of answers that are scored and learned from."""
+
+    rare: ClassVar[frozenset[str]] = frozenset({"twin_of", "max_prompt_tokens", "overlong_prompts", "select"})
 
     trains_rewards: ClassVar[bool] = True
     """Whether implicit rewards are scored by the trainer; elsewhere they are asked as all others are."""

@@ -34,6 +34,8 @@ from rewardsmith.trainers.validation import ValidationSettings
 class CreditSettings(Settings):
     """How the parts of a reward meet the estimator."""
 
+    rare: ClassVar[frozenset[str]] = frozenset({"whiten"})
+
     combine: Literal["before", "after"] = Field(
         default="before", description="sum the reward's parts and estimate once, or estimate each part and then sum"
     )
@@ -99,6 +101,8 @@ class SftStage(Stage):
 class KlSettings(Settings):
     """Keep the policy near a reference."""
 
+    rare: ClassVar[frozenset[str]] = frozenset({"place", "estimator", "unbiased", "reference"})
+
     coefficient: float = Field(default=0.0, ge=0, description="weight of the penalty; 0 is off")
     place: Literal["reward", "loss"] = Field(
         default="loss", description="subtract it from the reward or add it to the loss"
@@ -133,6 +137,8 @@ class PolicyOptimizer(OptimizerSettings):
 class CriticSettings(Settings):
     """A second model that learns what a state is worth (PPO)."""
 
+    rare: ClassVar[frozenset[str]] = frozenset({"clip", "warmup"})
+
     model: CriticName = Field(description='the critic: a model with head = "scalar"')
     clip: float | None = Field(default=0.2, gt=0, description="how far a value may move in one step")
     warmup: int = Field(default=0, ge=0, description="steps in which the critic learns alone")
@@ -165,6 +171,21 @@ class OverlongSettings(Settings):
 
 class PolicyStage(WritingStage):
     """Sample groups of answers, score them, and move the policy towards the better ones."""
+
+    rare: ClassVar[frozenset[str]] = frozenset(
+        {
+            "twin_of",
+            "max_prompt_tokens",
+            "overlong_prompts",
+            "select",
+            "right_from",
+            "old_logprobs",
+            "overlong",
+            "entropy",
+            "imitation",
+            "importance",
+        }
+    )
 
     runs_by: ClassVar[str] = "rewardsmith.trainers.policy:PolicyTrainer"
 
@@ -249,6 +270,8 @@ class PolicyStage(WritingStage):
 
 class EvaluateStage(Stage):
     """Sample answers to held-out prompts and score them."""
+
+    rare: ClassVar[frozenset[str]] = frozenset({"right_from", "sound", "sound_from"})
 
     runs_by: ClassVar[str] = "rewardsmith.trainers.evaluate:Evaluation"
 
