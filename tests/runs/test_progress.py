@@ -39,7 +39,7 @@ def test_without_a_terminal_there_are_lines_and_no_control_codes() -> None:
 
 
 def test_a_resumed_stage_says_where_it_goes_on() -> None:
-    assert shown(done=4).splitlines() == ["policy: 10 steps, going on after 4"]
+    assert shown(done=4).splitlines() == ["policy: 10 steps, resuming after 4"]
 
 
 def test_quick_steps_are_not_all_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from rewardsmith.runs.forms import chance_of, is_share, results
-from rewardsmith.runs.links import refuse_links
 from rewardsmith.runs.report_evaluations import read_evaluations
 from rewardsmith.runs.report_metrics import MAX_LINE, Curves, drawn, number, parsed, read_metrics
 from rewardsmith.runs.report_rollouts import read_rollouts
@@ -61,7 +60,6 @@ def write_report(folder: Path) -> Path:
         OSError: the folder is not there, or cannot be written.
         UserError: it holds a link.
     """
-    refuse_links(folder)
     path = folder / "report.html"
     partial = folder / f".report.html.{os.getpid()}"
     try:
