@@ -143,7 +143,7 @@ def test_a_closed_learner_lets_go() -> None:
     assert all(p.grad is not None for p in mine.values())
 
 
-# ---- going on from a file --------------------------------------------------------------------------------------------
+# ---- resuming from a file --------------------------------------------------------------------------------------------
 
 ROWS = random_rows(0, [(4, 6), (3, 5), (4, 1)])
 KINDS: dict[str, dict[str, Any]] = {

@@ -129,7 +129,7 @@ def test_what_a_reward_has_learned_survives_a_kill(undisturbed: Path, tmp_path: 
     assert status == -9
     status, said = run(folder)
     assert status == 0, said
-    assert "going on from 01-policy-000004" in said
+    assert "resuming from 01-policy-000004" in said
     assert_same(outcome(folder / "runs" / "small"), outcome(undisturbed / "runs" / "small"))
 
 
@@ -160,5 +160,5 @@ def test_ctrl_c_is_heard_while_a_validation_waits_for_a_service(undisturbed: Pat
     (folder / "mended").touch()
     status, said = run(folder)
     assert status == 0, said
-    assert "going on from 01-policy-000002" in said
+    assert "resuming from 01-policy-000002" in said
     assert outcome(folder / "runs" / "small")["models"] == outcome(undisturbed / "runs" / "small")["models"]

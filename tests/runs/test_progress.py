@@ -39,7 +39,7 @@ def test_without_a_terminal_there_are_lines_and_no_control_codes() -> None:
 
 
 def test_a_resumed_stage_says_where_it_goes_on() -> None:
-    assert shown(done=4).splitlines() == ["policy: 10 steps, going on after 4"]
+    assert shown(done=4).splitlines() == ["policy: 10 steps, resuming after 4"]
 
 
 def test_quick_steps_are_not_all_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_one_step_is_no_plural() -> None:
 
 def test_a_long_line_is_not_broken() -> None:
     console = Console(file=io.StringIO(), width=40, _environ={})
-    Progress(console).say("word " * 40)
+    Progress(console).log("word " * 40)
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == "word " * 40 + "\n"
 
@@ -222,7 +222,7 @@ def test_a_reward_of_zero_is_shown() -> None:
 
 def test_names_with_brackets_are_not_markup() -> None:
     console = Console(file=io.StringIO(), width=160, _environ={})
-    Progress(console).say("loading policy: [bold]models[/]")
+    Progress(console).log("loading policy: [bold]models[/]")
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == "loading policy: [bold]models[/]\n"
 

@@ -1,4 +1,4 @@
-"""From prompts to the groups of a step: refills, surplus, staleness, long prompts, and going on after a stop."""
+"""From prompts to the groups of a step: refills, surplus, staleness, long prompts, and resuming after a stop."""
 
 import json
 from collections.abc import Callable, Iterator

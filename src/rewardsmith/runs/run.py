@@ -30,7 +30,7 @@ from rewardsmith.runs.lineage import Lineage, forgotten
 from rewardsmith.runs.log import LOG, RunLog
 from rewardsmith.runs.models import AskedModels, open_engine
 from rewardsmith.runs.progress import Progress
-from rewardsmith.runs.resuming import Checkpoint, other_length, read_checkpoint, unusable
+from rewardsmith.runs.resume import Checkpoint, other_length, read_checkpoint
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.runs.usage import added
@@ -58,10 +58,9 @@ class Run:
         recipe: what to do.
         folder: where the files go.
         progress: what the user sees.
-        accept_changes: go on although lines of a growing file were lost.
     """
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, progress: Progress, *, accept_changes: bool = False) -> None:
+    def __init__(self, recipe: Recipe, folder: RunFolder, progress: Progress) -> None:
         self.recipe = recipe
         self.seed = recipe.seed
         self.folder = folder.path
@@ -70,7 +69,6 @@ class Run:
         self.run_log = RunLog(self.folder / LOG)
         self._files = folder
         self._progress = progress
-        self._accept_changes = accept_changes
         self.progress = progress.within  # how far a part of the present step is
         self._engines: dict[str, EmbeddedEngine] = {}
         self._saved: set[str] = set()  # models that checkpoints hold
@@ -187,14 +185,15 @@ class Run:
             for name, engine in trainer.learners.items():
                 engine.load_learner(self._files.model(self._resumed.name, name))
             try:
-                trainer.restore(self._files.facts(self._resumed.name)["state"])
+                trainer.restore(self._resumed.state)
                 if trainer.reward is not None:
                     load(trainer.reward, self._files.rewards(self._resumed.name))
-            except UserError:
-                raise
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise unusable(self._files, self._resumed.name, error) from None
-        after = f", going on after {done}" * (done > 0)
+            except (KeyError, TypeError) as error:
+                raise UserError(
+                    f"the checkpoint {self._resumed.name} does not go with the changed recipe ({error!r}): undo the"
+                    " change, or start a new run with --resume never"
+                ) from None
+        after = f", resuming after {done}" * (done > 0)
         self.run_log.write(f"stage {stage.name} begins: {trainer.steps} steps{after}")
         with self._progress.stage(stage.name, trainer.steps, max(0, done)):
             if trainer.reward is not None:
@@ -305,7 +304,7 @@ class Run:
 
     def _position(self) -> tuple[int, int]:
         """Return (stage, steps done) of the checkpoint to go on from, and take over what it holds; else (0, -1)."""
-        found = read_checkpoint(self._files, self.recipe, accept_changes=self._accept_changes, say=self.log)
+        found = read_checkpoint(self._files, self.recipe)
         self.placed = True
         if found is None:
             return 0, -1
@@ -314,7 +313,7 @@ class Run:
         self._best, self._learned = dict(found.best), found.learned
         self._begun = time.monotonic() - found.seconds
         self.summary, self._asked_before = found.summary, found.summary.models
-        self.log(f"going on from {found.name}")
+        self.log(f"resuming from {found.name}")
         return found.stage, found.step
 
     def _rewind(self, position: tuple[int, int]) -> None:

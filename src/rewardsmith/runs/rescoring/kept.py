@@ -26,8 +26,8 @@ from rewardsmith.engines.settings import INCIDENTAL
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain, places
 from rewardsmith.records import dumps, from_json
-from rewardsmith.runs.changes import changes
 from rewardsmith.runs.rescoring.stored import Stored
+from rewardsmith.runs.resume import changes
 from rewardsmith.storage import write_atomically, writing
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.types import ScoredGroup

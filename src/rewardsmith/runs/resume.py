@@ -1,6 +1,6 @@
-"""From which checkpoint a run goes on, and what that holds.
+"""From which checkpoint a run is resumed, and what that holds.
 
-It is the last one, unless the recipe asks for more steps of a stage that has ended. That stage goes on from its own
+It is the last one, unless the recipe asks for more steps of a stage that has ended. That stage is resumed from its own
 last checkpoint, and later stages that only measure begin again. A later stage that has trained went on from weights
 that would change: then the recipe is refused, for its work would be lost.
 """
@@ -8,15 +8,15 @@ that would change: then the recipe is refused, for its work would be lost.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.learning import OptimizerSettings
-from rewardsmith.recipe import Recipe, places
-from rewardsmith.runs.folder import CHECKPOINTS, RECIPE, RunFolder
+from rewardsmith.recipe import Recipe, places, toml
+from rewardsmith.runs.folder import RECIPE, RunFolder
 from rewardsmith.runs.summary import Summary
 
 
@@ -36,6 +36,7 @@ class Checkpoint:
         seconds: how long the run had taken.
         summary: of the run at that time.
         lengths: of the growing files.
+        state: of the trainer.
     """
 
     name: str
@@ -49,65 +50,39 @@ class Checkpoint:
     seconds: float
     summary: Summary
     lengths: Mapping[str, int]
+    state: dict[str, Any]
 
 
-def read_checkpoint(
-    files: RunFolder, recipe: Recipe, *, accept_changes: bool, say: Callable[[str], None]
-) -> Checkpoint | None:
-    """Return the checkpoint from which a run goes on; None where there is none. Nothing in the folder changes.
-
-    Args:
-        files: of the run.
-        recipe: of the run, as it is now.
-        accept_changes: go on although lines of a growing file were lost.
-        say: tells the user something.
+def read_checkpoint(files: RunFolder, recipe: Recipe) -> Checkpoint | None:
+    """Return the checkpoint from which a run is resumed; None where there is none. Nothing in the folder changes.
 
     Raises:
         UserError: the checkpoint is damaged, or does not go with the recipe.
     """
     if not files.checkpoints():
         return None
-    name = goes_on_from(files, recipe)
-    if not files.require_intact(name):
-        say(f"warning: {name} was written by an earlier version, without hashes: its files are not checked")
+    name = resumes_from(files, recipe)
+    files.require_intact(name)
     facts = files.facts(name)
     stages = _names(recipe)
-    if facts.get("stage") not in stages:
-        known = f"{nearest(str(facts.get('stage')), stages)} Known: {listing(stages)}"
-        raise UserError(f"the run stopped in the stage {facts.get('stage')!r}, which the recipe no longer has.{known}")
-    try:
-        lost = files.shortened(facts["lengths"])
-        found = Checkpoint(
-            name=name,
-            stage=stages.index(facts["stage"]),
-            step=int(facts["step"]),
-            models=frozenset(facts["models"]),
-            trained=frozenset(facts["trained"]),
-            best={stage: (float(value), str(where)) for stage, (value, where) in facts["best"].items()},
-            learned=str(facts.get("learned", "")),
-            steps=int(facts["steps"]),
-            seconds=float(facts["seconds"]),
-            summary=Summary.of(facts["summary"]),
-            lengths=dict(facts["lengths"]),
-        )
-        if found.step < 0:
-            raise ValueError(f"step {found.step}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise unusable(files, name, error) from None
-    if lost and not accept_changes:
-        raise UserError(
-            "\n".join(lost) + f"\nPut back what was lost, remove the checkpoint {name} to go on before it, or use"
-            " --accept-changes to go on without those lines"
-        )
-    for text in lost:
-        say(f"warning: {text}")
-    return found
-
-
-def unusable(files: RunFolder, name: str, error: Exception) -> UserError:
-    """Return what to say of a checkpoint that does not hold what it should."""
-    where = files.path / CHECKPOINTS / name
-    return UserError(f"the checkpoint {where} is not usable ({error!r}): remove it to go on before it")
+    if facts["stage"] not in stages:
+        known = f"{nearest(facts['stage'], stages)} Known: {listing(stages)}"
+        raise UserError(f"the run stopped in the stage {facts['stage']!r}, which the recipe no longer has.{known}")
+    files.require_lengths(name, facts["lengths"])
+    return Checkpoint(
+        name=name,
+        stage=stages.index(facts["stage"]),
+        step=facts["step"],
+        models=frozenset(facts["models"]),
+        trained=frozenset(facts["trained"]),
+        best={stage: (value, where) for stage, (value, where) in facts["best"].items()},
+        learned=facts["learned"],
+        steps=facts["steps"],
+        seconds=facts["seconds"],
+        summary=Summary.of(facts["summary"]),
+        lengths=facts["lengths"],
+        state=facts["state"],
+    )
 
 
 @dataclass(frozen=True)
@@ -121,8 +96,8 @@ class _Longer:
     trained_since: str
 
 
-def goes_on_from(files: RunFolder, recipe: Recipe) -> str:
-    """Return the checkpoint from which a run goes on: the last one, or that of a stage which is longer now.
+def resumes_from(files: RunFolder, recipe: Recipe) -> str:
+    """Return the checkpoint from which a run is resumed: the last one, or that of a stage which is longer now.
 
     Raises:
         UserError: a checkpoint cannot be read, or the stage that is longer now cannot go on.
@@ -170,12 +145,9 @@ def other_length(stage: Chosen, planned: int, done: int, steps: int) -> str:
 
 
 def _longer(files: RunFolder, recipe: Recipe) -> Iterator[_Longer]:
-    try:
-        stages = {str(stage["name"]): stage for stage in files.facts(files.checkpoints()[-1])["summary"]["stages"]}
-        steps = {name: (int(stage.get("done", stage["steps"])), int(stage["steps"])) for name, stage in stages.items()}
-        before = {str(stage["name"]): stage for stage in tomllib.loads(files.read(RECIPE) or "").get("stages", [])}
-    except (KeyError, TypeError, ValueError, AttributeError):  # `Run` reports what is wrong with a checkpoint
-        return
+    stages = files.facts(files.checkpoints()[-1])["summary"]["stages"]
+    steps = {stage["name"]: (stage["done"], stage["steps"]) for stage in stages}
+    before = {stage["name"]: stage for stage in tomllib.loads(files.read(RECIPE) or "").get("stages", [])}
     names = _names(recipe)
     for number, (name, stage) in enumerate(zip(names, recipe.stages, strict=True)):
         taken, planned = steps.get(name, (0, 1))
@@ -204,4 +176,32 @@ def _names(recipe: Recipe) -> list[str]:
     return [str(getattr(stage.settings, "name", "")) for stage in recipe.stages]
 
 
-__all__ = ["Checkpoint", "extended", "goes_on_from", "other_length", "read_checkpoint", "unusable"]
+def changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
+    """Return each setting whose value differs between two tables as `{path: "old -> new"}`, in order of the paths."""
+    old, new = (dict([*_leaves("", table), *_orders("", table)]) for table in (before, now))
+    paths = [path for path in sorted(old.keys() | new.keys()) if old.get(path) != new.get(path)]
+    return {path: f"{_shown(old, path)} -> {_shown(new, path)}" for path in paths}
+
+
+def _shown(settings: dict[str, Any], path: str) -> str:
+    return toml(settings[path]) if path in settings else "not set"
+
+
+def _orders(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the order of tables in which it counts: of several routes the first that fits is taken."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        where = f"{path}.{key}".lstrip(".")
+        if key in ("parts", "routes") and isinstance(inner, dict):
+            yield f"order of {where}", list(inner)
+        yield from _orders(where, inner)
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(f"{path}.{key}".lstrip("."), inner)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for i, inner in enumerate(value):
+            yield from _leaves(f"{path}.{i}", inner)
+    else:
+        yield path, value
