@@ -7,7 +7,7 @@ It runs the real commands in this process and counts only functions of this pack
 - policy step: functions and files that one step of a policy stage calls, from `PolicyTrainer.step` to its return.
 - score: functions and files of `rewardsmith score` with a rule, after the imports; and the frames between the function
   `score` and the hand-over of a rollout to a worker process.
-- rubric verdict: frames, and the files that they are in, between the function `score` and the HTTP request to the judge.
+- rubric verdict: frames, and their files, between the function `score` and the HTTP request to the judge.
   A frame that started a task counts as well: it is on the path of a reader.
 """
 
@@ -31,6 +31,7 @@ import aiohttp
 import rewardsmith
 from rewardsmith.cli import main
 from rewardsmith.rewards.pool import Pool
+from rewardsmith.trainers.policy import PolicyTrainer
 
 PACKAGE = f"{Path(rewardsmith.__file__).parent}/"
 POLICY = """
@@ -114,7 +115,8 @@ def call(*arguments: str) -> None:
         with redirect_stdout(io.StringIO()):
             main()
     except SystemExit as ended:
-        assert not ended.code, f"{arguments}: {ended.code}"
+        if ended.code:
+            raise RuntimeError(f"{arguments}: status {ended.code}") from None
     finally:
         sys.argv = before
 
@@ -177,8 +179,6 @@ def noting(function: Callable[..., Any], paths: Paths) -> Callable[..., Any]:
 
 def policy_step(folder: Path) -> Called:
     """Return what the second step of a policy stage calls; the first one also imports."""
-    from rewardsmith.trainers.policy import PolicyTrainer
-
     recipe = folder / "policy.toml"
     recipe.write_text(POLICY)
     called, step = Called(), PolicyTrainer.step
