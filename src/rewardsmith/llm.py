@@ -223,21 +223,13 @@ class WrappedModel:
     """Middleware around a model (cache, offload, printing): passes every call on; a subclass overrides some of them.
 
     Attributes:
-        model: the wrapped model, any of this module.
+        model: the wrapped model, any of this module; `name` and `usage` are its own.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
-
-    @property
-    def name(self) -> str:
-        """Name of the model in the recipe."""
-        return str(self.model.name)
-
-    @property
-    def usage(self) -> Usage:
-        """Usage of the wrapped model."""
-        return self.model.usage  # type: ignore[no-any-return]
+        self.name: str = model.name
+        self.usage: Usage = model.usage
 
     @property
     def uncached(self) -> Any:

@@ -22,12 +22,12 @@ from rewardsmith.runs.changes import changes
 from rewardsmith.runs.folder import CHECKPOINTS, LOCK, METRICS, RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.links import refuse_links
 from rewardsmith.runs.log import LOG, RunLog
+from rewardsmith.runs.model_registry import usage_line
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.report import write_report
 from rewardsmith.runs.resuming import extended
 from rewardsmith.runs.run import Run, Stopped
 from rewardsmith.runs.summary import Summary
-from rewardsmith.runs.usage import told
 
 Resume = Literal["auto", "never", "must"]
 
@@ -142,7 +142,7 @@ def _report(folder: Path, console: Console) -> None:
 
 def _tell_models(summary: Summary, console: Console) -> None:
     for name, used in summary.models.items():
-        console.print(f"{name}: {told(used)}", highlight=False, markup=False)
+        console.print(f"{name}: {usage_line(used)}", highlight=False, markup=False)
 
 
 def _choose(folder: Path | None, default: Path, resume: Resume, recipe: Recipe, accept_changes: bool) -> Path:
