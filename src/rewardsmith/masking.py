@@ -1,7 +1,7 @@
 """Keys and passwords: how they are recognised in a recipe, and how they are kept out of what is shown or stored.
 
 A recipe goes to the run's folder, its report and the trackers. So a secret does not belong in it: it is in an
-environment variable, and the recipe has the name of that, as `key_from = "NAME"` or `{ env = "NAME" }`.
+environment variable, and the recipe has the name of that, as `api_key_env = "NAME"` or `{ env = "NAME" }`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from rewardsmith.config import Choice, Chosen, Refers, Settings, problems_of, summary
-from rewardsmith.engines.settings import sleep_problems
+from rewardsmith.engines.model_settings import offload_problems
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.masking import HIDDEN, names_secret, shown, without_secrets
 from rewardsmith.rewards.implicit import Implicit
@@ -307,7 +307,7 @@ def _unfit_names(recipe: Recipe) -> Iterator[Problem]:
 
 def _unfit_models(models: Mapping[str, Chosen]) -> Iterator[Problem]:
     yield from _unfit([(f"models.{name}", name) for name in models])
-    yield from sleep_problems(models)
+    yield from offload_problems(models)
 
 
 def _unfit(names: Sequence[tuple[str, str]]) -> Iterator[Problem]:

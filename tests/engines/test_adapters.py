@@ -10,8 +10,8 @@ from torch import Tensor
 
 from rewardsmith.engines import ModelSettings, OptimizerSettings
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.engines.protocol import Outputs, Sampling
-from rewardsmith.engines.settings import LoraSettings
 from rewardsmith.errors import UserError
 
 from .running import answer, random_rows, rows_of, tokens_of

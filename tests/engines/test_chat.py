@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from rewardsmith.engines.embedded.chat import end_of_turn, with_template
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.tiny import make_tiny
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.types import Message, Prompt
 

@@ -13,8 +13,8 @@ from rewardsmith.engines import ModelSettings
 from rewardsmith.engines.embedded.asked import AskedModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.rating import RatingModel
+from rewardsmith.engines.model_settings import SentenceSettings
 from rewardsmith.engines.sentences import SentenceModel
-from rewardsmith.engines.settings import SentenceSettings
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.types import Message

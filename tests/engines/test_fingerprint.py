@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.client.probes import ANSWERS, QUESTIONS, TEXTS, TOKENS
-from rewardsmith.engines.turns import TakingTurns, Turns
+from rewardsmith.engines.offload import DeviceScheduler, OffloadedModel
 from rewardsmith.llm import ModelCallError, ProbeReply
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.rewards.cache_weights import TOLERANCE, alike
@@ -285,7 +285,7 @@ def test_a_sleeping_server_is_woken_for_its_probes(tmp_path: Path) -> None:
     async def main() -> None:
         cache = VerdictCache(tmp_path, say=pytest.fail)
         async with Weighted() as server, client(server, retries=0) as model:
-            cached = Cached(TakingTurns(model, Turns()), cache)
+            cached = Cached(OffloadedModel(model, DeviceScheduler()), cache)
             await cached.check()
             assert server.asleep
             await cached.chat(question())

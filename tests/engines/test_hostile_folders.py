@@ -15,7 +15,7 @@ from rewardsmith.engines.embedded.conversations import Reader
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.loading import load, save_folder
 from rewardsmith.engines.embedded.tiny import make_tiny
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.types import Message, Prompt
 

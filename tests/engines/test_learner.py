@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from rewardsmith.engines import ModelSettings, OptimizerSettings
 from rewardsmith.engines.embedded.engine import LEARNER_FILE, EmbeddedEngine
 from rewardsmith.engines.embedded.learner import Learner
+from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.engines.protocol import Outputs, Step
-from rewardsmith.engines.settings import LoraSettings
 from rewardsmith.errors import UserError
 
 from .running import open_engine, random_rows

@@ -9,8 +9,8 @@ import torch
 
 from rewardsmith.engines.embedded.asked import AskedModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.engines.protocol import Row, Sampling
-from rewardsmith.engines.settings import LoraSettings
 from rewardsmith.llm import ChatRequest, ModelCallError, TokenLogprobs, Usage
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup

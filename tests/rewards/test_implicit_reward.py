@@ -17,8 +17,8 @@ from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score, UserError
 from rewardsmith.algorithms.implicit import gather_steps, smooth
 from rewardsmith.engines.embedded.asked import AskedModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.model_settings import LoraSettings, ModelSettings
 from rewardsmith.engines.protocol import Outputs, Row
-from rewardsmith.engines.settings import LoraSettings, ModelSettings
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.llm import ModelCallError, TokenLogprobs, Usage
 from rewardsmith.rewards import make_reward

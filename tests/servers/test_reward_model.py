@@ -9,7 +9,7 @@ import pytest
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.rating import RatingModel
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.types import Message
 from tests.servers.vllm import managed

@@ -14,7 +14,7 @@ from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.loading import save_folder
 from rewardsmith.engines.embedded.rating import RatingModel
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
-from rewardsmith.engines.settings import LoraSettings
+from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.classifier import Classifier
 from rewardsmith.trainers.reward_model import RewardModelTrainer

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rewardsmith.engines.embedded.loading import place
 from rewardsmith.engines.embedded.quiet import quiet
-from rewardsmith.engines.settings import SentenceSettings
+from rewardsmith.engines.model_settings import SentenceSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError, Usage
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from rewardsmith.config import Refers
 from rewardsmith.errors import UserError
-from rewardsmith.llm import LogprobModel, ModelCallError, Models, TokenLogprobs, UnconnectedModel
+from rewardsmith.llm import LogprobModel, ModelCallError, Models, TokenLogprobs, UnconnectedModel, unwrapped
 from rewardsmith.rewards.base import failure_of
 from rewardsmith.rewards.implicit_settings import LearnSettings, TrustSettings
 from rewardsmith.rewards.steps import StepTruthChoice
@@ -226,7 +226,7 @@ def placed(
 
 async def _read(model: Any, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs | ModelCallError]:
     """Return what a model makes of each rollout; one that it cannot read costs the others nothing."""
-    if not hasattr(model, "read"):
+    if not hasattr(unwrapped(model), "read"):
         raise UserError(
             f"models.{model.name} cannot say how likely an answer is: an implicit reward needs models of this process"
         )

@@ -9,7 +9,7 @@ from typing import Any
 from rewardsmith.config import Chosen
 from rewardsmith.data import Reads, Source
 from rewardsmith.engines.embedded.checking import Outline, check_model
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, marked
 from rewardsmith.trainers.held_out import SEED, held_out

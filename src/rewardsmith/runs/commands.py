@@ -21,12 +21,11 @@ from rewardsmith.errors import Problem, UserError
 from rewardsmith.jobs import Job, Result
 from rewardsmith.recipe import load_table, parse_models
 from rewardsmith.runs.evaluating.data import find_source
-from rewardsmith.runs.models import AskedModels, open_engine
+from rewardsmith.runs.model_registry import ModelRegistry, open_engine, usage_line
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.choice import find_reward
-from rewardsmith.runs.rescoring.showing import Shows
+from rewardsmith.runs.rescoring.showing import PromptPrinter
 from rewardsmith.runs.stopping import stoppable
-from rewardsmith.runs.usage import told
 
 if TYPE_CHECKING:
     from rewardsmith.engines.embedded.engine import EmbeddedEngine
@@ -169,9 +168,9 @@ class CommandRun:
         self.fresh = options.fresh
         self.log = self._progress.log
         self.progress = self._progress.within
-        self._print_prompts = Shows(options.show_prompts, self.log) if options.show_prompts else None
-        self._models = AskedModels(
-            inputs.models, self._engine, folder=lambda: self.folder, say=self.log, cache=inputs.cache
+        self._print_prompts = PromptPrinter(options.show_prompts, self.log) if options.show_prompts else None
+        self._models = ModelRegistry(
+            inputs.models, self._engine, folder=lambda: self.folder, log=self.log, cache=inputs.cache
         )
 
     @property
@@ -197,7 +196,7 @@ class CommandRun:
             if name in self._inputs.warnings:
                 self.log(f"warning: {self._inputs.warnings[name]}")
             tables, seed = self._inputs.models, self._inputs.seed
-            self._engines[name] = open_engine(tables, name, self._engine, seed=seed, say=self.log)
+            self._engines[name] = open_engine(tables, name, self._engine, seed=seed, log=self.log)
             self._models.share(self._engines[name])
         return self._engines[name]
 
@@ -218,7 +217,7 @@ class CommandRun:
         try:
             result = await self._job.run(self)
             for name, usage in self._models.totals().items():
-                self.log(f"{name}: {told(usage)}")
+                self.log(f"{name}: {usage_line(usage)}")
             return result
         finally:
             await self._models.close()

@@ -14,7 +14,7 @@ from typing import Any
 from rewardsmith.config import Chosen, import_name
 from rewardsmith.data import Reads, Source, open_source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Result
 from rewardsmith.llm import Usage
@@ -28,12 +28,11 @@ from rewardsmith.runs.checks import check_items, check_models, used
 from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.lineage import Lineage, forgotten
 from rewardsmith.runs.log import LOG, RunLog
-from rewardsmith.runs.models import AskedModels, open_engine
+from rewardsmith.runs.model_registry import ModelRegistry, add_usage, open_engine
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.resume import Checkpoint, other_length, read_checkpoint
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
-from rewardsmith.runs.usage import added
 from rewardsmith.storage import new_folder, writing
 from rewardsmith.trainers.evaluating.tables import Evaluation
 from rewardsmith.trainers.process.parts import process_parts, take_over
@@ -85,7 +84,7 @@ class Run:
         self._asked_before: dict[str, Usage] = {}  # of models, until the run was resumed
         if recipe.workers is not None:
             shared(recipe.workers)
-        self._models = AskedModels(recipe.models, self.engine, folder=self.folder, say=self.log, cache=recipe.cache)
+        self._models = ModelRegistry(recipe.models, self.engine, folder=self.folder, log=self.log, cache=recipe.cache)
         self._lineage = Lineage(recipe, folder, self._identify)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
 
@@ -94,7 +93,7 @@ class Run:
     def engine(self, name: str) -> EmbeddedEngine:
         """Return a model of the recipe, loaded when it is first asked for, with the weights of the last checkpoint."""
         if name not in self._engines:
-            engine = open_engine(self.recipe.models, name, self.engine, seed=self.seed, say=self.log)
+            engine = open_engine(self.recipe.models, name, self.engine, seed=self.seed, log=self.log)
             if self._resumed is not None and name in self._saved:
                 engine.load(self._files.model(self._resumed.name, name))
             elif engine.settings.copy_of is not None:
@@ -109,7 +108,7 @@ class Run:
 
     def turn(self, *names: str) -> AbstractAsyncContextManager[None]:
         """Keep these models awake; those that share the device with them sleep meanwhile."""
-        return self._models.turn(*names)
+        return self._models.on_device(*names)
 
     def source(self, name: str) -> Source:
         """Return a data source of the recipe."""
@@ -238,7 +237,7 @@ class Run:
         return replace(update, metrics={**update.metrics, **self._models.metrics()})
 
     def _sum_up_models(self) -> None:
-        self.summary.models = added(self._asked_before, self._models.totals())
+        self.summary.models = add_usage(self._asked_before, self._models.totals())
 
     async def _identify(self, name: str) -> str:
         """Return what a model is now: of one in this process a hash of its weights."""
@@ -375,7 +374,7 @@ class Run:
             take_over(reward)
         self._check_prompts(reward, data, of)
         await check(reward)
-        self._models.tell_away()
+        self._models.log_unreachable()
         if routes(reward):
             for source in {p.source for p in islice(self._prompts(data, of), SOURCES_CHECKED)}:
                 check_source(reward, source)

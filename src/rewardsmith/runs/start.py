@@ -20,12 +20,12 @@ from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, explain
 from rewardsmith.runs.folder import CHECKPOINTS, LOCK, METRICS, RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.log import LOG, RunLog
+from rewardsmith.runs.model_registry import usage_line
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.report import write_report
 from rewardsmith.runs.resume import changes, extended
 from rewardsmith.runs.run import Run, Stopped
 from rewardsmith.runs.summary import Summary
-from rewardsmith.runs.usage import told
 
 Resume = Literal["auto", "never", "must"]
 
@@ -140,7 +140,7 @@ def _report(folder: Path, console: Console) -> None:
 
 def _tell_models(summary: Summary, console: Console) -> None:
     for name, used in summary.models.items():
-        console.print(f"{name}: {told(used)}", highlight=False, markup=False)
+        console.print(f"{name}: {usage_line(used)}", highlight=False, markup=False)
 
 
 def _choose(folder: Path | None, default: Path, resume: Resume, recipe: Recipe, accept_changes: bool) -> Path:

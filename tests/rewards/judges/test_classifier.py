@@ -393,7 +393,7 @@ def test_a_scalar_model_of_this_process(tmp_path: Path, capfd: pytest.CaptureFix
     """Critiques are read by a tiny model; one answer is too long for it, and fails alone."""
     from rewardsmith.engines.embedded.engine import EmbeddedEngine
     from rewardsmith.engines.embedded.rating import RatingModel
-    from rewardsmith.engines.settings import ModelSettings
+    from rewardsmith.engines.model_settings import ModelSettings
     from tests.engines.test_rating import plain, write_folder
 
     folder = write_folder("tiny-llama", tmp_path / "rm")

@@ -11,7 +11,7 @@ from torch import Tensor
 from rewardsmith.config import Choice
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.tiny import make_tiny
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.trainers.policy import PolicyTrainer

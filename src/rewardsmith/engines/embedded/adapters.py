@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rewardsmith.engines.embedded.weights import restore_weights
-from rewardsmith.engines.settings import LoraSettings
+from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.errors import UserError, listing, nearest
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from rewardsmith.engines.embedded.bounds import MAX_TEMPLATE
 from rewardsmith.engines.embedded.rendering import rendered, require_bounded_template
 from rewardsmith.engines.embedded.tiny import CHAT_TEMPLATE
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import UserError, listing, nearest
 
 CHATML = """\

@@ -27,7 +27,7 @@ from rewardsmith.engines.embedded.loading import (
 )
 from rewardsmith.engines.embedded.quiet import quiet
 from rewardsmith.engines.embedded.tiny import tiny_config
-from rewardsmith.engines.settings import LoraSettings, ModelSettings
+from rewardsmith.engines.model_settings import LoraSettings, ModelSettings
 from rewardsmith.errors import UserError
 
 

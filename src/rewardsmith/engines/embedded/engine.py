@@ -28,8 +28,8 @@ from rewardsmith.engines.embedded.quiet import quiet
 from rewardsmith.engines.embedded.rendering import rendered
 from rewardsmith.engines.embedded.resting import Rest
 from rewardsmith.engines.embedded.weights import read_tensors, restore_weights, write_tensors
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Loss, Outputs, Row, Sampling, Step, Tick, no_tick
-from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
@@ -94,7 +94,7 @@ class EmbeddedEngine:
 
     def copy(self, settings: ModelSettings | None = None, *, name: str) -> EmbeddedEngine:
         """Return an engine with the same weights and no optimizer; `settings` may give it another head."""
-        settings = settings or self.settings.model_copy(update={"lora": None, "sleeps": False})
+        settings = settings or self.settings.model_copy(update={"lora": None, "offload": False})
         device, dtype = place(
             self.device.type if settings.device == "auto" else settings.device,
             str(self.dtype).removeprefix("torch.") if settings.dtype == "auto" else settings.dtype,

@@ -22,7 +22,7 @@ from rewardsmith import __version__
 from rewardsmith.config import Chosen
 from rewardsmith.data.readers import jsonl_rows, parse_line
 from rewardsmith.data.rows import RowError, printable
-from rewardsmith.engines.settings import INCIDENTAL
+from rewardsmith.engines.model_settings import INCIDENTAL
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain, places
 from rewardsmith.records import dumps, from_json

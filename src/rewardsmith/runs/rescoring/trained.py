@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardsmith.config import Chosen
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.recipe import Recipe, places
 from rewardsmith.trainers.process.parts import process_parts
 

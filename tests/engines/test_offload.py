@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.engines.turns import Turns
+from rewardsmith.engines.offload import DeviceScheduler
 from rewardsmith.llm import ModelCallError
 
 
 class Sleepers:
     """Models that note when they sleep and wake, and insist that no other is awake."""
 
-    def __init__(self, turns, names):
+    def __init__(self, scheduler, names):
         self.awake, self.log = set(), []
         for name in names:
-            turns.join(name, self.act(name, wake=False), self.act(name, wake=True))
+            scheduler.add(name, self.act(name, wake=False), self.act(name, wake=True))
 
     def act(self, name, *, wake):
         async def rest():
@@ -29,13 +29,13 @@ class Sleepers:
         return rest
 
 
-async def used(turns, sleepers, work):
+async def used(scheduler, sleepers, work):
     """Do pieces of work, each (party, pauses before, pauses within), at the same time."""
 
     async def one(party, before, within):
         for _ in range(before):
             await asyncio.sleep(0)
-        async with turns.turn(*party):
+        async with scheduler.on_device(*party):
             for _ in range(within + 1):
                 assert set(party) <= sleepers.awake
                 await asyncio.sleep(0)
@@ -49,18 +49,18 @@ PARTIES = st.sampled_from([("a",), ("b",), ("c",), ("a", "b")])
 @given(st.lists(st.tuples(PARTIES, st.integers(0, 9), st.integers(0, 5)), min_size=1, max_size=20))
 def test_whoever_works_is_awake_and_all_get_their_turn(work):
     async def main():
-        turns = Turns()
-        await used(turns, Sleepers(turns, "abc"), work)
+        scheduler = DeviceScheduler()
+        await used(scheduler, Sleepers(scheduler, "abc"), work)
 
     asyncio.run(main())
 
 
 def test_those_who_wait_together_are_admitted_together():
     async def main():
-        turns = Turns()
-        sleepers = Sleepers(turns, ["policy", "judge"])
+        scheduler = DeviceScheduler()
+        sleepers = Sleepers(scheduler, ["policy", "judge"])
         work = [(("policy",), 0, 9), *[(("judge",), 1, random.Random(i).randrange(5)) for i in range(50)]]
-        await used(turns, sleepers, work)
+        await used(scheduler, sleepers, work)
         return sleepers.log
 
     assert asyncio.run(main()) == ["wake policy", "sleep policy", "wake judge"]
@@ -68,9 +68,9 @@ def test_those_who_wait_together_are_admitted_together():
 
 def test_a_model_that_has_not_joined_never_waits():
     async def main():
-        turns = Turns()
-        Sleepers(turns, ["judge"])
-        async with turns.turn("judge"), turns.turn("policy"):
+        scheduler = DeviceScheduler()
+        Sleepers(scheduler, ["judge"])
+        async with scheduler.on_device("judge"), scheduler.on_device("policy"):
             return True
 
     assert asyncio.run(main())
@@ -78,11 +78,11 @@ def test_a_model_that_has_not_joined_never_waits():
 
 def test_an_interrupted_turn_ends_and_one_that_was_waited_for_is_given_up():
     async def main():
-        turns = Turns()
-        sleepers = Sleepers(turns, ["policy", "judge"])
+        scheduler = DeviceScheduler()
+        sleepers = Sleepers(scheduler, ["policy", "judge"])
 
         async def hold(name):
-            async with turns.turn(name):
+            async with scheduler.on_device(name):
                 await asyncio.sleep(60)
 
         holder = asyncio.create_task(hold("policy"))
@@ -93,43 +93,43 @@ def test_an_interrupted_turn_ends_and_one_that_was_waited_for_is_given_up():
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        await used(turns, sleepers, [(("judge",), 0, 1), (("policy",), 0, 1)])
+        await used(scheduler, sleepers, [(("judge",), 0, 1), (("policy",), 0, 1)])
 
     asyncio.run(main())
 
 
 def test_a_model_that_cannot_wake_fails_its_own_turn_only():
     async def main():
-        turns = Turns()
-        sleepers = Sleepers(turns, ["policy"])
+        scheduler = DeviceScheduler()
+        sleepers = Sleepers(scheduler, ["policy"])
 
         async def broken():
             raise OSError("no memory")
 
-        turns.join("judge", broken, broken)
+        scheduler.add("judge", broken, broken)
         with pytest.raises(OSError, match="no memory"):
-            async with turns.turn("judge"):
+            async with scheduler.on_device("judge"):
                 pass
-        await used(turns, sleepers, [(("policy",), 0, 1)])
+        await used(scheduler, sleepers, [(("policy",), 0, 1)])
 
     asyncio.run(main())
 
 
 def test_a_server_that_dies_when_it_is_to_sleep_holds_up_nobody():
     async def main():
-        turns = Turns()
-        sleepers = Sleepers(turns, ["policy"])
+        scheduler = DeviceScheduler()
+        sleepers = Sleepers(scheduler, ["policy"])
         woken = []
 
         async def sleep():
             raise ModelCallError("unreachable", "it is gone")
 
-        turns.join("judge", sleep, lambda: woken.append("judge"))
+        scheduler.add("judge", sleep, lambda: woken.append("judge"))
         for _ in range(2):
-            await used(turns, sleepers, [(("policy",), 0, 1)])
-            async with turns.turn("judge"):
+            await used(scheduler, sleepers, [(("policy",), 0, 1)])
+            async with scheduler.on_device("judge"):
                 pass
-        await used(turns, sleepers, [(("policy",), 0, 1)])
+        await used(scheduler, sleepers, [(("policy",), 0, 1)])
         return woken
 
     assert asyncio.run(main()) == ["judge", "judge"]  # it is woken when it is asked again
@@ -138,7 +138,7 @@ def test_a_server_that_dies_when_it_is_to_sleep_holds_up_nobody():
 @pytest.mark.parametrize("interrupted", ["wake", "sleep"])
 def test_who_was_interrupted_on_the_way_is_moved_again(interrupted):
     async def main():
-        turns, log = Turns(), []
+        scheduler, log = DeviceScheduler(), []
 
         def act(name, deed):
             async def rest():
@@ -149,11 +149,11 @@ def test_who_was_interrupted_on_the_way_is_moved_again(interrupted):
             return rest
 
         async def work(name):
-            async with turns.turn(name):
+            async with scheduler.on_device(name):
                 log.append(f"{name} works")
 
         for name in ("judge", "policy"):
-            turns.join(name, act(name, "sleep"), act(name, "wake"))
+            scheduler.add(name, act(name, "sleep"), act(name, "wake"))
         if interrupted == "sleep":
             await work("judge")
         task = asyncio.create_task(work("policy" if interrupted == "sleep" else "judge"))

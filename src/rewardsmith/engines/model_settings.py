@@ -16,13 +16,13 @@ from rewardsmith.errors import Problem, listing, nearest
 from rewardsmith.masking import is_reference, secrets_in
 
 Text = str | dict[str, str]
-"""A text, or `{ env = "NAME" }`: what an environment variable holds."""
+"""A text, or `{ env = "NAME" }`: the value of an environment variable."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class LoraSettings(Settings):
-    """Train a low-rank adapter and leave the weights as they are; the reference is the model without it."""
+    """Train a low-rank adapter; the reference policy is the model without it."""
 
     rank: int = Field(default=16, ge=1, description="rank of the adapter")
     alpha: float = Field(default=32.0, gt=0, description="the adapter counts alpha / rank")
@@ -72,14 +72,13 @@ class ModelSettings(Settings):
     recompute: bool = Field(
         default=False, description="gradient checkpointing: less memory, a third more time when learning"
     )
-
-    sleeps: bool = Field(
-        default=False, description="give the device back while other models that sleep too are at work"
+    offload: bool = Field(
+        default=False, description="move to host memory while other models with offload = true use the device"
     )
 
     @property
     def offers(self) -> frozenset[str]:
-        """What may be asked of it; see `Refers`."""
+        """What it can do; see `Refers`."""
         return frozenset({"learn", "chat", "read"} if self.head == "language" else {"value", "rate", "rate_turns"})
 
     @model_validator(mode="after")
@@ -93,57 +92,56 @@ class ModelSettings(Settings):
 
 
 class ClientSettings(Settings):
-    """How a server is spoken to, whoever started it."""
+    """How requests are sent to a server."""
 
-    # What is wrong with a setting is reported without its value: there may be a password in it.
+    # Errors do not show the value of a setting: there may be a password in it.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     serves: Literal["chat", "classify", "score", "embed"] = Field(
-        default="chat", description="what is asked of it: answers, one number per conversation, or vectors"
+        default="chat", description="what the server does: chat, one number per conversation, or embeddings"
     )
-    key_from: str | None = Field(
+    api_key_env: str | None = Field(
         default=None, min_length=1, description="environment variable that holds the API key; not set: none is sent"
     )
     version: str = Field(
         default="",
-        description="name of the weights in the verdict cache: change it with them; not set: found out by fixed probes",
+        description="version of the weights in the verdict cache: change it with them; not set: detected by probes",
     )
-    concurrency: int = Field(default=64, ge=1, description="requests in flight at a time, for each address")
-    requests_per_minute: float | None = Field(default=None, gt=0, description="at most so many, for each address")
+    concurrency: int = Field(default=64, ge=1, description="requests in flight at each address")
+    requests_per_minute: float | None = Field(default=None, gt=0, description="limit of each address")
     tokens_per_minute: float | None = Field(
-        default=None, gt=0, description="read and written tokens, at most so many, for each address"
+        default=None, gt=0, description="limit of each address, for prompt and completion tokens"
     )
-    connect: float = Field(default=10.0, gt=0, description="seconds until a connection must stand")
-    first_byte: float | None = Field(
-        default=None, gt=0, description="seconds until an answer must begin; not set: only the deadline counts"
+    connect_timeout: float = Field(default=10.0, gt=0, description="seconds to open a connection")
+    first_token_timeout: float | None = Field(
+        default=None, gt=0, description="seconds until a reply begins; replies are streamed then; not set: no limit"
     )
-    retries: int = Field(default=5, ge=0, description="times that a request is sent again after a passing fault")
-    backoff: float = Field(default=0.5, gt=0, description="seconds before the first of them; doubled for each further")
-    longest_backoff: float = Field(default=30.0, gt=0, description="the pause does not grow beyond this")
+    retries: int = Field(default=5, ge=0, description="times that a request is retried after a temporary error")
+    backoff: float = Field(
+        default=0.5, gt=0, description="seconds before the first retry; doubled for each further one"
+    )
+    max_backoff: float = Field(default=30.0, gt=0, description="limit of the backoff, in seconds")
     deadline: float = Field(
-        default=120.0, gt=0, description="seconds for one request that rates or embeds; a question has its own"
+        default=120.0, gt=0, description="seconds for one classify, score or embed request, retries included"
     )
-    batch: int = Field(default=32, ge=1, description="texts in one request that scores or embeds")
+    batch: int = Field(default=32, ge=1, description="texts in one score or embed request")
     body: dict[str, Any] = Field(
-        default={}, description="further fields of each request, such as chat_template_kwargs; { env = } for a key"
+        default={}, description="extra fields of each request, such as chat_template_kwargs; { env = } for a key"
     )
-    price_in: float = Field(default=0.0, ge=0, description="cost of a million tokens read")
-    price_out: float = Field(default=0.0, ge=0, description="cost of a million tokens written")
+    price_in: float = Field(default=0.0, ge=0, description="cost of a million prompt tokens")
+    price_out: float = Field(default=0.0, ge=0, description="cost of a million completion tokens")
 
     @property
     def offers(self) -> frozenset[str]:
-        """What may be asked of it; see `Refers`."""
+        """What it can do; see `Refers`."""
         return _OFFERS[self.serves]
 
-    @field_validator("key_from")
+    @field_validator("api_key_env")
     @classmethod
-    def _is_a_name(cls, name: str | None) -> str | None:
+    def _is_a_variable(cls, name: str | None) -> str | None:
         if name is not None and not _VARIABLE.fullmatch(name):
             raise _refused(
-                {
-                    "": "must be the name of an environment variable. What stands there is not shown: it may be"
-                    " the key itself"
-                }
+                {"": "must be the name of an environment variable; the value is not shown: it may be the key itself"}
             )
         return name
 
@@ -151,15 +149,6 @@ class ClientSettings(Settings):
     @classmethod
     def _has_no_secret(cls, body: Any) -> Any:
         return _without_secret(body)
-
-    @model_validator(mode="after")
-    def _does_not_repeat_the_key(self) -> ClientSettings:
-        key = os.environ.get(self.key_from or "", "").strip()
-        texts = {name: json.dumps(getattr(self, name), ensure_ascii=False) for name in type(self).model_fields}
-        place = next((name for name, text in texts.items() if len(key) >= 8 and json.dumps(key)[1:-1] in text), "")
-        if place:
-            raise _refused({place: f"holds the key that is in {self.key_from}: leave it out"})
-        return self
 
     @field_validator("body")
     @classmethod
@@ -170,9 +159,18 @@ class ClientSettings(Settings):
             raise ValueError(f"cannot be sent as JSON ({error}): write dates and times as text, in quotes") from None
         return body
 
+    @model_validator(mode="after")
+    def _does_not_repeat_the_key(self) -> ClientSettings:
+        key = os.environ.get(self.api_key_env or "", "").strip()
+        texts = {name: json.dumps(getattr(self, name), ensure_ascii=False) for name in type(self).model_fields}
+        place = next((name for name, text in texts.items() if len(key) >= 8 and json.dumps(key)[1:-1] in text), "")
+        if place:
+            raise _refused({place: f"holds the key that is in {self.api_key_env}: leave it out"})
+        return self
+
 
 def _without_secret(value: Any) -> Any:
-    """Refuse a table or a list of a recipe that has a secret in it, or a reference that is none."""
+    """Refuse a table or a list of a recipe with a secret in it, or with an invalid reference to a variable."""
     remedy = 'put it into an environment variable, and write { env = "NAME" } instead'
     problems = dict.fromkeys(secrets_in(value), f"holds a key or a password, which is not shown: {remedy}")
     problems |= {
@@ -194,43 +192,43 @@ def _references(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _refused(problems: Mapping[str, str]) -> PydanticCustomError:
-    """Return an error that says where something is wrong and what, and does not show what stands there."""
+    """Return an error with what is wrong at each path, which does not show the values."""
     text = "; ".join(f"{place}: {what}".removeprefix(": ") for place, what in problems.items())
-    found = [Problem(place, what) for place, what in problems.items()]
-    return PydanticCustomError("refused", "{text}", {"text": text, "problems": found})
+    listed = [Problem(place, what) for place, what in problems.items()]
+    return PydanticCustomError("refused", "{text}", {"text": text, "problems": listed})
 
 
 _OFFERS = {
     "chat": frozenset({"chat"}),
     "classify": frozenset({"rate", "rate_turns"}),
-    "score": frozenset({"rate"}),  # of the last message: a conversation must end with the answer
+    "score": frozenset({"rate"}),  # of the last message: a conversation must end with the response
     "embed": frozenset({"embed"}),
 }
-"""What may be asked of a server, by what it serves."""
 
 INCIDENTAL = frozenset(
-    {"urls", "key_from", "concurrency", "requests_per_minute", "tokens_per_minute", "connect", "first_byte", "retries"}
-    | {"backoff", "longest_backoff", "price_in", "price_out", "port", "host", "ready_within", "restarts", "python"}
-    | {"devices", "tensor_parallel", "memory", "sleeps", "rows", "tokens_per_pass", "batch_size", "deadline", "batch"}
+    {"urls", "api_key_env", "concurrency", "requests_per_minute", "tokens_per_minute", "connect_timeout", "retries"}
+    | {"first_token_timeout", "backoff", "max_backoff", "price_in", "price_out", "port", "host", "startup_timeout"}
+    | {"restarts", "python", "devices", "tensor_parallel_size", "gpu_memory_utilization", "offload", "rows"}
+    | {"tokens_per_pass", "batch_size", "deadline", "batch"}
 )
-"""Settings of models that say how one is reached and run, and nothing about what it answers."""
+"""Settings of models that do not change their replies."""
 
 
 class ServerSettings(ClientSettings):
-    """A model behind one or several OpenAI-compatible servers that are already running."""
+    """A model behind one or several running OpenAI-compatible servers."""
 
     urls: list[str] = Field(
-        min_length=1, description="base addresses such as http://localhost:8000/v1; the load is shared among them"
+        min_length=1, description="base URLs such as http://localhost:8000/v1; the load is shared among them"
     )
     model: str | None = Field(
         default=None, min_length=1, description="as the server names it; not set: the only one that it has"
     )
-    sleeps: bool = Field(default=False, description="call the server's /sleep and /wake_up around its work (vLLM)")
+    offload: bool = Field(default=False, description="call the server's /sleep and /wake_up around its work (vLLM)")
 
     @field_validator("urls", mode="before")
     @classmethod
-    def _are_addresses(cls, urls: Any) -> Any:
-        from rewardsmith.engines.urls import read_url  # noqa: PLC0415 only who has a server needs it
+    def _are_urls(cls, urls: Any) -> Any:
+        from rewardsmith.engines.urls import read_url  # noqa: PLC0415 only a recipe with a server needs it
 
         if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
             raise _refused({"": 'must be a list of texts, such as ["http://localhost:8000/v1"]'})
@@ -246,7 +244,7 @@ class ServerSettings(ClientSettings):
 
 
 class ManagedSettings(ClientSettings):
-    """A model behind a server that the run starts, waits for and stops."""
+    """A model behind a server that the run starts and stops."""
 
     command: str | list[str] = Field(
         description="vllm, sglang or transformers; or a command of your own as a list, with {model}, {port}, {host}"
@@ -260,20 +258,20 @@ class ManagedSettings(ClientSettings):
         default={}, description="environment variables of the server, in addition to those of the run"
     )
     devices: list[Annotated[int, Field(ge=0)]] | None = Field(
-        default=None, description="GPUs that the server may see; not set: all"
+        default=None, description="GPUs that the server may see (CUDA_VISIBLE_DEVICES); not set: all"
     )
-    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that one copy of the model is split over")
-    memory: float | None = Field(
-        default=None, gt=0, le=1, description="share of the GPU's memory that it may take; not set: the server's own"
+    tensor_parallel_size: int = Field(default=1, ge=1, description="tensor-parallel size: GPUs of one model copy")
+    gpu_memory_utilization: float | None = Field(
+        default=None, gt=0, le=1, description="share of the GPU memory for the server; not set: the server's default"
     )
-    max_length: int | None = Field(default=None, ge=1, description="longest prompt and answer together, in tokens")
+    max_model_len: int | None = Field(default=None, ge=1, description="context length in tokens: prompt and reply")
     port: int | None = Field(
         default=None, ge=1, lt=65536, description="not set: any free one. A healthy server on it is used as it is"
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="address that the server listens on")
-    ready_within: float = Field(default=600.0, gt=0, description="seconds until it must be healthy")
-    restarts: int = Field(default=2, ge=0, description="times that it is started again when it dies during the run")
-    sleeps: bool = Field(default=False, description="let the server sleep while others are at work (vLLM)")
+    startup_timeout: float = Field(default=600.0, gt=0, description="seconds until the server must be healthy")
+    restarts: int = Field(default=2, ge=0, description="times that a server that died during the run is restarted")
+    offload: bool = Field(default=False, description="let the server sleep while other models use the device (vLLM)")
 
     @field_validator("command", "arguments", "environment", mode="before")
     @classmethod
@@ -288,37 +286,38 @@ class ManagedSettings(ClientSettings):
 
     @model_validator(mode="after")
     def _fits_its_command(self) -> ManagedSettings:
-        own = isinstance(self.command, list)
-        if isinstance(self.command, str) and self.command not in _CANNOT_BE_TOLD:
-            known = f"known are {listing(_CANNOT_BE_TOLD)}; write a command of your own as a list of words"
-            raise ValueError(f"unknown command {self.command!r}: {known}.{nearest(self.command, _CANNOT_BE_TOLD)}")
-        if own and not self.command:
-            raise ValueError("the command is empty")
-        if own and self.port is None and not any("{port}" in word for word in self.command):
-            raise ValueError("the command must say {port} somewhere, or port must be set")
-        for setting in _IN_OWN_COMMAND if isinstance(self.command, list) else _CANNOT_BE_TOLD[self.command]:
+        command = self.command
+        if isinstance(command, str):
+            if command not in _UNSUPPORTED:
+                known = f"known are {listing(_UNSUPPORTED)}; write a command of your own as a list of words"
+                raise ValueError(f"unknown command {command!r}: {known}.{nearest(command, _UNSUPPORTED)}")
+            unsupported, which, remedy = _UNSUPPORTED[command], f"the command {command!r}", "use vllm, or your own"
+            if self.serves not in _SERVES.get(command, (self.serves,)):
+                raise ValueError(f"the command {command!r} cannot serve {self.serves!r}: use vllm")
+        else:
+            unsupported = ("python", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len")
+            which, remedy = "a command of your own", "write it into the command"
+            if not command:
+                raise ValueError("the command is empty")
+            if self.port is None and not any("{port}" in word for word in command):
+                raise ValueError("the command must have {port} somewhere, or port must be set")
+        for setting in unsupported:
             if getattr(self, setting) != type(self).model_fields[setting].default:
-                which = "a command of your own" if own else f"the command {self.command!r}"
-                remedy = "write it into the command" if own else "use vllm, or a command of your own"
-                raise ValueError(f"{which} cannot be told {setting}: {remedy}")
-        if self.serves not in _SERVES.get(str(self.command), (self.serves,)):
-            raise ValueError(f"the command {self.command!r} cannot serve {self.serves!r}: use vllm")
-        if self.devices is not None and len(self.devices) < self.tensor_parallel:
-            raise ValueError(f"tensor_parallel is {self.tensor_parallel}, and devices names {len(self.devices)} GPUs")
+                raise ValueError(f"{which} does not take {setting}: {remedy}")
+        if self.devices is not None and len(self.devices) < self.tensor_parallel_size:
+            size = self.tensor_parallel_size
+            raise ValueError(f"tensor_parallel_size is {size}, and devices has {len(self.devices)} GPUs")
         return self
 
 
-_CANNOT_BE_TOLD: dict[str, tuple[str, ...]] = {
+_UNSUPPORTED: dict[str, tuple[str, ...]] = {
     "vllm": (),
-    "sglang": ("sleeps",),
-    "transformers": ("sleeps", "tensor_parallel", "memory", "max_length"),
+    "sglang": ("offload",),
+    "transformers": ("offload", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len"),
 }
 """The commands that are known by name, and the settings that they have no option for."""
 
 _SERVES = {"sglang": ("chat", "embed"), "transformers": ("chat",)}
-"""What those can be asked that cannot be asked everything."""
-
-_IN_OWN_COMMAND = ("python", "tensor_parallel", "memory", "max_length")
 
 
 class SentenceSettings(Settings):
@@ -327,47 +326,44 @@ class SentenceSettings(Settings):
     init: str = Field(min_length=1, description="a sentence-transformers folder, or a Hugging Face id")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU if there is one")
     batch_size: int = Field(default=64, ge=1, description="texts in one pass")
-    max_tokens: int | None = Field(default=None, ge=1, description="texts are cut here; not set: the model's own limit")
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="longer texts are truncated; not set: the model's own limit"
+    )
 
     @property
     def offers(self) -> frozenset[str]:
-        """What may be asked of it; see `Refers`."""
+        """What it can do; see `Refers`."""
         return frozenset({"embed"})
 
-    @property
-    def sleeps(self) -> bool:
-        """It is small: it stays where it is."""
-        return False
 
-
-def sleep_problems(models: Mapping[str, Chosen]) -> Iterator[Problem]:
-    """Yield a problem for a model that would never sleep, and for one whose server sleeps while it is needed."""
-    asleep = [name for name, model in models.items() if getattr(model.settings, "sleeps", False)]
-    if len(asleep) == 1:
+def offload_problems(models: Mapping[str, Chosen]) -> Iterator[Problem]:
+    """Yield a problem for a model that would never be offloaded, and for a server that sleeps while it is needed."""
+    offloaded = [name for name, model in models.items() if getattr(model.settings, "offload", False)]
+    if len(offloaded) == 1:
         yield Problem(
-            f"models.{asleep[0]}.sleeps",
-            "a model sleeps while others that sleep too are at work, and no other model has sleeps = true: set it for"
-            " the models that share the device too, such as the policy, or leave it out",
+            f"models.{offloaded[0]}.offload",
+            "no other model has offload = true, so this one would never be offloaded: set it for the models that share"
+            " the device too, such as the policy, or leave it out",
             "true",
         )
     owners: dict[tuple[str, int, str], str] = {}
     for name, model in models.items():
         for path, server in _servers(model.settings):
             other = owners.setdefault(server, name)
-            if other != name and {name, other} & set(asleep):
-                sleeper = name if name in asleep else other
+            if other != name and {name, other} & set(offloaded):
+                sleeper = name if name in offloaded else other
                 yield Problem(
                     f"models.{name}.{path}",
-                    f"models.{other} has the same server, and models.{sleeper}.sleeps = true would let it sleep while"
-                    " the other one needs it: name one table in both places, or leave sleeps out of both",
+                    f"models.{other} has the same server, and models.{sleeper}.offload = true would let it sleep while"
+                    " the other one needs it: use one table in both places, or leave offload out of both",
                     "",
                 )
 
 
 def _servers(settings: Settings) -> Iterator[tuple[str, tuple[str, int, str]]]:
-    """Yield the setting that names a server, and what the server is known by: host, port and path without `/v1`."""
+    """Yield the setting that names a server, and its host, port and path without `/v1`."""
     if isinstance(settings, ServerSettings):
-        from rewardsmith.engines.urls import read_url  # noqa: PLC0415 only who has a server needs it
+        from rewardsmith.engines.urls import read_url  # noqa: PLC0415 only a recipe with a server needs it
 
         for i, url in enumerate(map(read_url, settings.urls)):
             path = url.raw_path.rstrip("/").removesuffix("/v1")

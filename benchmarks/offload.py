@@ -1,9 +1,9 @@
-"""Measures what it costs that models share a GPU by turns: the same policy steps with all models awake, and with turns.
+"""Measures what offload costs: the same policy steps with all models on the GPU, and with models that share it.
 
-    python benchmarks/turns.py     # one GPU
+    python benchmarks/offload.py     # one GPU
 
 A policy of 0.7 billion random weights learns from two scalar reward models of the same size. Each side runs in its own
-process. With turns only one of the three is on the device at a time; the rewards and gradients must not change.
+process. With offload only one of the three is on the device at a time; the rewards and gradients must not change.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def write_models(folder: Path) -> None:
         tokenizer.save_pretrained(folder / name)
 
 
-def recipe(folder: Path, sleeps: bool, steps: int) -> dict[str, Any]:
+def recipe(folder: Path, offload: bool, steps: int) -> dict[str, Any]:
     """Return a policy stage whose reward is the sum of two reward models."""
-    rater = {"init": str(folder / "reward"), "head": "scalar", "sleeps": sleeps}
+    rater = {"init": str(folder / "reward"), "head": "scalar", "offload": offload}
     parts = {name: {"type": "classifier", "model": name} for name in ("first", "second")}
     stage = {
         "type": "policy",
@@ -55,7 +55,7 @@ def recipe(folder: Path, sleeps: bool, steps: int) -> dict[str, Any]:
         "save": {"every": steps},
         "reward": {"type": "sum", "parts": parts},
     }
-    policy = {"init": str(folder / "policy"), "sleeps": sleeps}
+    policy = {"init": str(folder / "policy"), "offload": offload}
     return {
         "cache": "",
         "models": {"policy": policy, "first": rater, "second": rater},
@@ -64,9 +64,9 @@ def recipe(folder: Path, sleeps: bool, steps: int) -> dict[str, Any]:
     }
 
 
-def side(folder: Path, sleeps: bool, steps: int) -> None:
+def side(folder: Path, offload: bool, steps: int) -> None:
     """Run one side and print its figures as JSON."""
-    run = start(parse_recipe(recipe(folder, sleeps, steps)), "run", folder=folder / f"run-{sleeps}")
+    run = start(parse_recipe(recipe(folder, offload, steps)), "run", folder=folder / f"run-{offload}")
     lines = (run / "metrics.jsonl").read_text().splitlines()
     kept = ("reward/mean", "policy/grad_norm", "time/write", "time/wait", "time/learn")
     every = [json.loads(line)["metrics"] for line in lines]
