@@ -288,5 +288,5 @@ def test_a_start_that_is_the_adapter_of_another_model_or_setting_is_refused(
 
 
 def test_a_start_without_an_adapter_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"models.model.lora.init = .*there is no adapter of peft's that can be read"):
+    with pytest.raises(UserError, match=r"models.model.lora.init = .*no peft adapter can be read"):
         open_both("tiny-llama", init=str(tmp_path))

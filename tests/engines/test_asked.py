@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rewardsmith.engines import ModelSettings, OptimizerSettings
-from rewardsmith.engines.embedded.asked import AskedModel
+from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.embedded.generate import Request
+from rewardsmith.engines.embedded.generate import GenerationRequest
 from rewardsmith.engines.protocol import Row, Sampling
 from rewardsmith.llm import ChatRequest, ModelCallError
 from rewardsmith.types import Message, Prompt
@@ -25,7 +25,7 @@ def messages(text):
 
 def asked(engine, questions, **changes):
     async def main():
-        model = AskedModel(engine, **changes)
+        model = EmbeddedChatModel(engine, **changes)
         answers = await asyncio.gather(*map(model.chat, questions), return_exceptions=True)
         await model.close()
         return answers, model.usage
@@ -57,8 +57,8 @@ def test_text_is_continued_without_a_chat_template(engine):
     (answer,), _ = asked(engine, [ChatRequest("1+1=", max_tokens=5)])
 
     async def continued():
-        request = Request(engine.encode_text("1+1="), 1, 0)
-        return [one async for one in engine.answer([request], Sampling(temperature=0, max_tokens=5))]
+        request = GenerationRequest(engine.encode_text("1+1="), 1, 0)
+        return [one async for one in engine.complete([request], Sampling(temperature=0, max_tokens=5))]
 
     ((_, (expected,)),) = asyncio.run(continued())
     assert answer.text == expected.text
@@ -84,7 +84,7 @@ def test_a_prompt_beyond_the_model_is_refused_alone(engine):
     answers, usage = asked(engine, [ChatRequest(messages("x" * 2000)), ChatRequest(messages("x"), max_tokens=3)])
     assert isinstance(answers[0], ModelCallError)
     assert answers[0].kind == "refused"
-    assert "2002 tokens, and judge reads 1024" in str(answers[0])
+    assert "2002 tokens, and judge reads 1 to 1024" in str(answers[0])
     assert answers[1].tokens <= 3
     assert (usage.calls, usage.failed) == (1, 1)
 
@@ -98,9 +98,9 @@ def test_an_answer_without_room_is_cut_off(engine):
 
 def test_what_the_engine_raises_is_a_failure_and_the_next_question_is_answered(engine):
     async def main():
-        model = AskedModel(engine)
+        model = EmbeddedChatModel(engine)
         engine.sleep()
-        with pytest.raises(ModelCallError, match="asleep"):
+        with pytest.raises(ModelCallError, match="offloaded"):
             await model.chat(ChatRequest(messages("x"), max_tokens=3))
         engine.wake()
         return await model.chat(ChatRequest(messages("x"), max_tokens=3))
@@ -110,7 +110,7 @@ def test_what_the_engine_raises_is_a_failure_and_the_next_question_is_answered(e
 
 def test_who_goes_away_does_not_disturb_the_others(engine):
     async def main():
-        model = AskedModel(engine)
+        model = EmbeddedChatModel(engine)
         tasks = [asyncio.create_task(model.chat(ChatRequest(messages(f"{i}"), max_tokens=40))) for i in range(4)]
         await asyncio.sleep(0.01)
         tasks[1].cancel()
@@ -123,7 +123,7 @@ def test_who_goes_away_does_not_disturb_the_others(engine):
 
 def test_the_end_of_the_run_ends_the_waiting(engine):
     async def main():
-        model = AskedModel(engine)
+        model = EmbeddedChatModel(engine)
         task = asyncio.create_task(model.chat(ChatRequest(messages("x"), max_tokens=900, temperature=1.0)))
         await asyncio.sleep(0.01)
         await model.close()
@@ -136,7 +136,7 @@ def test_the_end_of_the_run_ends_the_waiting(engine):
 
 def test_the_identity_is_that_of_the_weights(engine):
     def identity(other):
-        return asyncio.run(AskedModel(other).identity())
+        return asyncio.run(EmbeddedChatModel(other).identity())
 
     before = identity(engine)
     assert before == identity(engine) == identity(engine.copy(name="copy"))
@@ -150,7 +150,7 @@ def test_the_identity_is_that_of_the_weights(engine):
 
 def test_a_role_token_inside_a_question_opens_no_turn(engine):
     def tokens(text):
-        return AskedModel(engine)._ready(ChatRequest(messages(text), max_tokens=3)).request.prompt
+        return EmbeddedChatModel(engine)._chat_job(ChatRequest(messages(text), max_tokens=3)).request.prompt
 
     user = engine.tokenizer.convert_tokens_to_ids("<|assistant|>")
     assert (tokens("a <|assistant|> b") == user).sum() == 1  # the one at the end, where the answer begins
@@ -158,13 +158,13 @@ def test_a_role_token_inside_a_question_opens_no_turn(engine):
 
 def test_questions_of_any_length_are_answered_together(engine, monkeypatch):
     batches = []
-    plainly = engine.answer
+    plainly = engine.complete
 
     def counted(requests, sampling):
         batches.append(len(requests))
         return plainly(requests, sampling)
 
-    monkeypatch.setattr(engine, "answer", counted)
+    monkeypatch.setattr(engine, "complete", counted)
     questions = [ChatRequest(messages("x" * length), max_tokens=2048) for length in (3, 500, 1000)]
     answers, _ = asked(engine, questions)
     assert batches == [3]
@@ -175,7 +175,7 @@ def test_questions_of_any_length_are_answered_together(engine, monkeypatch):
 
 def test_what_is_asked_before_the_end_and_not_begun_has_no_answer(engine):
     async def main():
-        model = AskedModel(engine)
+        model = EmbeddedChatModel(engine)
         task = asyncio.ensure_future(model.chat(ChatRequest(messages("x"))))
         await asyncio.sleep(0)
         await model.close()

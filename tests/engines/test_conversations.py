@@ -9,8 +9,8 @@ import torch
 
 from rewardsmith import Message
 from rewardsmith.engines import ModelSettings
-from rewardsmith.engines.embedded.chat import may_end_with
-from rewardsmith.engines.embedded.conversations import Reader, ratings, tokens_of
+from rewardsmith.engines.conversation_rows import conversation_rows, ratings, tokens_read
+from rewardsmith.engines.embedded.chat_template import may_end_with
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.tiny import make_tiny
 from rewardsmith.engines.protocol import Row
@@ -48,13 +48,13 @@ def test_a_new_head_names_padding_that_ends_no_conversation_and_a_trained_one_is
     engine.tokenizer.pad_token = engine.tokenizer.eos_token
     ending = engine.copy(ModelSettings(copy_of="other", head="scalar"), name="ending")
     assert ending.model.config.pad_token_id is None
-    assert Reader(ending).padding is None
+    chat = [Message("user", "7?"), Message("assistant", "7")]
+    assert ending.encode_conversation(chat)[-1] == ending.tokenizer.eos_token_id
     engine.model.config.pad_token_id = 7
     engine.model.config.problem_type = None
     torch.nn.init.ones_(engine.model.score.weight)
     trained = engine.copy(ModelSettings(copy_of="other", head="scalar"), name="trained")
     assert (trained.model.config.pad_token_id, trained.model.config.problem_type) == (7, None)
-    assert Reader(trained).padding == 7
 
 
 def test_a_head_on_a_language_model_is_new(tmp_path: Path) -> None:
@@ -69,14 +69,13 @@ def test_a_head_on_a_language_model_is_new(tmp_path: Path) -> None:
 def test_answers_to_one_prompt_share_it_and_numbers_stand_at_the_end() -> None:
     engine = scorer()
     torch.nn.init.normal_(engine.model.score.weight, generator=torch.Generator().manual_seed(0))
-    reader = Reader(engine)
     said = [[Message("user", "7?"), Message("assistant", text)] for text in ("7", "77", "7")]
     said.append([Message("user", "8?"), Message("assistant", "8")])
-    tokens = [reader.tokens(conversation) for conversation in said]
-    rows = reader.rows(said, tokens)
+    tokens = [engine.encode_conversation(conversation) for conversation in said]
+    rows = conversation_rows(said, tokens)
     assert [len(row.prompt) for row in rows] == [len("<7?<7"), len("<7?<7"), len("<7?<7"), len("<8?<8>")]
     assert [[*row.prompt, *row.response[:-1]] for row in rows] == [each.tolist() for each in tokens]
-    assert tokens_of(rows) == len("<7?<7") + (1 + 2 + 1) + len("<8?<8>")
+    assert tokens_read(rows) == len("<7?<7") + (1 + 2 + 1) + len("<8?<8>")
     found = ratings(engine.values(rows), rows)
     for row, number in zip(rows, found, strict=True):
         whole = torch.from_numpy(np.concatenate([row.prompt, row.response[:-1]]).astype(np.int64))[None]
@@ -88,7 +87,7 @@ def test_answers_to_one_prompt_share_it_and_numbers_stand_at_the_end() -> None:
 def test_parts_are_the_passes_of_an_update() -> None:
     engine = scorer(tokens_per_pass=6)
     rows = [Row(np.array([5, 6, 7], dtype=np.int32), np.array([8] * n, dtype=np.int32)) for n in (4, 1, 2)]
-    parts = engine.parts(rows)
+    parts = engine.micro_batches(rows)
     assert sorted(i for part in parts for i in part) == [0, 1, 2]
-    assert [outputs.rows.tolist() for _, outputs in engine._passes(rows, 1.0)] == parts
+    assert [outputs.rows.tolist() for _, outputs in engine._forward(rows, 1.0, None, entropy=True)] == parts
     assert len(parts) == 2

@@ -172,7 +172,7 @@ def test_sleep_changes_nothing_and_a_sleeper_does_nothing(dtype: str, tmp_path: 
         lambda: engine.update(ROWS, likelihood, lr=1e-2),
         lambda: answer(engine, ["7"], Sampling(max_tokens=2)),
     ):
-        with pytest.raises(RuntimeError, match="model is asleep"):
+        with pytest.raises(RuntimeError, match="model is offloaded"):
             use()
     engine.save(tmp_path)
     engine.wake()

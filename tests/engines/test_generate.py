@@ -78,7 +78,7 @@ def test_an_answer_depends_on_its_prompt_and_seed_alone(
 ) -> None:
     chosen = order[:take]
     engine = shared_engine("tiny-gemma2").copy(name="other")
-    engine._rows = rows
+    engine._max_rows = rows
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(generate.CHECK_EVERY, "cpu", steps[0])
         patch.setitem(generate.ROWS_STEP, "cpu", steps[1])
@@ -124,14 +124,11 @@ def test_a_group_may_be_larger_than_the_batch(rows: int) -> None:
 
 def test_a_prompt_may_be_one_token() -> None:
     engine = shared_engine("tiny-mistral")
-    generator = generate.Generator(
-        engine._backbone, engine._head(), engine.tokenizer.decode, engine.stop_ids, engine.device, rows=4
-    )
     prompts = [[7], [9], [7, 9]]
 
-    async def run() -> dict[int, tuple[generate.Answer, ...]]:
-        requests = [generate.Request(np.array(prompt, dtype=np.int32), 1, 0) for prompt in prompts]
-        return {number: answers async for number, answers in generator.answer(requests, GREEDY)}
+    async def run() -> dict[int, tuple[generate.Completion, ...]]:
+        requests = [generate.GenerationRequest(np.array(prompt, dtype=np.int32), 1, 0) for prompt in prompts]
+        return {number: completions async for number, completions in engine.complete(requests, GREEDY)}
 
     found = asyncio.run(run())
     for number, prompt in enumerate(prompts):
@@ -145,14 +142,15 @@ def test_no_more_answers_are_written_at_a_time_than_rows() -> None:
     engine = open_engine("tiny-llama", rows=2)
     most = 0
 
-    class Counting(generate._Batch):
-        def _step(self) -> None:
-            nonlocal most
-            most = max(most, sum(owner is not None for owner in self._owner))
-            super()._step()
+    run = generate.Generator._run
+
+    def counting(generator: generate.Generator) -> None:
+        nonlocal most
+        most = max(most, sum(owner is not None for owner in generator._owners))
+        run(generator)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate, "_Batch", Counting)
+        patch.setattr(generate.Generator, "_run", counting)
         answer(engine, TEXTS, SAMPLED, n=1)
     assert most == 2
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rewardsmith.engines import OptimizerSettings
 from rewardsmith.engines.embedded import heads
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.embedded.packing import PADDED, micro_batches
+from rewardsmith.engines.embedded.packing import MAX_PADDING, micro_batches
 from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.engines.protocol import Loss, Outputs, Row
 
@@ -275,4 +275,4 @@ def test_attention_is_never_padded_far_beyond_the_budget() -> None:
     rows = random_rows(0, [(10, 900), *[(10, 5)] * 80])
     for batch in micro_batches(rows, 1000):
         longest = max(len(rows[i].prompt) + len(rows[i].response) for i in batch)
-        assert len(batch) * longest <= PADDED * 1000
+        assert len(batch) * longest <= MAX_PADDING * 1000

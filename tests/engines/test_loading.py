@@ -15,10 +15,12 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from rewardsmith.engines.embedded.loading import Loaded, load, require_chat_template, save_folder
+from rewardsmith.engines import ModelSettings
+from rewardsmith.engines.embedded.chat_template import require_chat_template
+from rewardsmith.engines.embedded.loading import LoadedModel, load_model, save_folder
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
 from rewardsmith.errors import UserError
 
@@ -47,8 +49,10 @@ def folder(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved / "tiny-llama", tmp_path / "policy"))
 
 
-def get(init: object, head: Any = "language", **settings: Any) -> Loaded:
-    return load(str(init), head=head, **{"device": "cpu", "dtype": "auto", "seed": 5, **settings})
+def get(init: object, head: Any = "language", **settings: Any) -> LoadedModel:
+    loaded = load_model(ModelSettings(init=str(init), head=head, **{"device": "cpu", **settings}), seed=5)
+    loaded.model.set_attn_implementation("eager")
+    return loaded
 
 
 def refusal(init: object, head: str = "language", **settings: Any) -> str:
@@ -69,7 +73,7 @@ def edit_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) ->
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def tokens(loaded: Loaded) -> Tensor:
+def tokens(loaded: LoadedModel) -> Tensor:
     return torch.tensor([loaded.tokenizer.encode("<|user|>7+5-3?<|assistant|>9")])
 
 
@@ -126,21 +130,6 @@ def test_a_missing_pad_token_becomes_the_end_token(folder: Path) -> None:
     assert loaded.tokenizer.pad_token_id == loaded.tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize("source", ["built", "folder"])
-@pytest.mark.parametrize("head", ["language", "scalar"])
-def test_our_own_attention_is_used(source: str, head: str, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def attend(module: nn.Module, query: Tensor, *_: object, **__: object) -> tuple[Tensor, None]:
-        calls.append(module)
-        return query.transpose(1, 2), None
-
-    monkeypatch.setitem(AttentionInterface._global_mapping, "test_attention", attend)
-    loaded = get("tiny-llama" if source == "built" else saved / "tiny-llama", head, attention="test_attention")
-    loaded.model(tokens(loaded))
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize("head", ["language", "scalar"])
 def test_loading_and_saving_are_silent_and_restore_what_they_silence(
     head: str, saved: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -195,7 +184,7 @@ def test_a_scorer_is_no_language_model(folder: Path) -> None:
 
 
 def test_a_saved_folder_is_ordinary(tmp_path: Path, saved: Path) -> None:
-    loaded = get(saved / "tiny-llama", attention="sdpa")
+    loaded = get(saved / "tiny-llama")
     folder = tmp_path / "deep" / "er"
     save_folder(loaded.model, loaded.tokenizer, folder)
     assert loaded.model.config.use_cache is False
@@ -386,7 +375,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "broken tokenizer": (cut("tokenizer.json", 1), "the tokenizer in "),
     "no end": (
         lambda f: edit(f / "tokenizer_config.json", lambda c: c.pop("eos_token")),
-        "the tokenizer has no end token, so no answer could end. Set eos_token in",
+        "the tokenizer has no end token, so no response could end. Set eos_token in",
     ),
 }
 
@@ -406,12 +395,12 @@ def test_a_damaged_folder_is_refused(
 @pytest.mark.parametrize("kind", ["bert", "t5", "bart", "vit"])
 def test_models_that_do_not_write_are_refused(kind: str, head: str, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": kind}))
-    assert f"a model of type {kind} does not write text from left to right" in refusal(folder, head)
+    assert f"a model of type {kind} does not generate text from left to right" in refusal(folder, head)
 
 
 def test_an_architecture_without_a_scorer_is_refused(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": "mamba"}))
-    assert "transformers has no model of type mamba that gives a score" in refusal(folder, "scalar")
+    assert "transformers has no sequence classifier of type mamba" in refusal(folder, "scalar")
 
 
 def test_a_scorer_of_five_numbers_or_with_a_layer_less_is_refused(folder: Path) -> None:

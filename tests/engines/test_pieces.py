@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from rewardsmith.engines.embedded.pieces import _BYTES, Pieces
 from rewardsmith.engines.embedded.tiny import make_tiny
+from rewardsmith.engines.embedded.token_offsets import _BYTES, TokenOffsets
 from rewardsmith.engines.protocol import Sampling
 from tests.engines.running import answer, ask, open_engine, shared_engine
 
@@ -75,7 +75,7 @@ def metaspace() -> Any:
 
 
 def word_pieces() -> Any:
-    """A decoder that Pieces does not know: it joins words with spaces, and takes some of them away again."""
+    """A decoder that TokenOffsets does not know: it joins words with spaces, and takes some of them away again."""
     names = ["[UNK]", "a", "b", "##a", "##b", ".", ",", "'", "s", "##é"]
     backend = Tokenizer(models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -109,8 +109,8 @@ def tokenizer_of(name: str) -> Any:
 
 
 @cache
-def pieces_of(name: str) -> Pieces:
-    return Pieces(tokenizer_of(name))
+def pieces_of(name: str) -> TokenOffsets:
+    return TokenOffsets(tokenizer_of(name))
 
 
 def decode(name: str, tokens: Any) -> str:
@@ -121,7 +121,7 @@ def check(name: str, tokens: list[int], text: str | None = None) -> np.ndarray:
     """Compare with what the tokenizer says of the first tokens, for each number of them that splits no character."""
     full = decode(name, tokens)
     text = full if text is None else text
-    ends = pieces_of(name).ends(np.array(tokens, dtype=np.int32), text)
+    ends = pieces_of(name).token_char_ends(np.array(tokens, dtype=np.int32), text)
     assert ends.dtype == np.int32
     assert len(ends) == len(tokens)
     assert (np.diff(ends) >= 0).all()
@@ -156,8 +156,8 @@ def test_the_tokens_of_any_text_lie_in_it(name: str, text: str) -> None:
 @every_tokenizer
 def test_nothing_lies_in_nothing(name: str) -> None:
     end = tokenizer_of(name).eos_token_id
-    assert pieces_of(name).ends(np.empty(0, np.int32), "").tolist() == []
-    assert pieces_of(name).ends(np.array([end], np.int32), "").tolist() == [0]
+    assert pieces_of(name).token_char_ends(np.empty(0, np.int32), "").tolist() == []
+    assert pieces_of(name).token_char_ends(np.array([end], np.int32), "").tolist() == [0]
 
 
 @pytest.mark.parametrize("name", ["byte level", "bytes", "byte fallback"])
@@ -261,7 +261,7 @@ def test_a_text_that_was_composed_is_found_by_its_own_characters() -> None:
     assert unicodedata.normalize("NFC", text) != text
     tokenizer = tokenizer_of("composing")
     ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    ends = pieces_of("composing").ends(np.array(ids, np.int32), text)
+    ends = pieces_of("composing").token_char_ends(np.array(ids, np.int32), text)
     assert ends[-1] == ends[-2] == len(text)
     for i in range(len(ids)):
         said = decode("composing", ids[: i + 1])
@@ -278,7 +278,7 @@ def test_the_last_token_may_be_one_that_ends_the_answer() -> None:
     tokens = tokenizer("7+5;", add_special_tokens=False)["input_ids"]
     assert check("characters", tokens, "7+5").tolist() == [1, 2, 3, 3]
     euro = tokenizer_of("bytes")("a€", add_special_tokens=False)["input_ids"]
-    ends = pieces_of("bytes").ends(np.array(euro, np.int32), decode("bytes", euro[:-1]))  # it would complete the sign
+    ends = pieces_of("bytes").token_char_ends(np.array(euro, np.int32), decode("bytes", euro[:-1]))
     assert ends.tolist() == [1, 2, 2, 2]
 
 
@@ -286,8 +286,8 @@ def test_the_last_token_may_be_one_that_ends_the_answer() -> None:
 def test_a_text_that_the_tokens_do_not_say_is_refused(name: str) -> None:
     tokens = np.array(tokenizer_of(name)("ab", add_special_tokens=False)["input_ids"], np.int32)
     for text in ("b a", "ab and more", "é"):
-        with pytest.raises(ValueError, match="another tokenizer made them"):
-            pieces_of(name).ends(tokens, text)
+        with pytest.raises(ValueError, match="another tokenizer"):
+            pieces_of(name).token_char_ends(tokens, text)
 
 
 def test_a_long_answer_of_an_unknown_kind_is_asked_for_in_small_parts() -> None:
@@ -304,7 +304,7 @@ def test_a_long_answer_of_an_unknown_kind_is_asked_for_in_small_parts() -> None:
 
     tokens = np.array([1, 3, 2, 5, 1, 4] * 200, np.int32)
     text = str(tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
-    ends = Pieces(Counting()).ends(tokens, text)
+    ends = TokenOffsets(Counting()).token_char_ends(tokens, text)
     assert ends[-1] == len(text)
     assert [text[:end] for end in ends[:12]] == [tokenizer.decode(tokens[: i + 1].tolist()) for i in range(12)]
     assert sum(count > 8 for count in asked) == 1  # the whole answer, once

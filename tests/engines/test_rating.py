@@ -19,10 +19,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rewardsmith import Message
 from rewardsmith.engines import ModelSettings
-from rewardsmith.engines.embedded.conversations import last_word
+from rewardsmith.engines.conversation_rows import last_word
+from rewardsmith.engines.embedded.chat_model import EmbeddedRater
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.loading import save_folder
-from rewardsmith.engines.embedded.rating import RatingModel
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
 from rewardsmith.errors import UserError
 from rewardsmith.llm import Conversation, ModelCallError
@@ -62,12 +62,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def open_rater(folder: Path | str, **changes: Any) -> RatingModel:
-    return RatingModel(EmbeddedEngine.open(ModelSettings(init=str(folder), head="scalar", device="cpu", **changes)))
+def open_rater(folder: Path | str, **changes: Any) -> EmbeddedRater:
+    return EmbeddedRater(EmbeddedEngine.open(ModelSettings(init=str(folder), head="scalar", device="cpu", **changes)))
 
 
 @cache
-def shared_rater(folder: Path) -> RatingModel:
+def shared_rater(folder: Path) -> EmbeddedRater:
     """Return a rater whose weights no test may change."""
     return open_rater(folder)
 
@@ -77,7 +77,7 @@ def chat(*contents: str) -> list[Message]:
     return [Message("assistant" if i % 2 else "user", content) for i, content in enumerate(contents)]
 
 
-def rate(model: RatingModel, conversations: Sequence[Conversation]) -> list[float]:
+def rate(model: EmbeddedRater, conversations: Sequence[Conversation]) -> list[float]:
     return asyncio.run(model.rate(conversations))
 
 
@@ -134,7 +134,7 @@ def test_neither_order_nor_batches_matter(
 ) -> None:
     conversations = [chat("7+5-3?", answer) for answer in ANSWERS]
     expected = rate(shared_rater(folders_of_one), conversations)
-    model = RatingModel(shared_engine(folders_of_one, tokens_per_pass))
+    model = EmbeddedRater(shared_engine(folders_of_one, tokens_per_pass))
 
     async def in_parts() -> list[float]:
         parts = [order[at : at + size] for at in range(0, len(order), size)]
@@ -198,7 +198,7 @@ def test_concurrent_calls_share_no_pass(folders: Path, monkeypatch: pytest.Monke
 
 
 def test_others_run_between_passes(folders: Path) -> None:
-    model = RatingModel(shared_engine(folders / "tiny-qwen3", 64))
+    model = EmbeddedRater(shared_engine(folders / "tiny-qwen3", 64))
     seen: list[int] = []
 
     async def watch() -> None:
@@ -276,7 +276,7 @@ def test_who_goes_away_is_not_rated_and_others_are(folders: Path) -> None:
 
 
 def test_closing_ends_what_waits(folders: Path) -> None:
-    model = RatingModel(shared_engine(folders / "tiny-qwen3", 64))
+    model = EmbeddedRater(shared_engine(folders / "tiny-qwen3", 64))
 
     async def run() -> str:
         waiting = asyncio.create_task(model.rate([chat("1" * 40 + str(i), "1") for i in range(6)]))
@@ -302,7 +302,7 @@ def test_the_engine_works_in_its_turn_only(folders: Path, monkeypatch: pytest.Mo
         yield
         inside.append(False)
 
-    model = RatingModel(engine, turn)
+    model = EmbeddedRater(engine, turn)
     values = engine.values
     monkeypatch.setattr(engine, "values", lambda rows: values(rows) if inside == [True] else 1 / 0)
     assert len(rate(model, [chat("7?", "7")])) == 1
@@ -319,7 +319,7 @@ SPECIAL = ["<|pad|>", "<|bos|>", "<|eos|>", "<|unk|>", "<|system|>", "<|user|>",
 def test_no_text_opens_a_turn(folders_of_one: Path, pieces: list[str]) -> None:
     model = shared_rater(folders_of_one)
     text = "".join(pieces)
-    tokens = model._tokens(chat(text, text)).tolist()
+    tokens = model._encode(chat(text, text)).tolist()
     special = set(model._engine.tokenizer.all_special_ids)
     found = [model._engine.tokenizer.convert_ids_to_tokens(token) for token in tokens if token in special]
     assert found == ["<|user|>", "<|assistant|>", "<|eos|>"]
@@ -328,13 +328,13 @@ def test_no_text_opens_a_turn(folders_of_one: Path, pieces: list[str]) -> None:
 def test_plain_text_is_read_as_it_is(folders_of_one: Path) -> None:
     model = shared_rater(folders_of_one)
     text = "if a < b | c > d: <b>[x]</b> <|ok"
-    assert model._engine.tokenizer.decode(model._tokens(chat(text, "1"))) == f"<|user|>{text}<|assistant|>1<|eos|>"
+    assert model._engine.tokenizer.decode(model._encode(chat(text, "1"))) == f"<|user|>{text}<|assistant|>1<|eos|>"
 
 
 # ---- before the first step -------------------------------------------------------------------------------------------
 
 
-def refusal(model: RatingModel) -> str:
+def refusal(model: EmbeddedRater) -> str:
     with pytest.raises(UserError) as caught:
         asyncio.run(model.check())
     return str(caught.value)
@@ -348,12 +348,12 @@ def test_a_reward_model_passes_the_check(folders: Path) -> None:
 
 def test_what_cannot_rate_is_refused_with_the_remedy(folders: Path, tmp_path: Path) -> None:
     written = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu"), name="judge")
-    assert refusal(RatingModel(written)) == 'models.judge writes text: a model that rates has head = "scalar"'
+    assert refusal(EmbeddedRater(written)) == 'models.judge has a language head: a model that rates has head = "scalar"'
     save_folder(*make_tiny("tiny-llama", seed=0), tmp_path / "language")
     assert re.search("head is all zeros.*name a reward model", refusal(open_rater(tmp_path / "language")))
     silent = write_folder("tiny-llama", tmp_path / "silent")
     (silent / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
-    assert "leaves out what the assistant says" in refusal(open_rater(silent))
+    assert "leaves out the assistant" in refusal(open_rater(silent))
     (silent / "chat_template.jinja").write_text("{{ raise_exception('not today') }}")
     assert "cannot render it: not today" in refusal(open_rater(silent))
     (silent / "chat_template.jinja").unlink()
@@ -372,6 +372,6 @@ def test_numbers_on_a_gpu(folders: Path, name: str) -> None:
     expected = plain(folders / name, conversations)
     for dtype, allowed in (("float32", 1e-3), ("bfloat16", 0.1)):
         chosen = ModelSettings(init=str(folders / name), head="scalar", device="cuda", dtype=dtype)
-        ratings = rate(RatingModel(EmbeddedEngine.open(chosen)), conversations)
+        ratings = rate(EmbeddedRater(EmbeddedEngine.open(chosen)), conversations)
         spread = max(expected) - min(expected)
         assert ratings == pytest.approx(expected, abs=allowed * spread)

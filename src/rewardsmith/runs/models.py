@@ -22,7 +22,7 @@ from rewardsmith.llm import Model, ModelCallError, UnconnectedModel, Usage
 from rewardsmith.trainers.protocol import derive
 
 if TYPE_CHECKING:
-    from rewardsmith.engines.embedded.engine import EmbeddedEngine
+    from rewardsmith.engines.protocol import Engine
 
 
 WAKING = 60.0
@@ -32,11 +32,11 @@ WAKING = 60.0
 def open_engine(
     tables: Mapping[str, Chosen],
     name: str,
-    origin: Callable[[str], EmbeddedEngine],
+    origin: Callable[[str], Engine],
     *,
     seed: int,
     say: Callable[[str], None],
-) -> EmbeddedEngine:
+) -> Engine:
     """Load a model of this process.
 
     Args:
@@ -71,7 +71,7 @@ class AskedModels:
     def __init__(
         self,
         tables: Mapping[str, Chosen],
-        engine: Callable[[str], EmbeddedEngine],
+        engine: Callable[[str], Engine],
         *,
         folder: Path | Callable[[], Path],
         say: Callable[[str], None],
@@ -115,10 +115,11 @@ class AskedModels:
     def _make(self, name: str, settings: Settings) -> Any:
         if isinstance(settings, ModelSettings):
             engine = self._engine(name)  # first: it says that it loads a model
-            from rewardsmith.engines.embedded.asked import AskedModel  # noqa: PLC0415
-            from rewardsmith.engines.embedded.rating import RatingModel  # noqa: PLC0415
+            from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel, EmbeddedRater  # noqa: PLC0415
+            from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415
 
-            make = AskedModel if settings.head == "language" else RatingModel
+            assert isinstance(engine, EmbeddedEngine)
+            make = EmbeddedChatModel if settings.head == "language" else EmbeddedRater
             return make(engine, partial(self._turns.turn, name))
         if isinstance(settings, SentenceSettings):
             from rewardsmith.engines.sentences import SentenceModel  # noqa: PLC0415
@@ -139,7 +140,7 @@ class AskedModels:
 
     # ---- sharing a device ------------------------------------------------------------------------------------------
 
-    def share(self, engine: EmbeddedEngine) -> None:
+    def share(self, engine: Engine) -> None:
         """Let an engine that was just loaded sleep until it is its turn, if its settings want that."""
         if engine.settings.sleeps:
             engine.sleep()

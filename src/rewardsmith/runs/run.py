@@ -13,7 +13,7 @@ from typing import Any
 
 from rewardsmith.config import Chosen, import_name
 from rewardsmith.data import Reads, Source, open_source
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.protocol import Engine
 from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import Usage
@@ -70,7 +70,7 @@ class Run:
         self._progress = progress
         self._accept_changes = accept_changes
         self.progress = progress.within  # how far a part of the present step is
-        self._engines: dict[str, EmbeddedEngine] = {}
+        self._engines: dict[str, Engine] = {}
         self._saved: set[str] = set()  # models that checkpoints hold
         self._trained: set[str] = set()
         self._sources: dict[str, Source] = {}
@@ -91,7 +91,7 @@ class Run:
 
     # ---- what trainers ask for -------------------------------------------------------------------------------------
 
-    def engine(self, name: str) -> EmbeddedEngine:
+    def engine(self, name: str) -> Engine:
         """Return a model of the recipe, loaded when it is first asked for, with the weights of the last checkpoint."""
         if name not in self._engines:
             engine = open_engine(self.recipe.models, name, self.engine, seed=self.seed, say=self.say)
