@@ -17,7 +17,7 @@ from rewardsmith.engines.settings import SentenceSettings
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.types import Message
-from tests.engines.test_rating import chat, open_rater, write_folder
+from tests.engines.test_rater import chat, open_rater, write_folder
 from tests.engines.test_sentences import write_sentences
 
 LETTERS = "abcdefgh 0123456789+-="

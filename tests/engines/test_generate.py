@@ -15,7 +15,7 @@ from rewardsmith.engines.embedded.tiny import MAX_LENGTH, TINY
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.errors import UserError
 
-from .running import answer, ask, open_engine, plain_model, rows_of, shared_engine, tokens_of
+from .running import answer, ask, hf_model, open_engine, rows_of, shared_engine, tokens_of
 
 NAMES = list(TINY)
 GREEDY = Sampling(temperature=0, max_tokens=24)
@@ -25,7 +25,7 @@ TEXTS = ["", "7", "7+5-3?", "exactly 14 ch.", "a text that is longer than the wi
 
 def by_transformers(name: str, text: str, max_tokens: int) -> list[int]:
     ids = torch.from_numpy(shared_engine(name).encode(ask(text)).astype(np.int64))[None]
-    written = plain_model(name).generate(
+    written = hf_model(name).generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False
     )
     return written[0, ids.shape[1] :].tolist()
@@ -108,20 +108,6 @@ def test_seeds_and_rollouts_have_randomness_of_their_own() -> None:
     assert len(set(both)) == len(both)
 
 
-def test_fewer_rollouts_or_tokens_are_the_beginning_of_more() -> None:
-    engine = shared_engine("tiny-llama")
-    many = tokens_of(answer(engine, ["7"], Sampling(max_tokens=30), n=5))[0]
-    few = tokens_of(answer(engine, ["7"], Sampling(max_tokens=11), n=2))[0]
-    assert few == [tokens[:11] for tokens in many[:2]]
-
-
-@pytest.mark.parametrize("rows", [1, 3, 8])
-def test_a_group_may_be_larger_than_the_batch(rows: int) -> None:
-    whole = answer(shared_engine("tiny-llama"), ["7", "8"], SAMPLED, n=10)
-    parts = answer(open_engine("tiny-llama", rows=rows), ["7", "8"], SAMPLED, n=10)
-    assert tokens_of(parts) == tokens_of(whole)
-
-
 def test_a_prompt_may_be_one_token() -> None:
     engine = shared_engine("tiny-mistral")
     prompts = [[7], [9], [7, 9]]
@@ -132,7 +118,7 @@ def test_a_prompt_may_be_one_token() -> None:
 
     found = asyncio.run(run())
     for number, prompt in enumerate(prompts):
-        expected = plain_model("tiny-mistral").generate(
+        expected = hf_model("tiny-mistral").generate(
             torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=24, do_sample=False
         )
         assert found[number][0].tokens.tolist() == expected[0, len(prompt) :].tolist()
@@ -220,10 +206,6 @@ def test_a_consumer_may_walk_away() -> None:
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_nothing_asked_is_nothing_answered() -> None:
-    assert answer(shared_engine("tiny-llama"), [], SAMPLED) == []
-
-
 def test_a_prompt_that_leaves_no_room_is_refused() -> None:
     engine = shared_engine("tiny-llama")
     longest = "x" * (MAX_LENGTH - 2 - 5)  # the chat template takes two tokens
@@ -241,8 +223,3 @@ def test_broken_weights_are_named(sampling: Sampling) -> None:
         engine.model.lm_head.weight[3, 5] = float("nan")
     with pytest.raises(UserError, match="weights are broken"):
         answer(engine, ["7", "8"], sampling, n=2)
-
-
-def test_seeds_and_prompts_go_together() -> None:
-    with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter"):
-        answer(shared_engine("tiny-llama"), ["7", "8"], SAMPLED, seeds=[1])

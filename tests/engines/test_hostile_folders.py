@@ -104,7 +104,7 @@ def changed(folder: Path, **settings: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"num_hidden_layers": 1_000_000}, "num_hidden_layers = 1000000"),
+        ({"num_hidden_layers": 1_000_000}, "num_hidden_layers = 1,000,000"),
         ({"hidden_size": 10**9}, "hidden_size"),
         ({"vocab_size": 10**12}, "vocab_size"),
         ({"vocab_size": 10**400}, "vocab_size"),

@@ -30,25 +30,15 @@ def no_tick(responses: int, tokens: int) -> None:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are sampled.
+    """How responses are sampled."""
 
-    Attributes:
-        temperature: 0 is greedy.
-        top_p: keep the likeliest tokens of this total probability.
-        top_k: keep this many of the likeliest tokens; 0 keeps all.
-        max_tokens: longest response.
-        min_tokens: no response ends before this many tokens.
-        stop: texts that end a response; they are not part of it.
-        stop_tokens: token ids that end a response, in addition to the model's own.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0  # keep the likeliest tokens of this total probability
+    top_k: int = 0  # keep this many of the likeliest tokens; 0 keeps all
     max_tokens: int = 256
     min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_tokens: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()  # texts that end a response; they are not part of it
+    stop_tokens: tuple[int, ...] = ()  # token ids that end a response, in addition to the model's own
 
     @property
     def cuts(self) -> bool:
@@ -58,47 +48,29 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt and a response as token ids.
+    """A prompt and a response as token ids."""
 
-    Attributes:
-        prompt: int32 [P], at least one token: the first response token is predicted from it.
-        response: int32 [T]; may be empty.
-    """
-
-    prompt: NDArray[np.int32]
-    response: NDArray[np.int32]
+    prompt: NDArray[np.int32]  # [P], at least one token: the first response token is predicted from it
+    response: NDArray[np.int32]  # [T]; may be empty
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Model outputs at the response tokens of some rows of a batch; zero where a row has no token.
+    """Model outputs at the response tokens of some rows of a batch; zero where a row has no token."""
 
-    Attributes:
-        rows: int64 [b], which rows of the batch.
-        mask_bT: bool [b, T], the response tokens.
-        logprobs_bT: [b, T], of a language model.
-        entropy_bT: [b, T], of a language model.
-        values_bT: [b, T], of a model with a scalar head: the value before each response token.
-    """
-
-    rows: Tensor
-    mask_bT: Tensor
-    logprobs_bT: Tensor
-    entropy_bT: Tensor
-    values_bT: Tensor
+    rows: Tensor  # int64 [b], which rows of the batch
+    mask_bT: Tensor  # bool, the response tokens
+    logprobs_bT: Tensor  # of a language model
+    entropy_bT: Tensor  # of a language model
+    values_bT: Tensor  # of a model with a scalar head: the value before each response token
 
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """The result of an optimizer step.
+    """The result of an optimizer step."""
 
-    Attributes:
-        grad_norm: norm of the gradient before clipping; NaN or infinite when the step was skipped.
-        skipped: whether the gradient was not finite, so that the weights stayed as they were.
-    """
-
-    grad_norm: float
-    skipped: bool
+    grad_norm: float  # before clipping; NaN or infinite when the step was skipped
+    skipped: bool  # the gradient was not finite, so the weights stayed as they were
 
 
 Loss = Callable[[Outputs], "Tensor"]
@@ -107,17 +79,11 @@ Loss = Callable[[Outputs], "Tensor"]
 
 @dataclass(frozen=True)
 class ModelOutline:
-    """A model without its weights.
+    """A model without its weights."""
 
-    Attributes:
-        name: in the recipe.
-        vocabulary: token to id.
-        max_length: the longest sequence that it reads.
-    """
-
-    name: str
-    vocabulary: Mapping[str, int]
-    max_length: int
+    name: str  # in the recipe
+    vocabulary: Mapping[str, int]  # token to id
+    max_length: int  # the longest sequence that it reads
 
 
 class Engine(Protocol):

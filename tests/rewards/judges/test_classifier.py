@@ -394,7 +394,7 @@ def test_a_scalar_model_of_this_process(tmp_path: Path, capfd: pytest.CaptureFix
     from rewardsmith.engines.embedded.chat_model import EmbeddedRater
     from rewardsmith.engines.embedded.engine import EmbeddedEngine
     from rewardsmith.engines.settings import ModelSettings
-    from tests.engines.test_rating import plain, write_folder
+    from tests.engines.test_rater import plain, write_folder
 
     folder = write_folder("tiny-llama", tmp_path / "rm")
     rm = EmbeddedRater(EmbeddedEngine.open(ModelSettings(init=str(folder), head="scalar", device="cpu")))

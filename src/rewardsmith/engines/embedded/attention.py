@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,12 +28,20 @@ ATTENTION = "rewardsmith"
 """Our key in transformers' table of attention functions."""
 
 
+@dataclass(frozen=True)
+class AttentionLayer:
+    """What a layer passes to its attention function."""
+
+    index: int
+    scale: float
+    window: int | None  # tokens of the sliding window
+    cap: float | None  # soft cap of the scores: cap · tanh(score / cap), which no fused kernel offers (Gemma 2)
+
+
 class AttentionPlan(Protocol):
     """Which tokens see which in one forward pass."""
 
-    def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, cap: float | None
-    ) -> Tensor:
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return [batch, tokens, H, D] for q [batch, H, tokens, D] and k, v [batch, K, tokens, D]."""
         ...
 
@@ -70,8 +79,7 @@ def _attend(
     if others.get("s_aux") is not None:
         raise NotImplementedError("attention sinks are not supported by the embedded engine")
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    layer = int(module.layer_idx)
-    return _plan.attend(layer, query, key, value, scale=scale, window=sliding_window, cap=softcap), None
+    return _plan.attend(AttentionLayer(int(module.layer_idx), scale, sliding_window, softcap), query, key, value), None
 
 
 AttentionInterface.register(ATTENTION, _attend)
@@ -108,15 +116,8 @@ class PackedAttention:
     """Sequences laid end to end; each token sees its own sequence up to itself.
 
     Sequences may share a beginning: the prompt of several responses is there once among the N tokens, and goes through
-    every layer once. Only attention repeats it for each sequence.
-
-    Args:
-        sequences: for each sequence the places of its tokens among the N, in order; at least one token each.
-        device: of the tensors.
-
-    Attributes:
-        positions_N: the position of each token in its sequence.
-        windows: the sliding windows that layers have used so far; None for full attention.
+    every layer once. Only attention repeats it for each sequence. `sequences` are the places of their tokens among the
+    N; `positions_N` is the position of each token in its sequence.
     """
 
     def __init__(self, sequences: Sequence[NDArray[np.int64]], device: torch.device) -> None:
@@ -133,31 +134,29 @@ class PackedAttention:
         self._gathered_N = to_device(gathered, device)
         self._extra = to_device(places[gathered[tokens] != places], device)
         self.positions_N = self._gathered_N % self._width
-        self._bands: dict[int, Tensor] = {}
-        self.windows: set[int | None] = set()
+        self._masks: dict[int | None, Tensor] = {}
+        self.windows: set[int | None] = set()  # that layers have used so far
 
-    def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, cap: float | None
-    ) -> Tensor:
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend within each sequence: q [1, H, N, D] gives [1, N, H, D].
 
         Tokens are spread to [B, L] for this step alone. They are padded on the right, where causal attention never
         looks, so no mask is needed and the fastest kernels apply.
         """
-        self.windows.add(window)
+        self.windows.add(layer.window)
         q, k, v = (self._spread_rows(x) for x in (q, k, v))
         groups = q.shape[1] // k.shape[1]
-        band = self._band(window, q.device)
-        fused = q.device.type == "cuda" and band is None and cap is None  # kernels that share keys among heads
+        slides = layer.window is not None and layer.window < self._width
+        fused = q.device.type == "cuda" and not slides and layer.cap is None  # kernels that share keys among heads
         if groups > 1 and not fused:
             k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-        if cap is not None:
-            visible = torch.ones(self._width, self._width, dtype=torch.bool, device=q.device).tril()
-            hidden = ~(visible if band is None else band)
-            mask = torch.zeros_like(hidden, dtype=q.dtype).masked_fill_(hidden, -math.inf)
-            out = _matmul_attention(q, k, v, mask, scale=scale, cap=cap)
+        if layer.cap is not None:
+            visible = self._visible(layer.window if slides else None, q.device)
+            mask = torch.zeros_like(visible, dtype=q.dtype).masked_fill_(~visible, -math.inf)
+            out = _matmul_attention(layer, q, k, v, mask)
         else:
-            out = sdpa(q, k, v, attn_mask=band, is_causal=band is None, scale=scale, enable_gqa=fused and groups > 1)
+            band = self._visible(layer.window, q.device) if slides else None
+            out = sdpa(q, k, v, band, is_causal=not slides, scale=layer.scale, enable_gqa=fused and groups > 1)
         flat = out.transpose(1, 2).reshape(-1, out.shape[1], out.shape[-1])
         return (flat if self._is_identity else _Gather.apply(flat, self._gathered_N))[None]  # type: ignore[no-untyped-call]
 
@@ -167,14 +166,12 @@ class PackedAttention:
             flat = _Spread.apply(flat, self._spread, self._gathered_N, self._extra)  # type: ignore[no-untyped-call]
         return flat.reshape(self._count, self._width, *flat.shape[1:]).transpose(1, 2)
 
-    def _band(self, window: int | None, device: torch.device) -> Tensor | None:
-        """Return which keys a query sees under a sliding window; None where the window hides nothing."""
-        if window is None or window >= self._width:
-            return None
-        if window not in self._bands:
-            ones = torch.ones(self._width, self._width, dtype=torch.bool, device=device)
-            self._bands[window] = ones.tril().triu(1 - window)
-        return self._bands[window]
+    def _visible(self, window: int | None, device: torch.device) -> Tensor:
+        """Return which keys each query sees, [L, L]; the layers of one pass share it."""
+        if window not in self._masks:
+            ones = torch.ones(self._width, self._width, dtype=torch.bool, device=device).tril()
+            self._masks[window] = ones if window is None else ones.triu(1 - window)
+        return self._masks[window]
 
 
 class _Spread(torch.autograd.Function):
@@ -222,14 +219,7 @@ def consecutive(lengths: Sequence[int]) -> list[NDArray[np.int64]]:
 
 
 class PrefillAttention(PackedAttention):
-    """`PackedAttention` that stores keys and values in the cache, for every row that shares a prompt.
-
-    Args:
-        lengths: tokens of each prompt.
-        rows: for each prompt, the rows of `cache` that share it.
-        cache: where to store them.
-        device: of the tensors.
-    """
+    """`PackedAttention` over prompts that stores keys and values in the cache, for all `rows` that share a prompt."""
 
     def __init__(
         self, lengths: Sequence[int], rows: Sequence[Sequence[int]], cache: KeyValueCache, device: torch.device
@@ -242,22 +232,17 @@ class PrefillAttention(PackedAttention):
         self._positions_M = to_device(np.concatenate([np.arange(len(prompt)) for _, prompt in copies]), device)
         self._tokens_M = to_device(np.concatenate([prompt for _, prompt in copies]), device)
 
-    def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, cap: float | None
-    ) -> Tensor:
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store k and v, then attend."""
-        for cached, new in zip(self._cache.layer(layer, k, v), (k, v), strict=True):
+        for cached, new in zip(self._cache.layer(layer.index, k, v), (k, v), strict=True):
             cached[self._rows_M, :, self._positions_M] = new[0].transpose(0, 1)[self._tokens_M]
-        return super().attend(layer, q, k, v, scale=scale, window=window, cap=cap)
+        return super().attend(layer, q, k, v)
 
 
 class DecodeAttention:
-    """One new token for each of the first R rows of a cache.
+    """One new token for each of the first R rows of a cache, at `positions_R`; it sees itself and everything before.
 
-    Args:
-        cache: the keys and values so far; the new ones are written into it.
-        positions_R: the position of each row's new token; it sees itself and everything before.
-        length: how much of the cache to read, more than the largest position.
+    `length` is how much of the cache is read, more than the largest position.
     """
 
     def __init__(self, cache: KeyValueCache, positions_R: Tensor, length: int) -> None:
@@ -267,25 +252,23 @@ class DecodeAttention:
         self._length = length
         self._masks: dict[tuple[int | None, torch.dtype], Tensor] = {}
 
-    def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None, cap: float | None
-    ) -> Tensor:
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend from q [R, H, 1, D] to each row's keys; returns [R, 1, H, D].
 
         Heads that share keys become queries of one head, [R, K, G, D]: nothing is repeated in memory.
         """
         rows, heads, _, width = q.shape
-        keys, values = self._cache.layer(layer, k, v)
+        keys, values = self._cache.layer(layer.index, k, v)
         keys[self._rows_R, :, self._positions_R] = k[:, :, 0]
         values[self._rows_R, :, self._positions_R] = v[:, :, 0]
         q = q.view(rows, k.shape[1], heads // k.shape[1], width)
         k, v = keys[:rows, :, : self._length], values[:rows, :, : self._length]
-        mask = self._mask(window, q.dtype)
+        mask = self._mask(layer.window, q.dtype)
         # Fused kernels are made for many queries; for one, two matrix products are faster if heads are wide.
-        if cap is None and q.device.type != "cpu" and width < 128:
-            out = sdpa(q, k, v, attn_mask=mask.expand(*q.shape[:3], self._length), scale=scale)
+        if layer.cap is None and q.device.type != "cpu" and width < 128:
+            out = sdpa(q, k, v, attn_mask=mask.expand(*q.shape[:3], self._length), scale=layer.scale)
         else:
-            out = _matmul_attention(q, k, v, mask, scale=scale, cap=cap)
+            out = _matmul_attention(layer, q, k, v, mask)
         return out.reshape(rows, 1, heads, v.shape[-1])
 
     def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -300,12 +283,9 @@ class DecodeAttention:
         return self._masks[window, dtype]
 
 
-def _matmul_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, cap: float | None) -> Tensor:
-    """Attend by two matrix products; `mask` is added to the scores.
-
-    With `cap`, scores are bounded softly, cap · tanh(score / cap), which no fused kernel offers (Gemma 2).
-    """
-    scores = (q * scale) @ k.transpose(-1, -2)
-    if cap is not None:
-        scores = torch.tanh(scores / cap) * cap
+def _matmul_attention(layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Attend by two matrix products; `mask` is added to the scores."""
+    scores = (q * layer.scale) @ k.transpose(-1, -2)
+    if layer.cap is not None:
+        scores = torch.tanh(scores / layer.cap) * layer.cap
     return (scores + mask).softmax(-1, dtype=torch.float32).to(v.dtype) @ v

@@ -1,19 +1,17 @@
 """An embedded engine as the models that rewards call: chat, log-probabilities, ratings.
 
-Jobs that arrive while others are in work are then processed together. What goes through a model together changes the
-last bits of its numbers, and which jobs these are depends on time. So on a CPU each prompt is prefilled alone, and the
-rows of a call share forward passes with those of no other call.
+What goes through a model together changes the last bits of its numbers, and which calls arrive together depends on
+time. So on a CPU each prompt is prefilled alone, and the rows of a call share forward passes with no other call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from math import isfinite
-from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,109 +26,33 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, TokenLogprobs, Usage
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
 
-J = TypeVar("J")
-R = TypeVar("R")
-
 OnDevice = Callable[[], AbstractAsyncContextManager[None]]
 """Entered while the engine works; its weights are on the device then."""
 
 
-@dataclass(eq=False)
-class PendingJob(Generic[J, R]):
-    """A job and its result, which may be done already: the caller was cancelled."""
-
-    job: J
-    result: asyncio.Future[R]
-
-    def finish(self, result: R) -> None:
-        """Return the result to the caller, if it still waits."""
-        if not self.result.done():
-            self.result.set_result(result)
-
-    def fail(self, error: ModelCallError) -> None:
-        """Raise an error in the caller, if it still waits."""
-        if not self.result.done():
-            self.result.set_exception(error)
-
-
-class JobBatcher(Generic[J, R]):
-    """Collects the jobs that arrive while a batch is in work into the next batch.
-
-    Args:
-        work: finishes the jobs of a batch; what it raises is why the others failed.
-        on_device: entered around each batch.
-        key: jobs of one batch have the same key.
-    """
-
-    def __init__(
-        self,
-        work: Callable[[Sequence[PendingJob[J, R]]], Awaitable[None]],
-        on_device: OnDevice,
-        key: Callable[[J], object] = lambda job: None,
-    ) -> None:
-        self._work = work
-        self._on_device = on_device
-        self._key = key
-        self._waiting: list[PendingJob[J, R]] = []
-        self._task: asyncio.Task[None] | None = None
-
-    def add(self, job: J) -> asyncio.Future[R]:
-        """Return the future result of a job; it may raise `ModelCallError`."""
-        pending: PendingJob[J, R] = PendingJob(job, asyncio.get_running_loop().create_future())
-        self._waiting.append(pending)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._serve())
-        return pending.result
-
-    async def close(self) -> None:
-        """Cancel what is not done."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._cancel([])
-
-    async def _serve(self) -> None:
-        await asyncio.sleep(0)  # the jobs of a group come one after the other
-        while self._waiting:
-            key = self._key(self._waiting[0].job)
-            batch = [p for p in self._waiting if self._key(p.job) == key and not p.result.done()]
-            self._waiting = [p for p in self._waiting if self._key(p.job) != key]
-            if not batch:
-                continue
-            error = ModelCallError("crashed", "the engine returned no result")
-            try:
-                async with self._on_device():
-                    await self._work(batch)
-            except Exception as raised:  # noqa: BLE001 whatever the engine raises, these jobs have no result
-                error = ModelCallError("crashed", f"{type(raised).__name__}: {raised}")
-            except BaseException:
-                self._cancel(batch)
-                raise
-            for pending in batch:
-                pending.fail(error)
-
-    def _cancel(self, batch: Sequence[PendingJob[J, R]]) -> None:
-        for pending in [*batch, *self._waiting]:
-            pending.fail(ModelCallError("cancelled", "the run stopped before it was done"))
-        self._waiting = []
-
-
 class _EngineModel:
-    """What chat models and raters share.
+    """What chat models and raters share; `usage.prompt_tokens` counts tokens that rows share once."""
 
-    Attributes:
-        name: the model's name in the recipe.
-        usage: calls and tokens so far; `prompt_tokens` counts shared tokens once.
-    """
-
-    def __init__(self, engine: EmbeddedEngine) -> None:
+    def __init__(self, engine: EmbeddedEngine, on_device: OnDevice = nullcontext) -> None:
         self.name = engine.name
         self.usage = Usage()
         self._engine = engine
+        self._on_device = on_device
 
     async def identity(self) -> str:
         """Return the model's key in a cache: a hash of its weights and of its chat template."""
         return f"embedded:{self._engine.digest()}"
+
+    @asynccontextmanager
+    async def _working(self) -> AsyncIterator[None]:
+        """Hold the device; whatever the engine raises is a `ModelCallError`."""
+        try:
+            async with self._on_device():
+                yield
+        except ModelCallError:
+            raise
+        except Exception as error:
+            raise ModelCallError("crashed", f"{type(error).__name__}: {error}") from error
 
     def _require_length(self, length: int, what: str, *, room: int = 0) -> None:
         """Refuse what has no tokens, or more than the model reads."""
@@ -139,49 +61,50 @@ class _EngineModel:
             raise ModelCallError("refused", f"{what} has {limit}{', the response included' if room else ''}")
 
 
-@dataclass(frozen=True)
-class _ChatJob:
+@dataclass(eq=False)
+class _PendingChat:
+    """A request that waits for the next batch; its future is done already if the caller was cancelled."""
+
     request: GenerationRequest
     sampling: Sampling
-
-
-@dataclass(frozen=True)
-class _LogprobJob:
-    rows: Sequence[Row]
-    adapter: bool
+    reply: asyncio.Future[ChatReply]
 
 
 class EmbeddedChatModel(_EngineModel):
-    """Implements `rewardsmith.llm.ChatModel` and `LogprobModel` with an embedded engine.
+    """Implements `rewardsmith.llm.ChatModel` and `LogprobModel` with an embedded engine that has a language head.
 
-    The deadline of a request is not used: a model in this process takes the time that it takes.
-
-    Args:
-        engine: a language model.
-        on_device: entered while the engine works.
+    Requests that arrive while a batch is generated form the next batch. The deadline of a request is not used: a model
+    in this process takes the time that it takes.
     """
 
     def __init__(self, engine: EmbeddedEngine, on_device: OnDevice = nullcontext) -> None:
-        super().__init__(engine)
+        super().__init__(engine, on_device)
         self._escape = special_token_escaper(engine.tokenizer)
-        self._chats: JobBatcher[_ChatJob, ChatReply] = JobBatcher(self._generate, on_device, lambda job: job.sampling)
-        self._reads: JobBatcher[_LogprobJob, list[NDArray[np.float32]]] = JobBatcher(
-            self._measure, on_device, lambda job: job.adapter
-        )
+        self._waiting: list[_PendingChat] = []
+        self._task: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
         """Raise a `UserError` if the model has no chat template."""
         self._engine.require_chat_template()
 
     async def close(self) -> None:
-        """Cancel what is not done."""
-        await self._chats.close()
-        await self._reads.close()
+        """Cancel the requests that wait."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._cancel([])
+
+    # ---- chat ------------------------------------------------------------------------------------------------------
 
     async def chat(self, question: ChatRequest) -> ChatReply:
         """Return the model's reply; `ModelCallError` if the prompt is too long, or the engine failed."""
         try:
-            reply = await self._chats.add(self._chat_job(question))
+            request, sampling = self._prepare(question)
+            pending = _PendingChat(request, sampling, asyncio.get_running_loop().create_future())
+            self._waiting.append(pending)
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._serve())
+            reply = await pending.reply
         except ModelCallError:
             self.usage.failed += 1
             raise
@@ -190,7 +113,7 @@ class EmbeddedChatModel(_EngineModel):
         self.usage.tokens += reply.tokens
         return reply
 
-    def _chat_job(self, question: ChatRequest) -> _ChatJob:
+    def _prepare(self, question: ChatRequest) -> tuple[GenerationRequest, Sampling]:
         """Return the request as tokens, with a seed that depends on it alone."""
         engine = self._engine
         try:
@@ -205,19 +128,46 @@ class EmbeddedChatModel(_EngineModel):
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1
         sampling = Sampling(question.temperature, question.top_p, max_tokens=question.max_tokens, stop=question.stop)
         room, alone = engine.max_length - len(tokens), engine.device.type == "cpu"
-        return _ChatJob(GenerationRequest(tokens, 1, seed, limit=room, alone=alone), sampling)
+        return GenerationRequest(tokens, 1, seed, limit=room, alone=alone), sampling
 
-    async def _generate(self, batch: Sequence[PendingJob[_ChatJob, ChatReply]]) -> None:
-        requests = [pending.job.request for pending in batch]
-        async for index, (completion,) in self._engine.complete(requests, batch[0].job.sampling):
-            reply = ChatReply(
-                completion.text,
-                truncated=not completion.stopped,
-                prompt_tokens=len(requests[index].prompt),
-                tokens=len(completion.tokens),
-                logprobs=tuple(completion.logprobs.tolist()),
-            )
-            batch[index].finish(reply)
+    async def _serve(self) -> None:
+        """Generate what waits, one batch for each kind of sampling after the other."""
+        await asyncio.sleep(0)  # the requests of a group come one after the other
+        while self._waiting:
+            sampling = self._waiting[0].sampling
+            batch = [p for p in self._waiting if p.sampling == sampling and not p.reply.done()]
+            self._waiting = [p for p in self._waiting if p.sampling != sampling]
+            try:
+                async with self._working():
+                    await self._generate(batch, sampling)
+            except ModelCallError as error:
+                for pending in batch:
+                    if not pending.reply.done():
+                        pending.reply.set_exception(error)
+            except BaseException:
+                self._cancel(batch)
+                raise
+
+    async def _generate(self, batch: Sequence[_PendingChat], sampling: Sampling) -> None:
+        requests = [pending.request for pending in batch]
+        async for index, (completion,) in self._engine.complete(requests, sampling):
+            if not batch[index].reply.done():
+                reply = ChatReply(
+                    completion.text,
+                    truncated=not completion.stopped,
+                    prompt_tokens=len(requests[index].prompt),
+                    tokens=len(completion.tokens),
+                    logprobs=tuple(completion.logprobs.tolist()),
+                )
+                batch[index].reply.set_result(reply)
+
+    def _cancel(self, batch: Sequence[_PendingChat]) -> None:
+        for pending in [*batch, *self._waiting]:
+            if not pending.reply.done():
+                pending.reply.set_exception(ModelCallError("cancelled", "the run stopped before it was done"))
+        self._waiting = []
+
+    # ---- log-probabilities -----------------------------------------------------------------------------------------
 
     async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs]:
         """Return the log-probabilities of each rollout; without `adapter`, those of the base model.
@@ -230,7 +180,7 @@ class EmbeddedChatModel(_EngineModel):
                 raise ModelCallError("refused", f"{self.name} has no adapter that could be switched off")
             rows = self._rows(group)
             ends = [self._char_ends(row.response, r.text) for row, r in zip(rows, group.rollouts, strict=True)]
-            logprobs = await self._reads.add(_LogprobJob(rows, adapter))
+            logprobs = await self._measure(rows, adapter)
             if not all(np.isfinite(each).all() for each in logprobs):
                 raise ModelCallError("invalid", "the log-probability of a token of the response is not finite")
         except ModelCallError:
@@ -267,41 +217,29 @@ class EmbeddedChatModel(_EngineModel):
         except ValueError as error:
             raise ModelCallError("refused", f"{self.name} cannot read a response: {error}") from None
 
-    async def _measure(self, batch: Sequence[PendingJob[_LogprobJob, list[NDArray[np.float32]]]]) -> None:
-        engine = self._engine
-        measure = engine.logprobs if batch[0].job.adapter else engine.reference_logprobs
-        for pending in batch:
-            rows = pending.job.rows
-            results = [np.empty(0, np.float32) for _ in rows]
-            nonempty = [i for i, row in enumerate(rows) if len(row.response)]
-            for chosen in engine.micro_batches([rows[i] for i in nonempty]):
-                if pending.result.done():  # the caller was cancelled
-                    break
+    async def _measure(self, rows: Sequence[Row], adapter: bool) -> list[NDArray[np.float32]]:
+        results = [np.empty(0, np.float32) for _ in rows]
+        nonempty = [i for i, row in enumerate(rows) if len(row.response)]
+        async with self._working():
+            measure = self._engine.logprobs if adapter else self._engine.reference_logprobs
+            for chosen in self._engine.micro_batches([rows[i] for i in nonempty]):
                 indices = [nonempty[i] for i in chosen]
                 logprobs_bT = measure([rows[i] for i in indices]).cpu().numpy()
                 self.usage.prompt_tokens += tokens_read([rows[i] for i in indices])
                 for i, logprobs_T in zip(indices, logprobs_bT, strict=True):
                     results[i] = logprobs_T[: len(rows[i].response)]
                 await asyncio.sleep(0)
-            pending.finish(results)
+        return results
 
 
 class EmbeddedRater(_EngineModel):
-    """Implements `rewardsmith.llm.Rater` with an embedded engine.
-
-    Args:
-        engine: a model with a scalar head.
-        on_device: entered while the engine works.
+    """Implements `rewardsmith.llm.Rater` with an embedded engine that has a scalar head.
 
     Attributes:
         rates_together: a rating belongs to the whole call.
     """
 
     rates_together = True
-
-    def __init__(self, engine: EmbeddedEngine, on_device: OnDevice = nullcontext) -> None:
-        super().__init__(engine)
-        self._jobs: JobBatcher[list[Row], list[float]] = JobBatcher(self._rate, on_device)
 
     async def check(self) -> None:
         """Raise a `UserError` if the model cannot rate: no scalar head, or an untrained one, or no chat template."""
@@ -325,10 +263,6 @@ class EmbeddedRater(_EngineModel):
         if first.tolist() == second.tolist():
             raise UserError(f"{where}: its chat template leaves out the assistant's messages")
 
-    async def close(self) -> None:
-        """Cancel what is not done."""
-        await self._jobs.close()
-
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return the rating of each conversation.
 
@@ -342,7 +276,7 @@ class EmbeddedRater(_EngineModel):
                 zip(tokens, rows, strict=True), key=lambda pair: (pair[0].tobytes(), len(pair[1].prompt))
             )
             distinct = {each.tobytes(): row for each, row in by_tokens}
-            numbers = await self._jobs.add(list(distinct.values())) if distinct else []
+            numbers = await self._rate(list(distinct.values()))
             for number in numbers:
                 if not isfinite(number):
                     raise ModelCallError("invalid", f"the rating of the conversation is {number}")
@@ -358,15 +292,14 @@ class EmbeddedRater(_EngineModel):
         self._require_length(len(tokens), "the conversation")
         return tokens
 
-    async def _rate(self, batch: Sequence[PendingJob[list[Row], list[float]]]) -> None:
-        for pending in batch:
-            numbers = [0.0] * len(pending.job)
-            for chosen in self._engine.micro_batches(pending.job):
-                if pending.result.done():  # the caller was cancelled
-                    break
-                rows = [pending.job[i] for i in chosen]
-                for i, rating in zip(chosen, ratings(self._engine.values(rows), rows).tolist(), strict=True):
+    async def _rate(self, rows: Sequence[Row]) -> list[float]:
+        numbers = [0.0] * len(rows)
+        async with self._working():
+            for chosen in self._engine.micro_batches(rows):
+                chosen_rows = [rows[i] for i in chosen]
+                values_bT = self._engine.values(chosen_rows)
+                self.usage.prompt_tokens += tokens_read(chosen_rows)
+                for i, rating in zip(chosen, ratings(values_bT, chosen_rows).tolist(), strict=True):
                     numbers[i] = rating
-                self.usage.prompt_tokens += tokens_read(rows)
                 await asyncio.sleep(0)
-            pending.finish(numbers)
+        return numbers

@@ -49,19 +49,14 @@ Backbone = Callable[[Tensor, Tensor], Tensor]
 class GenerationRequest:
     """A request for n responses to a prompt.
 
-    Attributes:
-        prompt: int32 [P], at least one token.
-        n: responses.
-        seed: response i depends on (seed, i) and on nothing else in the batch.
-        limit: longest response, where that is less than `Sampling.max_tokens`.
-        alone: prefill the prompt in a pass of its own. What is read together changes the last bits of it, and on a CPU
-            decoding does not: the response then is the same, bit for bit, whatever else is in the batch.
+    With `alone`, the prompt is prefilled in a pass of its own. What is read together changes the last bits of it, and
+    on a CPU decoding does not: the response then is the same, bit for bit, whatever else is in the batch.
     """
 
-    prompt: NDArray[np.int32]
+    prompt: NDArray[np.int32]  # [P], at least one token
     n: int
-    seed: int
-    limit: int | None = None
+    seed: int  # response i depends on (seed, i) and on nothing else in the batch
+    limit: int | None = None  # longest response, where that is less than `Sampling.max_tokens`
     alone: bool = False
 
     def max_tokens(self, sampling: Sampling) -> int:
@@ -71,39 +66,22 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Completion:
-    """One response.
+    """One response."""
 
-    Attributes:
-        tokens: int32 [T], the token that ended it included.
-        logprobs: float32 [T].
-        text: decoded, without what ended it.
-        stopped: whether the model ended it; False when the token limit did.
-    """
-
-    tokens: NDArray[np.int32]
-    logprobs: NDArray[np.float32]
-    text: str
-    stopped: bool
+    tokens: NDArray[np.int32]  # [T], the token that ended it included
+    logprobs: NDArray[np.float32]  # [T]
+    text: str  # decoded, without what ended it
+    stopped: bool  # by the model; False when the token limit ended it
 
 
 class DecodeState:
-    """The state of S rows on the device.
-
-    Attributes:
-        token_S: the last token, not yet read by the model.
-        position_S: its position.
-        count_S: tokens generated so far.
-        limit_S: tokens that may be generated.
-        done_S: whether the row is finished.
-        tokens_ST, logprobs_ST: what was generated.
-        uniforms_ST: the row's random numbers.
-    """
+    """The state of S rows on the device."""
 
     def __init__(self, rows: int, width: int, device: torch.device) -> None:
-        self.token_S = torch.zeros(rows, dtype=torch.long, device=device)
-        self.position_S = torch.zeros_like(self.token_S)
-        self.count_S = torch.zeros_like(self.token_S)
-        self.limit_S = torch.zeros_like(self.token_S)
+        self.token_S = torch.zeros(rows, dtype=torch.long, device=device)  # the last one, not yet read by the model
+        self.position_S = torch.zeros_like(self.token_S)  # of that token
+        self.count_S = torch.zeros_like(self.token_S)  # tokens generated so far
+        self.limit_S = torch.zeros_like(self.token_S)  # tokens that may be generated
         self.done_S = torch.ones(rows, dtype=torch.bool, device=device)
         # One column more than a response has: a finished row goes on writing there.
         self.tokens_ST = torch.zeros(rows, width + 1, dtype=torch.int32, device=device)
@@ -126,13 +104,7 @@ class DecodeState:
 
 
 class StopRule:
-    """Finds where a response ends: stop tokens, and stop texts that may begin or end inside a token.
-
-    Args:
-        decode: token ids to text, special tokens left out.
-        stop_ids: tokens that end a response.
-        sampling: its stop texts and `min_tokens`.
-    """
+    """Finds where a response ends: stop tokens, and stop texts that may begin or end inside a token."""
 
     def __init__(self, decode: Callable[[NDArray[np.int32]], str], stop_ids: Sequence[int], sampling: Sampling) -> None:
         self.ids = sorted(stop_ids)
@@ -175,14 +147,7 @@ class StopRule:
 class Generator:
     """Generates the responses of some requests: `schedule`, `run`, `postprocess`, until all are complete.
 
-    Args:
-        backbone: the model without its head.
-        head: from hidden states to logits.
-        stop: where a response ends.
-        requests: at least one.
-        sampling: of all of them.
-        device: of the model.
-        max_rows: responses that are generated at a time.
+    `backbone` is the model without its head; `max_rows` is how many responses are generated at a time.
     """
 
     def __init__(

@@ -24,19 +24,12 @@ CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}
 
 @dataclass(frozen=True)
 class Head:
-    """From hidden states to logits.
+    """From hidden states to logits."""
 
-    Attributes:
-        weight: [V, D].
-        bias: [V], or None.
-        scale: constant factor of the logits (Cohere, Granite).
-        cap: soft cap of the logits (Gemma 2), or None.
-    """
-
-    weight: Tensor
-    bias: Tensor | None = None
-    scale: float = 1.0
-    cap: float | None = None
+    weight: Tensor  # [V, D]
+    bias: Tensor | None = None  # [V]
+    scale: float = 1.0  # constant factor of the logits (Cohere, Granite)
+    cap: float | None = None  # soft cap of the logits (Gemma 2)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Return logits [N, V]; in float32 if the head scales or caps them, else in the dtype of the weights."""

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -35,15 +34,7 @@ from rewardsmith.engines.embedded.architectures import (
 )
 from rewardsmith.engines.embedded.attention import ATTENTION
 from rewardsmith.engines.embedded.chat_template import require_chat_template, with_chat_template
-from rewardsmith.engines.embedded.model_files import (
-    find_folder,
-    find_weights,
-    fit_tokenizer,
-    quiet,
-    read_config,
-    read_model,
-    read_tokenizer,
-)
+from rewardsmith.engines.embedded.model_files import ModelFolder, quiet
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny, tiny_config
 from rewardsmith.engines.protocol import ModelOutline
 from rewardsmith.engines.settings import ModelSettings
@@ -52,21 +43,13 @@ from rewardsmith.errors import UserError
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that is ready to be trained.
+    """A model that is ready to be trained."""
 
-    Attributes:
-        model: on `device`, in `dtype`, in training mode without dropout.
-        tokenizer: with a padding and an end token; it may have no chat template.
-        device: where the model is.
-        dtype: of its weights.
-        stop_ids: the tokens that end a response, in ascending order; at least one.
-    """
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    model: PreTrainedModel  # on `device`, in `dtype`, in training mode without dropout
+    tokenizer: PreTrainedTokenizerBase  # with a padding and an end token; it may have no chat template
     device: torch.device
     dtype: torch.dtype
-    stop_ids: tuple[int, ...]
+    stop_ids: tuple[int, ...]  # the tokens that end a response, in ascending order; at least one
 
 
 def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
@@ -77,7 +60,7 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
     init, head = settings.init, settings.head
     assert init is not None
     device, dtype = select_device(settings.device, settings.dtype)
-    folder = None if is_tiny(init) else find_folder(init)  # a download may take long, and shows its progress
+    folder = None if is_tiny(init) else ModelFolder(init)  # a download may take long, and shows its progress
     with quiet():
         model: Any
         if folder is None:
@@ -86,13 +69,13 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
             cast_parameters(model, dtype)
             model.set_attn_implementation(ATTENTION)
         else:
-            config = read_config(init, folder, head)
-            model, new_head = read_model(init, folder, config, head, dtype, ATTENTION)
+            config = folder.config(head)
+            model, new_head = folder.model(config, head, dtype, ATTENTION)
             if new_head:
                 for parameter in model.get_submodule("score").parameters():
                     nn.init.zeros_(parameter)
-            tokenizer = read_tokenizer(init, folder, config)
-            fit_tokenizer(init, model, tokenizer)
+            tokenizer = folder.tokenizer(config)
+            folder.fit_tokenizer(model, tokenizer)
         model.to(device)
     model.config.get_text_config().use_cache = False
     disable_dropout(model)
@@ -148,24 +131,21 @@ def _outline(settings: ModelSettings, name: str, chat: bool) -> ModelOutline:
     if is_tiny(init):
         config, tokenizer = tiny_config(init)
     else:
-        folder = find_folder(init)
+        folder = ModelFolder(init)
         with quiet():
-            config = read_config(init, folder, settings.head)
-            find_weights(init, folder)
-            tokenizer = read_tokenizer(init, folder, config)
+            config = folder.config(settings.head)
+            folder.weights()
+            tokenizer = folder.tokenizer(config)
     tokenizer = with_chat_template(tokenizer, settings, name)
     if chat:
         require_chat_template(tokenizer, init)
     if settings.lora is not None:
         check_trained_adapter(settings.lora, f"models.{name}.lora")
-        attach_adapter(_empty_model(config, settings.head), settings.lora, name)
+        family = AutoModelForCausalLM if settings.head == "language" else AutoModelForSequenceClassification
+        with quiet(), torch.device("meta"):
+            model = family.from_config(config)  # type: ignore[no-untyped-call]
+        attach_adapter(model, settings.lora, name)
     return ModelOutline(name, tokenizer.get_vocab(), max_length(config))
-
-
-def _empty_model(config: PreTrainedConfig, head: str) -> Any:
-    family = AutoModelForCausalLM if head == "language" else AutoModelForSequenceClassification
-    with quiet(), torch.device("meta"):
-        return family.from_config(config)  # type: ignore[no-untyped-call]
 
 
 # ---- our own folders -------------------------------------------------------------------------------------------------

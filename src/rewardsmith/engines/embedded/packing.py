@@ -51,23 +51,14 @@ def _new_tokens(row: Row, *, shared: bool) -> int:
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Rows laid end to end, ready for one forward pass.
+    """Rows laid end to end, ready for one forward pass."""
 
-    Attributes:
-        rows: which rows of the batch these are, int64 [b].
-        tokens_1N: the input tokens.
-        plan: which of them see which.
-        predicts_M: the input places that predict the response tokens, over all rows.
-        targets_M: the response tokens.
-        mask_bT: True where the padded form has a response token.
-    """
-
-    rows: Tensor
-    tokens_1N: Tensor
-    plan: PackedAttention
-    predicts_M: Tensor
-    targets_M: Tensor
-    mask_bT: Tensor
+    rows: Tensor  # int64 [b], which rows of the batch these are
+    tokens_1N: Tensor  # the input tokens
+    plan: PackedAttention  # which of them see which
+    predicts_M: Tensor  # the input places that predict the response tokens, over all rows
+    targets_M: Tensor  # the response tokens
+    mask_bT: Tensor  # True where the padded form has a response token
 
     def padded(self, values_M: Tensor) -> Tensor:
         """Return numbers per response token as [b, T], zero where there is none; gradients flow through."""

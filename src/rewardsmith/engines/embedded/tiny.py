@@ -55,17 +55,11 @@ TINY_TEMPLATE = """\
 
 @dataclass(frozen=True)
 class Tiny:
-    """What a tiny model is made of.
+    """What a tiny model is made of."""
 
-    Attributes:
-        model_type: the architecture, by the name that `transformers` knows it by.
-        shape: settings of its configuration; vocabulary and special tokens are added when it is made.
-        unit: what one token stands for.
-    """
-
-    model_type: str
-    shape: Mapping[str, Any]
-    unit: Literal["character", "byte"] = "character"
+    model_type: str  # of `transformers`
+    shape: Mapping[str, Any]  # settings of its configuration; vocabulary and special tokens are added later
+    unit: Literal["character", "byte"] = "character"  # of one token
 
 
 _LLAMA = {
