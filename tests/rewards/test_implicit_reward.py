@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score, UserError
 from rewardsmith.algorithms.implicit import gather_steps, smooth
-from rewardsmith.engines.embedded.asked import AskedModel
+from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.model_settings import LoraSettings, ModelSettings
 from rewardsmith.engines.protocol import Outputs, Row
@@ -243,7 +243,7 @@ def test_the_reference_may_be_the_same_model_without_its_adapter() -> None:
     row = Row(engine.encode(PROMPT), engine.encode_response(text))
 
     def both(**changes: Any) -> float:
-        models = {"prm": AskedModel(engine), "base": AskedModel(plain)}
+        models = {"prm": EmbeddedChatModel(engine), "base": EmbeddedChatModel(plain)}
         (found,) = scores(text, models=models, tokens=False, **changes)
         assert found.value is not None
         return found.value

@@ -28,7 +28,7 @@ from rewardsmith.runs.rescoring.showing import PromptPrinter
 from rewardsmith.runs.stopping import stoppable
 
 if TYPE_CHECKING:
-    from rewardsmith.engines.embedded.engine import EmbeddedEngine
+    from rewardsmith.engines.protocol import Engine
 
 Input = Literal["reward", "data", "model", "value"]
 
@@ -162,7 +162,7 @@ class CommandRun:
     def __init__(self, job: Job, inputs: CommandInputs, options: CommandOptions) -> None:
         self._job, self._inputs, self._options = job, inputs, options
         self._progress = Progress(Console(stderr=True))
-        self._engines: dict[str, EmbeddedEngine] = {}
+        self._engines: dict[str, Engine] = {}
         self._folder: Path | None = None
         self.seed: int = getattr(job, "seed", inputs.seed)
         self.fresh = options.fresh
@@ -191,7 +191,7 @@ class CommandRun:
     def pause(self) -> None:
         """Ctrl-C raises where it comes: nothing is to be saved here."""
 
-    def _engine(self, name: str) -> EmbeddedEngine:
+    def _engine(self, name: str) -> Engine:
         if name not in self._engines:
             if name in self._inputs.warnings:
                 self.log(f"warning: {self._inputs.warnings[name]}")

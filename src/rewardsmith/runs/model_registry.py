@@ -22,7 +22,7 @@ from rewardsmith.llm import Model, ModelCallError, UnconnectedModel, Usage
 from rewardsmith.trainers.protocol import derive
 
 if TYPE_CHECKING:
-    from rewardsmith.engines.embedded.engine import EmbeddedEngine
+    from rewardsmith.engines.protocol import Engine
 
 WAKE_TIMEOUT = 60.0
 """Seconds in which external servers must be awake again at the end."""
@@ -31,11 +31,11 @@ WAKE_TIMEOUT = 60.0
 def open_engine(
     tables: Mapping[str, Chosen],
     name: str,
-    origin: Callable[[str], EmbeddedEngine],
+    origin: Callable[[str], Engine],
     *,
     seed: int,
     log: Callable[[str], None],
-) -> EmbeddedEngine:
+) -> Engine:
     """Load an embedded model; `origin` returns the model that a `copy_of` names."""
     settings = tables[name].settings
     assert isinstance(settings, ModelSettings)  # the recipe was checked
@@ -62,7 +62,7 @@ class ModelRegistry:
     def __init__(
         self,
         tables: Mapping[str, Chosen],
-        engine: Callable[[str], EmbeddedEngine],
+        engine: Callable[[str], Engine],
         *,
         folder: Path | Callable[[], Path],
         log: Callable[[str], None],
@@ -108,10 +108,11 @@ class ModelRegistry:
     def _make(self, name: str, settings: Settings) -> Any:
         if isinstance(settings, ModelSettings):
             engine = self._engine(name)  # before the imports, which take time: it logs that it loads a model
-            from rewardsmith.engines.embedded.asked import AskedModel  # noqa: PLC0415
-            from rewardsmith.engines.embedded.rating import RatingModel  # noqa: PLC0415
+            from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel, EmbeddedRater  # noqa: PLC0415
+            from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415
 
-            make = AskedModel if settings.head == "language" else RatingModel
+            assert isinstance(engine, EmbeddedEngine)
+            make = EmbeddedChatModel if settings.head == "language" else EmbeddedRater
             return make(engine, partial(self._scheduler.on_device, name))
         if isinstance(settings, SentenceSettings):
             from rewardsmith.engines.sentences import SentenceModel  # noqa: PLC0415
@@ -135,7 +136,7 @@ class ModelRegistry:
 
     # ---- sharing a device ------------------------------------------------------------------------------------------
 
-    def share(self, engine: EmbeddedEngine) -> None:
+    def share(self, engine: Engine) -> None:
         """Offload an engine that was just loaded until it is needed, if its settings say so."""
         if engine.settings.offload:
             engine.sleep()

@@ -13,8 +13,8 @@ from typing import Any
 
 from rewardsmith.config import Chosen, import_name
 from rewardsmith.data import Reads, Source, open_source
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.model_settings import ModelSettings
+from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Result
 from rewardsmith.llm import Usage
@@ -69,7 +69,7 @@ class Run:
         self._files = folder
         self._progress = progress
         self.progress = progress.within  # how far a part of the present step is
-        self._engines: dict[str, EmbeddedEngine] = {}
+        self._engines: dict[str, Engine] = {}
         self._saved: set[str] = set()  # models that checkpoints hold
         self._trained: set[str] = set()
         self._sources: dict[str, Source] = {}
@@ -90,7 +90,7 @@ class Run:
 
     # ---- what trainers ask for -------------------------------------------------------------------------------------
 
-    def engine(self, name: str) -> EmbeddedEngine:
+    def engine(self, name: str) -> Engine:
         """Return a model of the recipe, loaded when it is first asked for, with the weights of the last checkpoint."""
         if name not in self._engines:
             engine = open_engine(self.recipe.models, name, self.engine, seed=self.seed, log=self.log)

@@ -26,14 +26,14 @@ class Passes:
 
     def __init__(self, engine: EmbeddedEngine) -> None:
         self.rows: list[int] = []
-        parts = engine.parts
+        parts = engine.micro_batches
 
-        def counted(rows: Any, *, most: int | None = None) -> list[list[int]]:
-            found = parts(rows, most=most)
+        def counted(rows: Any, *, max_rows: int | None = None) -> list[list[int]]:
+            found = parts(rows, max_rows=max_rows)
             self.rows += map(len, found)
             return found
 
-        engine.parts = counted  # type: ignore[method-assign]
+        engine.micro_batches = counted  # type: ignore[method-assign]
 
 
 def appraised(folder: Path, learn: dict[str, Any], **engine: Any) -> tuple[Any, Model, list[int]]:

@@ -12,7 +12,7 @@ from rewardsmith.config import Chosen
 from rewardsmith.runs.model_registry import ModelRegistry, open_engine
 
 if TYPE_CHECKING:
-    from rewardsmith.engines.embedded.engine import EmbeddedEngine
+    from rewardsmith.engines.protocol import Engine
 
 
 class Tables(Protocol):
@@ -53,9 +53,9 @@ def models_of(found: Tables, say: Callable[[str], None], logs: Logs | None = Non
         say: tells the user something.
         logs: where servers that are started write their logs.
     """
-    engines: dict[str, EmbeddedEngine] = {}
+    engines: dict[str, Engine] = {}
 
-    def engine(name: str) -> EmbeddedEngine:
+    def engine(name: str) -> Engine:
         if name not in engines:
             if doubt := getattr(found, "doubts", {}).get(name):
                 say(f"warning: {doubt}")

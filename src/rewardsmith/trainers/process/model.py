@@ -28,8 +28,7 @@ from rewardsmith.algorithms.implicit_losses import (
     pairwise_losses,
     pairwise_wins,
 )
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.protocol import Loss, Outputs, Row
+from rewardsmith.engines.protocol import Engine, Loss, Outputs, Row
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.trainers.process.labelled import Labelled
 from rewardsmith.trainers.reference import Reference
@@ -71,7 +70,7 @@ class ProcessModel:
         reference: π_ref; None where it is the policy that wrote the answers, whose log-probabilities are then given.
     """
 
-    def __init__(self, settings: Implicit, engine: EmbeddedEngine, reference: Reference | None) -> None:
+    def __init__(self, settings: Implicit, engine: Engine, reference: Reference | None) -> None:
         self.settings = settings
         self.engine = engine
         self.reference = reference
@@ -136,18 +135,18 @@ class ProcessModel:
         assert self.reference is not None
         found_BT = torch.zeros(batch.mask_BT.shape, device=self.engine.device)
         for rows in parts:
-            _put(found_BT, rows, self.reference.logprobs(_rows(batch, rows), most=self._most))
+            _put(found_BT, rows, self.reference.logprobs(_rows(batch, rows), max_rows=self._max_rows))
         return found_BT
 
     @property
-    def _most(self) -> int | None:
+    def _max_rows(self) -> int | None:
         return self.settings.learning.micro_batch
 
     def _forward(self, batch: Labelled, parts: Sequence[Sequence[int]], reference_BT: Tensor) -> Tensor:
         """Return the rewards of all rollouts under the model as it is, [B, T]."""
         logprobs_BT = torch.zeros_like(reference_BT)
         for rows in parts:
-            _put(logprobs_BT, rows, self.engine.logprobs(_rows(batch, rows), most=self._most))
+            _put(logprobs_BT, rows, self.engine.logprobs(_rows(batch, rows), max_rows=self._max_rows))
         return _rewards(logprobs_BT, reference_BT, batch.mask_BT, self.settings.beta)
 
     def _learn(self, update: _Update, rows: Sequence[int], lr: float, *, first: bool) -> None:
@@ -155,11 +154,11 @@ class ProcessModel:
         batch = update.batch
         if bool(batch.votes_B[rows].any()):
             loss = update.part(rows, first=first)
-            step = self.engine.update(_rows(batch, rows), loss, lr=lr, most=self._most, entropy=False)
+            step = self.engine.update(_rows(batch, rows), loss, lr=lr, max_rows=self._max_rows, entropy=False)
             update.skipped += step.skipped
             update.grad_norms += [] if step.skipped else [step.grad_norm]
         elif first:
-            logprobs_bT = self.engine.logprobs(_rows(batch, rows), most=self._most)
+            logprobs_bT = self.engine.logprobs(_rows(batch, rows), max_rows=self._max_rows)
             width = logprobs_bT.shape[1]
             mask_bT, reference_bT = batch.mask_BT[rows, :width], update.reference_BT[rows, :width]
             _put(update.seen_BT, rows, _rewards(logprobs_bT, reference_bT, mask_bT, self.settings.beta))

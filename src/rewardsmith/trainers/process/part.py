@@ -15,7 +15,7 @@ from rewardsmith.algorithms.calibration import calibration_error
 from rewardsmith.algorithms.groups import Groups
 from rewardsmith.algorithms.implicit import gather_steps, normalise_by_return, smooth
 from rewardsmith.algorithms.trust import running_accuracy, trust
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.protocol import Engine
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.text.steps import split_steps, steps_of_tokens
 from rewardsmith.trainers.process.labelled import Labelled
@@ -53,7 +53,7 @@ class ProcessPart:
         device: where the model is.
     """
 
-    def __init__(self, settings: Implicit, engine: EmbeddedEngine, reference: Reference | None, *, steps: int) -> None:
+    def __init__(self, settings: Implicit, engine: Engine, reference: Reference | None, *, steps: int) -> None:
         self.settings = settings
         self.replay = Replay(settings.learning.replay)
         self.reference = reference

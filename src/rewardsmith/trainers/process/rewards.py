@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.algorithms.implicit import values_before
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.component import Component
 from rewardsmith.trainers.process.labelled import Labelled, labelled
@@ -45,7 +45,7 @@ class ProcessRewards:
     def __init__(
         self,
         root: Component,
-        policy: EmbeddedEngine,
+        policy: Engine,
         sampling: SamplingSettings,
         context: Context,
         *,
@@ -58,8 +58,8 @@ class ProcessRewards:
         # The sampler's log-probabilities are those of the policy as it is, at temperature 1, only then.
         self._exact = policy.dtype == torch.float32 and sampling.temperature == 1 and not sampling.sampling().cuts
         self.parts: dict[str, ProcessPart] = {}
-        self.learners: dict[str, EmbeddedEngine] = {}
-        self._readers: list[EmbeddedEngine] = []
+        self.learners: dict[str, Engine] = {}
+        self._readers: list[Engine] = []
         self._told: set[str] = set()
         self._awake: set[str] = set()
         for path, settings in take_over(root).items():
@@ -82,7 +82,7 @@ class ProcessRewards:
                 self.learners[settings.model] = engine
         self.warmup = max((p.settings.learning.warmup for p in self.parts.values() if p.learns), default=0)
 
-    def _engine(self, name: str, path: str) -> EmbeddedEngine:
+    def _engine(self, name: str, path: str) -> Engine:
         """Return a model that reads what the policy writes."""
         engine = self._context.engine(name)
         if engine is self._policy:

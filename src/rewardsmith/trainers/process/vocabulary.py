@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from rewardsmith.engines.embedded.checking import Outline
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.protocol import Engine, ModelOutline
 from rewardsmith.errors import UserError
 
 
-def require_same_tokens(policy: EmbeddedEngine | Outline, other: EmbeddedEngine | Outline, what: str) -> None:
+def require_same_tokens(policy: Engine | ModelOutline, other: Engine | ModelOutline, what: str) -> None:
     """Raise a `UserError` unless every token of the policy has the same id in the other model.
 
     Args:
@@ -15,7 +14,7 @@ def require_same_tokens(policy: EmbeddedEngine | Outline, other: EmbeddedEngine 
         other: reads them.
         what: who uses it, for the message.
     """
-    ours, theirs = policy.tokenizer.get_vocab(), other.tokenizer.get_vocab()
+    ours, theirs = policy.vocabulary, other.vocabulary
     strange = sorted((number, token) for token, number in ours.items() if theirs.get(token) != number)
     if strange:
         number, token = strange[0]

