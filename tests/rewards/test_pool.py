@@ -38,7 +38,7 @@ def one() -> Iterator[Pool]:
 
 
 def run(pool: Pool, *texts: str, call: Call = ACT, deadline: float = 5.0, memory: int = 256) -> list[Score]:
-    return pool.score_now(call, PROMPT, texts, deadline=deadline, memory=memory)
+    return asyncio.run(pool.score(call, PROMPT, texts, deadline=deadline, memory=memory))
 
 
 def told(scores: list[Score]) -> list[object]:
@@ -117,18 +117,18 @@ def test_waiting_in_the_queue_does_not_count_against_the_deadline(one: Pool) -> 
         ("throw memory", "MemoryError"),
         ("recurse", "RecursionError"),
         ("recurse 1000000000", ""),
-        ("garble nonsense", "no verdict"),
-        ('forge ["value",0,NaN,false]', "no verdict"),
-        ('forge ["value",0,true,false]', "no verdict"),
-        ('forge ["result",0,1.0,false]', "no verdict"),
-        ('forge ["value",0,"1.0",false]', "no verdict"),
-        ('forge ["value",7,1.0,false]', "no verdict"),
-        ('forge ["value",0,1e999,false]', "no verdict"),
-        ('forge ["failure",0,"bribed","x",false]', "no verdict"),
-        ('forge ["failure",0,"timeout",["x"],false]', "no verdict"),
-        ("forge " + "[" * 5000, "no verdict"),
-        ("forge " + "9" * 5000, "no verdict"),
-        ("forge {}", "no verdict"),
+        ("garble nonsense", "malformed"),
+        ('forge ["value",0,NaN,false]', "malformed"),
+        ('forge ["value",0,true,false]', "malformed"),
+        ('forge ["result",0,1.0,false]', "malformed"),
+        ('forge ["value",0,"1.0",false]', "malformed"),
+        ('forge ["value",7,1.0,false]', "malformed"),
+        ('forge ["value",0,1e999,false]', "malformed"),
+        ('forge ["failure",0,"bribed","x",false]', "malformed"),
+        ('forge ["failure",0,"timeout",["x"],false]', "malformed"),
+        ("forge " + "[" * 5000, "malformed"),
+        ("forge " + "9" * 5000, "malformed"),
+        ("forge {}", "malformed"),
         ("throw value", "ValueError: ? no"),
         ("throw exit", "SystemExit: 3"),
         ("throw interrupt", "KeyboardInterrupt"),
@@ -216,7 +216,7 @@ def test_five_hundred_mixed_answers() -> None:
     pool.close()
 
 
-def test_an_answer_that_kills_the_nursery_fails_alone() -> None:
+def test_an_answer_that_kills_the_fork_server_fails_alone() -> None:
     pool = Pool(3)
     texts = ["patricide", "slow 0.3 1", "slow 0.3 2", *(f"good {i}" for i in range(40)), "patricide again", "good 50"]
     found = told(run(pool, *texts))
@@ -233,17 +233,6 @@ def test_a_worker_that_dies_while_it_waits_costs_no_answer(one: Pool) -> None:
         os.kill(int(run(one, "process")[0].value), signal.SIGKILL)
         assert told(run(one, "good 1")) == [1.0]
     assert one.lost == before + 3
-
-
-@LINUX
-def test_what_a_rule_started_ends_with_the_nursery_too(tmp_path: Path) -> None:
-    pool = Pool(1)
-    run(pool, "good 1")
-    notes = [tmp_path / "a", tmp_path / "b"]
-    texts = [*(f"clone {note}" for note in notes), "patricide", *(f"good {i}" for i in range(9))]
-    assert told(run(pool, *texts, deadline=0.7)) == [1.0, 1.0, "crashed", *map(float, range(9))]
-    assert eventually(lambda: all(gone(int(note.read_text())) for note in notes))
-    pool.close()
 
 
 @LINUX
@@ -277,7 +266,7 @@ def test_many_threads_with_their_own_event_loops(pool: Pool) -> None:
 
 
 def test_a_cancelled_call_takes_its_texts_out_of_the_queue(tmp_path: Path) -> None:
-    pool = Pool(1, room=4)
+    pool = Pool(1)
     notes = [f"note {tmp_path}/{i}" for i in range(12)]
 
     async def cancel() -> None:
@@ -295,21 +284,6 @@ def test_a_cancelled_call_takes_its_texts_out_of_the_queue(tmp_path: Path) -> No
     asyncio.run(cancel())
     assert list(tmp_path.iterdir()) == []
     pool.close()
-
-
-def test_the_queue_has_limited_room() -> None:
-    small = Pool(1, room=8)
-    texts = [["slow 0.4 0", *(f"good {i}" for i in range(5))], *([f"good {i}{j}" for j in range(20)] for i in range(5))]
-
-    async def crowd() -> list[object]:
-        tasks = [asyncio.create_task(small.score(ACT, PROMPT, t, deadline=5, memory=128)) for t in texts]
-        await asyncio.sleep(0.2)
-        assert len(small._queue) == 8
-        return [value for scores in await asyncio.gather(*tasks) for value in told(scores)]
-
-    small.score_now(ACT, PROMPT, ["good 1"], deadline=5, memory=128)
-    assert asyncio.run(crowd()) == [float(text.split()[-1]) for group in texts for text in group]
-    small.close()
 
 
 def test_the_number_of_workers_can_change(one: Pool) -> None:
