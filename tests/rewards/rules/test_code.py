@@ -14,7 +14,8 @@ from rewardsmith.config import settings_of
 from rewardsmith.rewards import CannotScore
 from rewardsmith.rewards.rules import NEEDS, RULES
 from rewardsmith.rewards.rules.code import LARGEST, choose, code, extract
-from rewardsmith.sandbox import Sandbox, run
+from rewardsmith.sandbox import Sandbox
+from rewardsmith.sandbox import sandbox as sandbox_module
 from tests.rewards.rules.cheats import CHEATS
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
@@ -104,7 +105,7 @@ def test_every_shape(tests: Any, right: str, other: str, share: float, form: str
 BROKEN = {
     "nothing": (None, "there are no tests"),
     "an empty list": ([], "there are no tests"),
-    "no JSON": ("assert f(1) == 2", "no JSON"),
+    "not JSON": ("assert f(1) == 2", "not JSON"),
     "a number": (3, "there are no tests"),
     "an unknown table": ({"cases": []}, "no known shape"),
     "a list of numbers": ([1, 2], "no known shape"),
@@ -112,9 +113,9 @@ BROKEN = {
     "too few outputs": ({"inputs": ["1", "2"], "outputs": ["1"]}, "2 inputs and 1 outputs"),
     "an input that is no text": ({"inputs": [1], "outputs": ["1"]}, "must be text"),
     "arguments that are no list": ({"fn_name": "f", "inputs": [1], "outputs": [1]}, "must be a list"),
-    "arguments that are no JSON": ({"fn_name": "f", "inputs": ["x"], "outputs": ["1"]}, "no JSON"),
+    "arguments that are not JSON": ({"fn_name": "f", "inputs": ["x"], "outputs": ["1"]}, "not JSON"),
     "a name that is no text": ({"fn_name": 1, "inputs": [[]], "outputs": [1]}, "fn_name"),
-    "a test that is no Python": (["assert f(1) =="], "no Python"),
+    "a test that is not valid Python": (["assert f(1) =="], "not valid Python"),
     "a test of no text": ({"test_list": [1]}, "Python source"),
     "no tests in the list": ({"test_list": []}, "no entries"),
     "no check": ({"test": "assert f(1)", "entry_point": "f"}, "no function check"),
@@ -135,8 +136,8 @@ def test_broken_tests_are_a_failure_whatever_the_answer(tests: Any, why: str, te
 @pytest.mark.parametrize(
     ("tests", "why"),
     [
-        (["class A: pass\nassert f(A())"], "hand the program a A"),
-        (["assert f(lambda: 1)"], "hand the program a function"),
+        (["class A: pass\nassert f(A())"], "the program a A"),
+        (["assert f(lambda: 1)"], "program a function"),
         ({"test_list": ["assert f(1)"], "test_setup_code": "1 / 0"}, "ZeroDivisionError"),
         (["return f(1)"], "SyntaxError"),
         (["from math import nothing\nassert f(1)"], "ImportError"),
@@ -149,9 +150,11 @@ def test_tests_that_turn_out_to_be_broken_are_a_failure_too(tests: Any, why: str
 
 
 def test_without_a_sandbox_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    change = "import jail.seccomp; jail.seccomp.supported = lambda: 'there is no filter'\nserve()"
-    monkeypatch.setattr(run, "_OPTIONS", tuple(option.replace("serve()", change) for option in run._OPTIONS))
-    run.probe.cache_clear()
+    change = "import jail.seccomp; jail.seccomp.why_unsupported = lambda: 'there is no filter'\nmain()"
+    monkeypatch.setattr(
+        sandbox_module, "_OPTIONS", tuple(option.replace("main()", change) for option in sandbox_module._OPTIONS)
+    )
+    sandbox_module.probe.cache_clear()
     with pytest.raises(CannotScore, match='there is no filter; isolation = "limits"') as caught:
         score(STDIN, ADD)
     assert caught.value.kind == "refused"

@@ -10,7 +10,7 @@ from rewardsmith import Message, Prompt, UserError
 from rewardsmith.rewards import CannotScore, make_reward
 from rewardsmith.rewards.rules.code import code
 from rewardsmith.rewards.tree import check
-from rewardsmith.sandbox.compare import Comparison
+from rewardsmith.sandbox.cases import OutputComparison
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
 
@@ -138,12 +138,12 @@ def test_a_reply_that_does_not_fit_into_memory_is_not_equal(monkeypatch: pytest.
     def exhausted(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Comparison, "_same", exhausted)
-    assert not Comparison().same_reply(b'{"value": 1}', 1)
+    monkeypatch.setattr(OutputComparison, "_same", exhausted)
+    assert not OutputComparison().same_reply(b'{"value": 1}', 1)
 
 
 def test_an_expected_number_that_is_not_finite_is_not_near_everything() -> None:
-    near = Comparison(tolerance=0.1)
+    near = OutputComparison(tolerance=0.1)
     assert not near.same_output(b"5", "1e999")
     assert not near.same_reply(b'{"value": 5}', float("inf"))
     assert near.same_reply(b'{"value": ["n", "inf"]}', float("inf"))

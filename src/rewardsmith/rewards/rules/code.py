@@ -10,9 +10,8 @@ from pydantic import Field
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import extra
-from rewardsmith.sandbox import BrokenTestsError, Isolation, Limits, SandboxError, SandboxGoneError, probe
-from rewardsmith.sandbox.cases import Tests, read_tests
-from rewardsmith.sandbox.compare import Comparison
+from rewardsmith.sandbox import BrokenTestsError, Isolation, ProgramLimits, SandboxError, SandboxGoneError, probe
+from rewardsmith.sandbox.cases import OutputComparison, Tests, read_tests
 from rewardsmith.types import Prompt
 
 LARGEST = 1 << 20
@@ -69,9 +68,9 @@ def code(
         program = extract(text, unfenced=unfenced)
         if not program.strip() or len(program) > LARGEST:
             return 0.0
-        limits = Limits(seconds, total, memory, output, isolation)
+        limits = ProgramLimits(seconds, total, memory, output, isolation)
         probe(limits)
-        chosen, comparison = choose(len(tests), most_tests), Comparison(whitespace, tolerance)
+        chosen, comparison = choose(len(tests), most_tests), OutputComparison(whitespace, tolerance)
         passed = _count(tests, chosen, program, limits, comparison, until_failure=reward == "all")
     except BrokenTestsError as error:
         raise CannotScore("invalid", f"the tests of the prompt {prompt.id!r} cannot be run: {error}") from error
@@ -92,7 +91,7 @@ def sandbox_ready(
             f" {total + MARGIN:g} or more, or a shorter total"
         )
     try:
-        probe(Limits(seconds, total, memory, isolation=isolation))
+        probe(ProgramLimits(seconds, total, memory, isolation=isolation))
     except SandboxError as error:
         raise UserError(
             f'no sandbox with isolation = "{isolation}" on this machine: {error}. docs/code.md has the levels'
@@ -100,7 +99,13 @@ def sandbox_ready(
 
 
 def _count(
-    tests: Tests, chosen: list[int], program: str, limits: Limits, comparison: Comparison, *, until_failure: bool
+    tests: Tests,
+    chosen: list[int],
+    program: str,
+    limits: ProgramLimits,
+    comparison: OutputComparison,
+    *,
+    until_failure: bool,
 ) -> int:
     """Return how many of the chosen tests pass; with `until_failure`, those after a failure are not run."""
     passed = 0

@@ -10,9 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rewardsmith.sandbox import BrokenTestsError
-from rewardsmith.sandbox.cases import names_used, read_tests
-from rewardsmith.sandbox.compare import Comparison
-from rewardsmith.sandbox.values import DEPTH, Malformed, decode, encode
+from rewardsmith.sandbox.cases import OutputComparison, names_used, read_tests
+from rewardsmith.sandbox.values import DEPTH, MalformedValue, decode, encode
 
 numbers = st.integers() | st.floats(allow_nan=False) | st.booleans()
 keys = st.none() | numbers | st.text() | st.binary()
@@ -84,14 +83,14 @@ def test_what_is_no_plain_data_stays() -> None:
     deep = encode(endless, keep)
     assert json.dumps(deep).count("[") == 2 * DEPTH + 1
     assert decode(deep, kept.__getitem__)
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedValue):
         decode(["l", [deep]], kept.__getitem__)
 
 
 @given(json_values | st.lists(st.sampled_from("iltsfqdrcbBnoDF") | json_values))
 @example(["c", []])
 def test_malformed_values_are_called_so(data: Any) -> None:
-    with suppress(Malformed):
+    with suppress(MalformedValue):
         decode(data, lambda number: number)
 
 
@@ -115,8 +114,8 @@ def test_malformed_values_are_called_so(data: Any) -> None:
     ],
 )
 def test_printed_outputs(got: str, expected: str, tokens: bool, lines: bool) -> None:
-    assert Comparison("tokens").same_output(got.encode(), expected) is tokens
-    assert Comparison("lines").same_output(got.encode(), expected) is lines
+    assert OutputComparison("tokens").same_output(got.encode(), expected) is tokens
+    assert OutputComparison("lines").same_output(got.encode(), expected) is lines
 
 
 @pytest.mark.parametrize(
@@ -138,15 +137,15 @@ def test_printed_outputs(got: str, expected: str, tokens: bool, lines: bool) -> 
 )
 @pytest.mark.parametrize("whitespace", ["tokens", "lines"])
 def test_a_tolerance_for_numbers(whitespace: Any, got: str, expected: str, same: bool) -> None:
-    assert Comparison(whitespace, tolerance=1e-6).same_output(got.encode(), expected) is same
+    assert OutputComparison(whitespace, tolerance=1e-6).same_output(got.encode(), expected) is same
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=("Z", "C")), min_size=1), min_size=1), st.data())
 def test_white_space_between_words_does_not_matter(words: list[str], data: st.DataObject) -> None:
     spaces = [data.draw(st.text(" \t\n\r", min_size=1)) for _ in words]
     written = "".join(word + space for word, space in zip(words, spaces, strict=True))
-    assert Comparison().same_output(written.encode(), " ".join(words))
-    assert not Comparison().same_output(written.encode(), " ".join([*words, "x"]))
+    assert OutputComparison().same_output(written.encode(), " ".join(words))
+    assert not OutputComparison().same_output(written.encode(), " ".join([*words, "x"]))
 
 
 def reply(value: Any) -> bytes:
@@ -184,33 +183,33 @@ def reply(value: Any) -> bytes:
     ],
 )
 def test_returned_values(got: Any, expected: Any, same: bool) -> None:
-    assert Comparison().same_reply(reply(got), expected) is same
+    assert OutputComparison().same_reply(reply(got), expected) is same
 
 
 def test_returned_values_within_a_tolerance() -> None:
-    assert Comparison(tolerance=1e-6).same_reply(reply([0.1 + 0.2, {"a": 1}]), [0.3, {"a": 1.0000001}])
-    assert not Comparison(tolerance=1e-6).same_reply(reply([0.31]), [0.3])
-    assert not Comparison(tolerance=1e-6).same_reply(reply(float("nan")), 0)
+    assert OutputComparison(tolerance=1e-6).same_reply(reply([0.1 + 0.2, {"a": 1}]), [0.3, {"a": 1.0000001}])
+    assert not OutputComparison(tolerance=1e-6).same_reply(reply([0.31]), [0.3])
+    assert not OutputComparison(tolerance=1e-6).same_reply(reply(float("nan")), 0)
 
 
 @given(json_values)
 def test_a_json_value_equals_itself_alone(value: Any) -> None:
-    assert Comparison().same_reply(reply(value), value)
-    assert not Comparison().same_reply(reply([value]), value)
-    assert not Comparison().same_reply(reply({"other": value}), value)
+    assert OutputComparison().same_reply(reply(value), value)
+    assert not OutputComparison().same_reply(reply([value]), value)
+    assert not OutputComparison().same_reply(reply({"other": value}), value)
 
 
 @given(json_values | st.binary() | st.lists(st.sampled_from("iltsfqdrcbBnoDF") | json_values), json_values)
 def test_no_answer_breaks_the_comparison(answer: Any, expected: Any) -> None:
     raw = answer if isinstance(answer, bytes) else json.dumps({"value": answer}).encode()
-    assert Comparison(tolerance=0.1).same_reply(raw, expected) in (True, False)
+    assert OutputComparison(tolerance=0.1).same_reply(raw, expected) in (True, False)
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"[" * 100_000, b'{"value": ' + b"9" * 5000 + b"}", b"\xff", b'{"args": []}']
 )
 def test_rubbish_is_not_equal(raw: bytes) -> None:
-    assert not Comparison().same_reply(raw, 9)
+    assert not OutputComparison().same_reply(raw, 9)
 
 
 @pytest.mark.parametrize(
@@ -245,9 +244,9 @@ def test_of_a_program_with_an_entry_point_nothing_else_is_taken() -> None:
     [
         (["assert 1"], "nothing that a program could define"),
         (["assert sum([1]) == abs(1)"], "abs and sum"),
-        (["assert all(x > 0 for x in [1])"], "hand the program a generator"),
-        (["assert sum([1], key=lambda x: x) == 1"], "hand the program a function"),
-        ({"test": "def check(c):\n    assert c(lambda: 1)", "entry_point": "f"}, "hand the program a function"),
+        (["assert all(x > 0 for x in [1])"], "pass the program a generator"),
+        (["assert sum([1], key=lambda x: x) == 1"], "pass the program a function"),
+        ({"test": "def check(c):\n    assert c(lambda: 1)", "entry_point": "f"}, "pass the program a function"),
         ({"test": "def check(c):\n    assert g(c(1))", "entry_point": "f"}, "'g'"),
     ],
 )

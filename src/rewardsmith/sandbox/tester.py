@@ -1,8 +1,8 @@
 """The process in which test sources run. The program is in another one, so it cannot touch the tests or their verdict.
 
-What tests know of the program is a `Remote`: calling it asks the other process. Plain values come back as themselves.
-Anything else stays there and comes back as a `Remote`, which is equal to nothing but itself, whatever the program says
-about equality. Loaded in the child.
+Tests see the program through a `Remote`: calling it sends a request to the other process. Plain data come back as
+themselves. Anything else stays there and comes back as a `Remote`, which is equal to nothing but itself, whatever the
+program defines as equality. Loaded in the child.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 
-from .values import DEPTH, Malformed, decode, encode
+from .values import DEPTH, MalformedValue, decode, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Broken(BaseException):
+class BrokenTests(BaseException):
     """The tests cannot be run, whatever the program is."""
 
 
@@ -29,21 +29,21 @@ class ProgramError(Exception):
     """The program raised something that has no name of its own here."""
 
 
-class Asking:
-    """The border: turns what tests do with a `Remote` into requests.
+class Border:
+    """Turns what tests do with a `Remote` into requests.
 
     Attributes:
-        asked: how many requests there were.
+        requests: how many there were.
     """
 
     def __init__(self, exchange: Callable[[bytes], bytes]) -> None:
         self._exchange = exchange
         self._known: dict[int, Remote] = {}
-        self.asked = 0
+        self.requests = 0
 
     def __call__(self, op: str, on: Any, *arguments: Any, **named: Any) -> Any:
         """Return what an operation gives in the program's process, or raise what it raised there."""
-        self.asked += 1
+        self.requests += 1
         # What comes of a class is believed more than what a function returns, see `Remote`.
         made = on._made if isinstance(on, Remote) else op == "name" and on[:1].isupper()
         request = {
@@ -63,7 +63,7 @@ class Asking:
         except (TypeError, KeyError, RecursionError, json.JSONDecodeError) as error:
             if getattr(error, "of_program", False):
                 raise
-            raise Malformed("the program's process answered something else") from None
+            raise MalformedValue("the program's process sent a malformed reply") from None
 
     def _remote(self, made: bool, number: int) -> Remote:
         if number not in self._known:
@@ -75,60 +75,60 @@ class Remote:
     """An object of the program, seen from the tests.
 
     Args:
-        ask: the border.
+        border: sends the requests.
         at: its number in the program's process.
         made: whether it is a class, or comes of one: then the tests are about its methods, `__contains__` too. What a
-            function returns contains what it yields, whatever it says about that.
+            function returns contains what it yields, whatever its `__contains__` is.
     """
 
-    __slots__ = ("_ask", "_at", "_made")
+    __slots__ = ("_at", "_border", "_made")
 
-    def __init__(self, ask: Asking, at: int, made: bool) -> None:
-        object.__setattr__(self, "_ask", ask)
+    def __init__(self, border: Border, at: int, made: bool) -> None:
+        object.__setattr__(self, "_border", border)
         object.__setattr__(self, "_at", at)
         object.__setattr__(self, "_made", made)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call it."""
-        return self._ask("call", self, *arguments, **named)
+        return self._border("call", self, *arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__name__", "__doc__"):
             raise AttributeError(name)
-        return self._ask("get", self, name)
+        return self._border("get", self, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        self._ask("set", self, name, value)
+        self._border("set", self, name, value)
 
     def __getitem__(self, key: object) -> Any:
-        return self._ask("item", self, key)
+        return self._border("item", self, key)
 
     def __setitem__(self, key: object, value: object) -> None:
-        self._ask("store", self, key, value)
+        self._border("store", self, key, value)
 
     def __contains__(self, value: object) -> bool:
         if self._made:
-            return self._ask("contains", self, value) is True
+            return self._border("contains", self, value) is True
         return any(item is value or item == value for item in self)
 
     def __bool__(self) -> bool:
-        return self._ask("bool", self) is True
+        return self._border("bool", self) is True
 
     def __len__(self) -> int:
-        return int(self._ask("len", self))
+        return int(self._border("len", self))
 
     def __str__(self) -> str:
-        return str(self._ask("str", self))
+        return str(self._border("str", self))
 
     def __repr__(self) -> str:
-        return str(self._ask("repr", self))
+        return str(self._border("repr", self))
 
     def __next__(self) -> Any:
-        return self._ask("next", self)
+        return self._border("next", self)
 
     def __iter__(self) -> Iterator[Any]:
-        iterator, most = self._ask("iter", self), 1
-        while items := self._ask("take", iterator, most):  # a few first: the program's iterator may have no end
+        iterator, most = self._border("iter", self), 1
+        while items := self._border("take", iterator, most):  # a few first: the program's iterator may have no end
             yield from items
             most = min(2 * most, 1024)
 
@@ -142,7 +142,7 @@ def _number(value: object) -> list[object]:
         return ["o", value._at]
     if isinstance(value, list | tuple | set | frozenset | dict | deque):  # only a program nests values so deeply
         raise RecursionError("a value of the program is nested too deeply")
-    raise Broken(f"the tests hand the program a {type(value).__name__}, which cannot be sent to its process")
+    raise BrokenTests(f"the tests hand the program a {type(value).__name__}, which cannot be sent to its process")
 
 
 def _raised(op: str, name: str, message: str) -> Exception:
@@ -165,31 +165,31 @@ def _update(argument: Any, changed: Any) -> None:
         argument.update(changed)
 
 
-class Judge:
+class Tester:
     """Test sources, each run on its own against one loaded program.
 
     Args:
         tests: `sources`, one per test; `prompt` and `setup`, run before each; `modules` that the tests use without
             importing them; `names` of the program that they use; `entry`, the one that is handed to a function `check`
             which the source defines, or "".
-        exchange: sends a request to the program's process and returns its answer.
+        exchange: sends a request to the program's process and returns its reply.
     """
 
     def __init__(self, tests: dict[str, Any], exchange: Callable[[bytes], bytes]) -> None:
         self._tests = tests
-        self._ask = Asking(exchange)
-        self._asked = 0
+        self._border = Border(exchange)
+        self._requests_before = 0
         self._of_program: dict[str, Any] | None = None
 
     def verdict(self, index: int) -> bytes:
         """Return `pass`, `fail` or `broken` with the reason."""
-        self._asked = self._ask.asked
+        self._requests_before = self._border.requests
         try:
             self._run(self._tests["sources"][index])
-        except Broken as error:
+        except BrokenTests as error:
             return f"broken{error}".encode(errors="replace")
         except BaseException as error:  # noqa: BLE001 whatever a test raises, it has not passed
-            if isinstance(error, ImportError) and not self._has_asked():
+            if isinstance(error, ImportError) and not self._has_called():
                 return f"broken{type(error).__name__}: {error}".encode(errors="replace")
             return b"fail"
         return b"pass"
@@ -203,21 +203,21 @@ class Judge:
             namespace |= {name: __import__(name) for name in tests["modules"]}
             exec(compile(tests["prompt"], "prompt.py", "exec", dont_inherit=True), namespace)
         except BaseException as error:  # noqa: BLE001 SystemExit too
-            raise Broken(f"before the program is called: {type(error).__name__}: {error}") from None
+            raise BrokenTests(f"before the program is called: {type(error).__name__}: {error}") from None
         namespace |= self._names()
         try:
             exec(setup, namespace)
         except Exception as error:
-            if isinstance(error, NameError) or self._has_asked():  # the set-up uses the program, too
+            if isinstance(error, NameError) or self._has_called():  # the set-up uses the program, too
                 raise
-            raise Broken(f"before the program is called: {type(error).__name__}: {error}") from None
+            raise BrokenTests(f"before the program is called: {type(error).__name__}: {error}") from None
         exec(compiled, namespace)
         if tests["entry"]:
             namespace["check"](self._names()[tests["entry"]])
 
-    def _has_asked(self) -> bool:
+    def _has_called(self) -> bool:
         """Return whether the program has had a part in this test, beyond the names that it defines."""
-        return self._ask.asked > self._asked
+        return self._border.requests > self._requests_before
 
     def _names(self) -> dict[str, Any]:
         """Return what the tests take from the program, by name."""
@@ -225,11 +225,11 @@ class Judge:
             self._of_program = {}
             for name in self._tests["names"]:
                 try:
-                    self._of_program[name] = self._ask("name", name)
+                    self._of_program[name] = self._border("name", name)
                 except Exception:  # noqa: BLE001 a name that the program lacks is missing in the tests
                     if hasattr(builtins, name):
                         self._of_program[name] = partial(_missing, name)
-            self._asked = self._ask.asked
+            self._requests_before = self._border.requests
         return self._of_program
 
 
@@ -238,13 +238,13 @@ def _missing(name: str, *_: object, **__: object) -> None:
     raise NameError(f"the program has no {name}")
 
 
-def preside(tests: dict[str, Any], receive: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
+def serve_tests(tests: dict[str, Any], receive: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
     """Run the tests whose numbers arrive; requests to the program's process leave with a `?`, verdicts with a `=`."""
 
     def exchange(request: bytes) -> bytes:
         send(b"?" + request)
         return receive()
 
-    judge = Judge(tests, exchange)
+    tester = Tester(tests, exchange)
     while index := receive():
-        send(b"=" + judge.verdict(int(index)))
+        send(b"=" + tester.verdict(int(index)))

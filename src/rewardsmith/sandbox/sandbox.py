@@ -1,4 +1,4 @@
-"""Running a program that nobody has read: the side that is trusted."""
+"""Running a program that nobody has read: the trusted side."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+from rewardsmith.sandbox.values import encode
 
 Isolation = Literal["full", "syscalls", "limits"]
 
@@ -25,8 +27,8 @@ _FOLDER = Path(__file__).parent
 _START = """
 import sys
 package = type(sys)("jail"); package.__path__ = [sys.argv[1]]; sys.modules["jail"] = package
-from jail.host import serve
-serve().enter()
+from jail.host import main
+main()
 """
 # -s, -P, -S: no modules but the standard library's. Not -I, which would ignore the fixed seed of hashes.
 _OPTIONS = ("-s", "-P", "-S", "-B", "-c", _START, str(_FOLDER))
@@ -36,8 +38,8 @@ _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",  # the order of a set does not change from one run to the next
     "MALLOC_ARENA_MAX": "1",  # threads do not reserve address space of their own, of which there is little
 }
-_CLOCK = 3  # how much longer than its processor time a test may take, for processors that others use too
-_GRACE = 10.0  # seconds that the host may be late before it is given up
+_CLOCK = 3  # how much longer than its processor time a test may take, on a shared machine
+_GRACE = 10.0  # seconds that the host may be late
 
 
 class SandboxError(Exception):
@@ -45,7 +47,7 @@ class SandboxError(Exception):
 
 
 class SandboxGoneError(SandboxError):
-    """The process that watches over programs has ended, or hangs."""
+    """The host has ended, or hangs."""
 
 
 class BrokenTestsError(Exception):
@@ -53,7 +55,7 @@ class BrokenTestsError(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProgramLimits:
     """What one program may use.
 
     Attributes:
@@ -73,7 +75,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What came of one test.
 
     Attributes:
@@ -89,158 +91,143 @@ class Sandbox:
     """One program, and the processes in which it runs. A context: they are gone at its end.
 
     Args:
-        sources: the program; what stands before the last entry is run first, in the same namespace, when functions of
-            the program are called.
+        sources: the program; the entries before the last are run first, in the same namespace, when its functions are
+            called.
         limits: what it may use.
-        tests: what `judge.Judge` needs, where test sources are to be run.
+        tests: what `tester.Tester` needs to run test sources.
     """
 
-    def __init__(self, sources: Sequence[str], limits: Limits, tests: dict[str, Any] | None = None) -> None:
+    def __init__(self, sources: Sequence[str], limits: ProgramLimits, tests: dict[str, Any] | None = None) -> None:
         if os.name != "posix" or not sys.executable:
             raise SandboxError("programs are run on Linux and macOS only, by a Python interpreter of its own")
         self._limits = limits
         self._end = time.monotonic() + limits.total
-        self._folder = tempfile.TemporaryDirectory(prefix="rewardsmith-", ignore_cleanup_errors=True)
-        folder = os.path.realpath(self._folder.name)
-        # A file without a name: the host hands it on to the process that judges, and never reads it.
-        self._tests = tempfile.TemporaryFile()  # noqa: SIM115 closed in `close`
-        self._tests.write(json.dumps(tests).encode())
-        self._tests.flush()
-        job = {
-            "sources": list(sources),
-            "folder": folder,
-            "tests": self._tests.fileno(),
-            "memory": limits.memory << 20,
-            "output": limits.output << 20,
-            "total": limits.total,
-            "isolation": limits.isolation,
-        }
-        try:
-            self._host = subprocess.Popen(
-                [sys.executable, *_OPTIONS],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=folder,
-                env=_ENVIRONMENT,
-                pass_fds=(self._tests.fileno(),),
+        with ExitStack() as stack:
+            folder = os.path.realpath(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="rewardsmith-", ignore_cleanup_errors=True))
             )
-        except OSError as error:
-            self._tests.close()
-            self._folder.cleanup()
-            raise SandboxError(f"no interpreter could be started: {error}") from error
-        try:
+            # A file without a name: the host hands it on to the tester, and never reads it.
+            file = stack.enter_context(tempfile.TemporaryFile())
+            file.write(json.dumps(tests).encode())
+            file.flush()
+            try:
+                self._host = subprocess.Popen(
+                    [sys.executable, *_OPTIONS],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    cwd=folder,
+                    env=_ENVIRONMENT,
+                    pass_fds=(file.fileno(),),
+                )
+            except OSError as error:
+                raise SandboxError(f"no interpreter could be started: {error}") from error
+            stack.callback(self._end_host)
+            job = {
+                "sources": list(sources),
+                "folder": folder,
+                "tests": file.fileno(),
+                "memory": limits.memory << 20,
+                "output": limits.output << 20,
+                "total": limits.total,
+                "isolation": limits.isolation,
+            }
             self._exchange(job, limits.total)
-        except BaseException:
-            self.close()
-            raise
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._stack.close()
 
-    def close(self) -> None:
-        """End the host, which ends what it has started; remove the folder."""
-        self._leave()
+    def _end_host(self) -> None:
+        """Let the host end and collect its forks. Were it killed, they would die too, but become another's zombies."""
+        stdin, stdout, stderr = self._host.stdin, self._host.stdout, self._host.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        with suppress(OSError):  # what was not written yet has no reader any more
+            stdin.close()
+        select.select([stdout], [], [], _GRACE)  # the end of its output is the last thing that it does
         self._host.kill()
-        for pipe in (self._host.stdin, self._host.stdout, self._host.stderr):
-            assert pipe is not None
-            with suppress(OSError):  # what was not written yet has no reader any more
-                pipe.close()
+        stdout.close()
+        stderr.close()
         self._host.wait()
-        self._tests.close()
-        self._folder.cleanup()
 
-    def _leave(self) -> None:
-        """Let the host end and collect its forks. Were it killed, they would die too, but become somebody else's."""
-        assert self._host.stdin is not None
-        assert self._host.stdout is not None
-        with suppress(OSError):
-            self._host.stdin.close()
-        select.select([self._host.stdout], [], [], _GRACE)  # the end of its output is the last thing that it does
-
-    def run(self, given: str) -> Outcome:
+    def run(self, given: str) -> RunOutcome:
         """Run the program as a script that reads `given`; the result is what it wrote."""
         return self._test("run", given.encode("utf-8", "replace"))
 
-    def call(self, name: str, arguments: Sequence[Any]) -> Outcome:
-        """Call a function of the program, or a method of its class Solution, with JSON values.
-
-        The result is JSON as `player.Player` writes it.
-        """
-        from rewardsmith.sandbox.values import encode  # noqa: PLC0415
-
+    def call(self, name: str, arguments: Sequence[Any]) -> RunOutcome:
+        """Call a function of the program, or a method of its class Solution; the result is JSON of `program.py`."""
         request = {"op": "entry", "on": name, "args": [encode(a, _no_json) for a in arguments]}
         return self._test("call", json.dumps(request).encode())
 
-    def test(self, index: int) -> Outcome:
+    def test(self, index: int) -> RunOutcome:
         """Run a test source in a process of its own; it has passed when the result is `pass`."""
         outcome = self._test("test", index)
         if outcome.result.startswith(b"broken"):
             raise BrokenTestsError(outcome.result[len(b"broken") :].decode(errors="replace"))
         return outcome
 
-    def _test(self, do: str, what: object) -> Outcome:
+    def _test(self, do: str, what: object) -> RunOutcome:
         left = self._end - time.monotonic()
         if left <= 0:
-            return Outcome(failed="not reached in time")
+            return RunOutcome(failed="not reached in time")
         clock = min(_CLOCK * self._limits.seconds, left)
         limit = {"processor": self._limits.seconds, "clock": clock}
         try:
-            answer = self._exchange({"do": do, "what": what, "limit": limit}, clock)
+            reply = self._exchange({"do": do, "what": what, "limit": limit}, clock)
         except SandboxGoneError as error:
             if self._limits.isolation != "limits":
                 raise
             self._end = 0.0
-            return Outcome(failed=f"{error}: nothing keeps the program from ending it")
-        if answer.startswith(b"r"):
-            return Outcome(result=answer[1:])
-        return Outcome(failed=answer[1:].decode(errors="replace") or "it failed")
+            return RunOutcome(failed=f"{error}: nothing keeps the program from ending it")
+        if reply.startswith(b"r"):
+            return RunOutcome(result=reply[1:])
+        return RunOutcome(failed=reply[1:].decode(errors="replace") or "it failed")
 
     def _exchange(self, message: dict[str, Any], seconds: float) -> bytes:
-        """Return the host's answer to a message."""
+        """Return the host's reply to a message."""
         assert self._host.stdin is not None
         data = marshal.dumps(message)
-        with suppress(OSError):  # it may be gone; what it said last is still to be read
+        with suppress(OSError):  # it may be gone; its last message is still to be read
             self._host.stdin.write(len(data).to_bytes(4, "big") + data)
             self._host.stdin.flush()
         deadline = time.monotonic() + seconds + _GRACE
-        answer = self._read(int.from_bytes(self._read(4, deadline), "big"), deadline)
-        if answer.startswith(b"e"):
-            raise SandboxError(answer[1:].decode(errors="replace"))
-        return answer
+        reply = self._read(int.from_bytes(self._read(4, deadline), "big"), deadline)
+        if reply.startswith(b"e"):
+            raise SandboxError(reply[1:].decode(errors="replace"))
+        return reply
 
     def _read(self, length: int, deadline: float) -> bytes:
         assert self._host.stdout is not None
         descriptor, parts = self._host.stdout.fileno(), []
         while length > 0:
             if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise SandboxGoneError("the process that watches over programs does not answer")
+                raise SandboxGoneError("the host process does not reply")
             part = os.read(descriptor, min(length, 1 << 20))
             if not part:
-                raise SandboxGoneError(f"the process that watches over programs is gone: {self._last_words()}")
+                assert self._host.stderr is not None
+                code = self._host.wait()
+                errors = self._host.stderr.read(10_000).decode(errors="replace").strip()[-500:]
+                raise SandboxGoneError(f"the host process is gone: status {code}, {errors}")
             parts.append(part)
             length -= len(part)
         return b"".join(parts)
 
-    def _last_words(self) -> str:
-        assert self._host.stderr is not None
-        code = self._host.wait()
-        return f"status {code}, {self._host.stderr.read(10_000).decode(errors='replace').strip()[-500:]}"
-
 
 def _no_json(value: object) -> Any:
-    raise BrokenTestsError(f"an argument of type {type(value).__name__} is no JSON value")
+    raise BrokenTestsError(f"an argument of type {type(value).__name__} is not a JSON value")
 
 
 _PROBE = "import decimal, threading\nprint(decimal.Decimal(input()) * 2)"
 
 
 @cache
-def probe(limits: Limits) -> None:
-    """Raise SandboxError unless a harmless program runs under these limits; asked once in a process.
+def probe(limits: ProgramLimits) -> None:
+    """Raise SandboxError unless a harmless program runs under these limits; tried once per process.
 
     Without it, a machine on which nothing runs would call every program wrong.
     """

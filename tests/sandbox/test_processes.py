@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.sandbox import Limits, Sandbox, SandboxError, SandboxGoneError, limits, probe, run, seccomp
-from tests.rewards.programs import GREEDY, SHORT, outcome
+from rewardsmith.sandbox import ProgramLimits, Sandbox, SandboxError, SandboxGoneError, confine, probe, seccomp
+from rewardsmith.sandbox import sandbox as sandbox_module
+from tests.sandbox.programs import GREEDY, SHORT, outcome
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
 
@@ -38,7 +39,7 @@ def gone(pids: list[int]) -> bool:
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sandbox_module.tempfile, "tempdir", str(tmp_path))
     before = children(os.getpid())
     with Sandbox(["def f(): pass\nwhile True: pass"], SHORT) as sandbox:
         assert list(tmp_path.iterdir())
@@ -51,7 +52,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[list[int]]:
     """The processes of somebody who runs a program: himself, the host, and the program."""
-    code = "from rewardsmith.sandbox import *\nSandbox(['while True: pass'], Limits(seconds=60)).run('')"
+    code = "from rewardsmith.sandbox import *\nSandbox(['while True: pass'], ProgramLimits(seconds=60)).run('')"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.DEVNULL, env=environment
@@ -84,7 +85,7 @@ def test_the_folder_goes_with_its_owner(running: list[int]) -> None:
 
 
 def test_a_sandbox_that_breaks_says_so() -> None:
-    with Sandbox(["print(1)"], Limits()) as sandbox:
+    with Sandbox(["print(1)"], ProgramLimits()) as sandbox:
         sandbox._host.kill()
         with pytest.raises(SandboxGoneError, match="is gone"):
             sandbox.run("")
@@ -93,49 +94,51 @@ def test_a_sandbox_that_breaks_says_so() -> None:
 @pytest.fixture
 def without_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     """A system on which system calls cannot be filtered."""
-    change = "import jail.seccomp; jail.seccomp.supported = lambda: 'there is no filter'\nserve()"
-    options = tuple(option.replace("serve()", change) for option in run._OPTIONS)
-    monkeypatch.setattr(run, "_OPTIONS", options)
+    change = "import jail.seccomp; jail.seccomp.why_unsupported = lambda: 'there is no filter'\nmain()"
+    options = tuple(option.replace("main()", change) for option in sandbox_module._OPTIONS)
+    monkeypatch.setattr(sandbox_module, "_OPTIONS", options)
 
 
 @pytest.mark.usefixtures("without_filter")
 @pytest.mark.parametrize("isolation", ["full", "syscalls"])
-def test_isolation_that_is_not_available_is_refused(isolation: run.Isolation) -> None:
+def test_isolation_that_is_not_available_is_refused(isolation: sandbox_module.Isolation) -> None:
     with pytest.raises(SandboxError, match='there is no filter; isolation = "limits"'):
-        outcome("print(1)", allowed=Limits(isolation=isolation))
+        outcome("print(1)", allowed=ProgramLimits(isolation=isolation))
 
 
 @pytest.mark.usefixtures("without_filter")
 def test_limits_work_without_a_filter() -> None:
-    assert outcome("print(1)", allowed=Limits(isolation="limits")).result == b"1\n"
+    assert outcome("print(1)", allowed=ProgramLimits(isolation="limits")).result == b"1\n"
 
 
 def test_on_other_systems_full_isolation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(OSError, match='on Linux only, and this is darwin; isolation = "limits"'):
-        limits.ready("full", "/tmp")
+        confine.prepare("full", "/tmp")
 
 
 def test_a_step_that_fails_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    change = "import jail.seccomp\ndef no(): raise OSError('the kernel said no')\njail.seccomp.install = no\nserve()"
-    monkeypatch.setattr(run, "_OPTIONS", tuple(option.replace("serve()", change) for option in run._OPTIONS))
+    change = "import jail.seccomp\ndef no(): raise OSError('the kernel said no')\njail.seccomp.install = no\nmain()"
+    monkeypatch.setattr(
+        sandbox_module, "_OPTIONS", tuple(option.replace("main()", change) for option in sandbox_module._OPTIONS)
+    )
     with pytest.raises(SandboxError, match="could not be confined: OSError: the kernel said no"):
         outcome("print(1)")
 
 
 def test_a_machine_on_which_nothing_runs_is_not_the_programs_fault() -> None:
     with pytest.raises(SandboxError):
-        probe(Limits(memory=8))
-    probe(Limits())
+        probe(ProgramLimits(memory=8))
+    probe(ProgramLimits())
 
 
-LIMITED = Limits(seconds=0.4, isolation="limits")
+LIMITED = ProgramLimits(seconds=0.4, isolation="limits")
 
 
 @pytest.mark.parametrize("name", ["endless loop", "endless sleep", "one large object", "endless output", "fault"])
 def test_limits_alone_still_limit(name: str) -> None:
     program, end = GREEDY[name]
-    assert end in outcome(program, allowed=LIMITED if "time" in end else Limits(isolation="limits")).failed
+    assert end in outcome(program, allowed=LIMITED if "time" in end else ProgramLimits(isolation="limits")).failed
 
 
 def test_limits_alone_leave_no_process_behind() -> None:
@@ -143,7 +146,7 @@ def test_limits_alone_leave_no_process_behind() -> None:
         "import os, time\ntry: pid = os.fork()\nexcept OSError: pid = 0; print('none')\n"
         "else:\n    if pid == 0:\n        os.fork(); time.sleep(600)\n    print(pid)"
     )
-    said = outcome(program, allowed=Limits(isolation="limits")).result.split()
+    said = outcome(program, allowed=ProgramLimits(isolation="limits")).result.split()
     assert said == [b"none"] if not ROOT else gone([int(said[0])])
 
 

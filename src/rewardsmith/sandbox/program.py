@@ -1,7 +1,7 @@
 """The process in which a program's functions are called. Everything in it is the program's to change.
 
-It answers requests such as `{"op": "call", "on": ["o", 2], "args": […]}` with `{"value": …}` or `{"raise": […]}`. What
-it answers is believed as a value that the program returned, and as nothing else. Loaded in the child.
+It replies to requests such as `{"op": "call", "on": ["o", 2], "args": […]}` with `{"value": …}` or `{"raise": […]}`. A
+reply is believed as a value that the program returned, and as nothing else. Loaded in the child.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _DETAIL = 500  # characters of an exception's message
 
 
-class Player:
-    """A loaded program, and the objects of it that the other side knows by number."""
+class LoadedProgram:
+    """A loaded program, and the objects of it that the other side refers to by number."""
 
     def __init__(self, sources: list[str]) -> None:
         module = type(sys)("solution")
@@ -32,8 +32,8 @@ class Player:
         for source in sources:
             exec(compile(source, "program.py", "exec", dont_inherit=True), self._names)
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the value of what was asked, or what it raised."""
+    def reply(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the value of a request, or what it raised."""
         try:
             on = self._decode(request["on"])
             arguments = [self._decode(a) for a in request.get("args", ())]
@@ -44,7 +44,7 @@ class Player:
                 value = _OPERATIONS[request["op"]](on, *arguments, **named)
             changed = [self._after(a, before) for a, before in zip(arguments, request.get("args", ()), strict=False)]
             return {"value": encode(value, self._keep), "args": changed}
-        except BaseException as error:  # noqa: BLE001 SystemExit is an answer too
+        except BaseException as error:  # noqa: BLE001 SystemExit is a reply too
             return {"raise": _described(error)}
 
     def _find(self, operation: str, name: str, arguments: list[Any]) -> Any:
@@ -65,7 +65,7 @@ class Player:
         return None if after == before else after
 
     def _keep(self, value: object) -> list[object]:
-        for number, known in enumerate(self._objects[:100]):  # classes and functions are asked for again and again
+        for number, known in enumerate(self._objects[:100]):  # classes and functions are requested again and again
             if known is value:
                 return ["o", number]
         self._objects.append(value)
@@ -96,13 +96,13 @@ _OPERATIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def play(sources: list[str], receive: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
-    """Load a program and answer for it until the other side is gone."""
+def serve_program(sources: list[str], receive: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
+    """Load a program and reply for it until the other side is gone."""
     try:
-        player = Player(sources)
+        program = LoadedProgram(sources)
     except BaseException as error:  # noqa: BLE001 SystemExit too
         send(json.dumps({"raise": _described(error)}).encode())
         return
     send(b"{}")
     while request := receive():
-        send(json.dumps(player.answer(json.loads(request))).encode())
+        send(json.dumps(program.reply(json.loads(request))).encode())

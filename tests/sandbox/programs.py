@@ -2,14 +2,14 @@
 
 import os
 
-from rewardsmith.sandbox import Limits, Outcome, Sandbox
+from rewardsmith.sandbox import ProgramLimits, RunOutcome, Sandbox
 
-SHORT = Limits(seconds=0.4)
+SHORT = ProgramLimits(seconds=0.4)
 """For programs that do not end by themselves."""
 
 
-def outcome(program: str, given: str = "", allowed: Limits | None = None) -> Outcome:
-    with Sandbox([program], allowed or Limits()) as sandbox:
+def outcome(program: str, given: str = "", allowed: ProgramLimits | None = None) -> RunOutcome:
+    with Sandbox([program], allowed or ProgramLimits()) as sandbox:
         return sandbox.run(given)
 
 
@@ -113,10 +113,10 @@ GREEDY = {
     "error": ("print(1)\n1 / 0", "status 1"),
     "exit status": ("import sys\nsys.exit(3)", "status 3"),
     "exit with text": ("import sys\nsys.exit('wrong')", "status 1"),
-    "no Python": ("def f(:", "no Python"),
-    "zero byte": ("print(1)\0", "no Python"),
-    "deeply nested": ("(" * 100_000, "no Python"),
-    "no Unicode": ("print('\ud800')", "no Python"),
+    "no Python": ("def f(:", "not valid Python"),
+    "zero byte": ("print(1)\0", "not valid Python"),
+    "deeply nested": ("(" * 100_000, "not valid Python"),
+    "no Unicode": ("print('\ud800')", "not valid Python"),
 }
 
 

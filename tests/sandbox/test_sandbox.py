@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.sandbox import Limits, Outcome, Sandbox
-from tests.rewards.programs import GREEDY, ORDINARY, RAW, REFUSED, SHORT, attempt, outcome
+from rewardsmith.sandbox import ProgramLimits, RunOutcome, Sandbox
+from tests.sandbox.programs import GREEDY, ORDINARY, RAW, REFUSED, SHORT, attempt, outcome
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
 
@@ -31,7 +31,7 @@ def test_calls_of_another_architecture_end_the_program() -> None:
         "import ctypes, mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(bytes.fromhex('b814000000cd80c3'))\n"
         "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()\nprint('alive')"
     )
-    assert outcome(program) == Outcome(failed=f"it was ended by signal {int(signal.SIGSYS)}")
+    assert outcome(program) == RunOutcome(failed=f"it was ended by signal {int(signal.SIGSYS)}")
 
 
 def test_a_shell_command_does_nothing(tmp_path: Path) -> None:
@@ -56,14 +56,17 @@ def test_files_of_others_cannot_be_read(action: str) -> None:
 
 
 def test_without_landlock_files_can_be_read_but_nothing_is_written() -> None:
-    allowed = Limits(isolation="syscalls")
+    allowed = ProgramLimits(isolation="syscalls")
     assert outcome(attempt("open('/etc/passwd')"), allowed=allowed).result == b"done\n"
     assert outcome(attempt("open('x', 'w')"), allowed=allowed).result.startswith(b"PermissionError")
 
 
 def test_no_capability_is_left() -> None:
     program = "print([l.split()[1] for l in open('/proc/self/status') if l.startswith(('CapPrm', 'CapEff', 'NoNew'))])"
-    assert outcome(program, allowed=Limits(isolation="syscalls")).result == f"{['0' * 16, '0' * 16, '1']}\n".encode()
+    assert (
+        outcome(program, allowed=ProgramLimits(isolation="syscalls")).result
+        == f"{['0' * 16, '0' * 16, '1']}\n".encode()
+    )
 
 
 def test_limits_cannot_be_raised() -> None:
@@ -89,7 +92,7 @@ def test_a_fork_bomb_makes_no_process() -> None:
 def test_ordinary_programs_work(program: str, written: str) -> None:
     if "RLIMIT_STACK" in program and resource.getrlimit(resource.RLIMIT_STACK)[1] != resource.RLIM_INFINITY:
         pytest.skip("this user may not have a larger stack")
-    assert outcome(program, "3\n1 2 3\n") == Outcome(written.encode())
+    assert outcome(program, "3\n1 2 3\n") == RunOutcome(written.encode())
 
 
 def test_programs_see_a_clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +126,7 @@ def test_after_a_hostile_program_the_next_run_is_as_ever() -> None:
 
 
 def test_a_program_that_cannot_be_loaded_fails_every_test() -> None:
-    with Sandbox(["1 / 0"], Limits()) as sandbox:
+    with Sandbox(["1 / 0"], ProgramLimits()) as sandbox:
         for _ in range(2):
             assert "could not be loaded" in sandbox.call("f", []).failed
 
@@ -134,6 +137,6 @@ def test_large_input_and_output_pass() -> None:
 
 
 def test_what_is_not_reached_in_time_has_failed() -> None:
-    with Sandbox(["import time\ntime.sleep(float(input()))"], Limits(seconds=5, total=1.0)) as sandbox:
+    with Sandbox(["import time\ntime.sleep(float(input()))"], ProgramLimits(seconds=5, total=1.0)) as sandbox:
         assert "more time" in sandbox.run("60").failed
         assert sandbox.run("0").failed == "not reached in time"
