@@ -27,7 +27,7 @@ from rich.table import Table
 
 from rewardsmith import Message, Prompt, Score
 from rewardsmith.rewards.pool import Call, Pool
-from rewardsmith.rewards.rules.choice import choice
+from rewardsmith.rewards.rules.answer_rules import choice
 from rewardsmith.rewards.rules.math import math
 
 FILES = ("verifier_pairs.toml", "verifier_pairs_held_out.toml")

@@ -13,7 +13,7 @@ from rewardsmith import Message, Prompt
 from rewardsmith.config import settings_of
 from rewardsmith.rewards import CannotScore
 from rewardsmith.rewards.rules import NEEDS, RULES
-from rewardsmith.rewards.rules.code import LARGEST, choose, code, extract
+from rewardsmith.rewards.rules.code_rule import MAX_PROGRAM, choose, code, extract
 from rewardsmith.sandbox import Sandbox
 from rewardsmith.sandbox import sandbox as sandbox_module
 from tests.rewards.rules.cheats import CHEATS
@@ -329,7 +329,7 @@ def test_settings_reach_the_sandbox() -> None:
 @needs_linux
 def test_a_subset_of_the_tests() -> None:
     tests = {"inputs": [str(i) for i in range(9)], "outputs": ["0"] * 9}
-    assert score(tests, "n = int(input())\nprint(0 if n in (0, 4, 8) else 1)", most_tests=3) == 1.0
+    assert score(tests, "n = int(input())\nprint(0 if n in (0, 4, 8) else 1)", max_tests=3) == 1.0
 
 
 @given(st.integers(1, 500), st.integers(1, 500))
@@ -377,7 +377,12 @@ def test_an_answer_without_a_block_may_be_refused() -> None:
 
 
 def test_huge_answers_are_wrong_and_soon_read() -> None:
-    for text in ("```python\n" + "x" * (LARGEST + 1) + "\n```", "```\n" * 500_000, "`" * 5_000_000, "\n" * 3_000_000):
+    for text in (
+        "```python\n" + "x" * (MAX_PROGRAM + 1) + "\n```",
+        "```\n" * 500_000,
+        "`" * 5_000_000,
+        "\n" * 3_000_000,
+    ):
         assert code(prompt(STDIN), text) == 0.0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rewardsmith import Message, Prompt, UserError
 from rewardsmith.rewards import CannotScore, make_reward
-from rewardsmith.rewards.rules.code import code
+from rewardsmith.rewards.rules.code_rule import code
 from rewardsmith.rewards.tree import check
 from rewardsmith.sandbox.cases import OutputComparison
 

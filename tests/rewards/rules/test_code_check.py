@@ -7,7 +7,7 @@ import pytest
 
 from rewardsmith import Message, Prompt
 from rewardsmith.rewards import CannotScore
-from rewardsmith.rewards.rules.code import code
+from rewardsmith.rewards.rules.code_rule import code
 from tests.rewards.rules.humaneval import ROWS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")

@@ -6,7 +6,7 @@ import pytest
 
 from rewardsmith import Message, Prompt, UserError
 from rewardsmith.rewards import CannotScore, make_reward
-from rewardsmith.rewards.rules.code import code, extract
+from rewardsmith.rewards.rules.code_rule import code, extract
 from rewardsmith.rewards.tree import check
 
 

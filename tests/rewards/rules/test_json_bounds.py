@@ -9,7 +9,7 @@ import pytest
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup
 from rewardsmith.rewards import CannotScore, make_reward
 from rewardsmith.rewards.rules import json_schema
-from rewardsmith.rewards.rules.json import DEEPEST, DIGITS
+from rewardsmith.rewards.rules.json_rule import MAX_DEPTH, MAX_DIGITS
 from tests.rewards.rules.ask import problem, value
 
 
@@ -34,10 +34,10 @@ COSTLY: dict[str, tuple[dict[str, Any], str, float]] = {
     "many objects, all different": ({"uniqueItems": True}, compact([{"a": i} for i in range(9_000)]), 1.0),
     "many objects, two alike": ({"uniqueItems": True}, compact([{"a": i % 8_999} for i in range(9_000)]), 0.0),
     "many lists and numbers": ({"uniqueItems": True}, compact([[i] if i % 2 else i for i in range(9_000)]), 1.0),
-    "recursive anyOf": (TREE, nested(DEEPEST, '"x"'), 0.0),
-    "recursive anyOf of an older draft": (OLD_TREE, nested(DEEPEST, "1"), 0.0),
-    "recursive oneOf": ({"oneOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}]}, nested(DEEPEST, "1"), 0.0),
-    "unevaluated entries at every level": (EVALUATED, nested(DEEPEST, '"x"'), 0.0),
+    "recursive anyOf": (TREE, nested(MAX_DEPTH, '"x"'), 0.0),
+    "recursive anyOf of an older draft": (OLD_TREE, nested(MAX_DEPTH, "1"), 0.0),
+    "recursive oneOf": ({"oneOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}]}, nested(MAX_DEPTH, "1"), 0.0),
+    "unevaluated entries at every level": (EVALUATED, nested(MAX_DEPTH, '"x"'), 0.0),
     "many unevaluated entries": ({"prefixItems": [{}], "unevaluatedItems": {}}, compact([1] * 49_000), 0.0),
     "a long list in every message": (TREE, "[" * 20 + ",".join(['"x"'] * 20_000) + "]" * 20, 0.0),
     "a long enum": ({"items": {"enum": [str(i) for i in range(5_000)]}}, compact(["x"] * 24_000), 0.0),
@@ -56,11 +56,11 @@ def test_an_answer_that_is_costly_to_compare_gets_a_value_within_the_deadline(na
 def test_answers_of_any_cost_get_a_value_in_few_steps(
     schema: dict[str, Any], text: str, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_schema, "STEPS", 30_000)
+    monkeypatch.setattr(json_schema, "MAX_STEPS", 30_000)
     assert value("json", text, satisfies=schema) == expected
 
 
-@pytest.mark.parametrize("digits", [DIGITS + 1, 310, 350, 400, 5_000])
+@pytest.mark.parametrize("digits", [MAX_DIGITS + 1, 310, 350, 400, 5_000])
 @pytest.mark.parametrize("schema", [{"multipleOf": 0.5}, {"multipleOf": 3}, {"minimum": 0.5}, {"type": "number"}, {}])
 def test_integers_beyond_the_floats_are_bad(digits: int, schema: dict[str, Any]) -> None:
     assert value("json", "9" * digits, satisfies=schema) == 0.0
@@ -68,7 +68,7 @@ def test_integers_beyond_the_floats_are_bad(digits: int, schema: dict[str, Any])
 
 
 def test_integers_within_the_floats_are_numbers() -> None:
-    assert value("json", "9" * DIGITS, satisfies={"multipleOf": 3}) == 1.0
+    assert value("json", "9" * MAX_DIGITS, satisfies={"multipleOf": 3}) == 1.0
     assert value("json", "1" + "0" * 290, satisfies={"multipleOf": 0.5}) == 1.0
     assert value("json", "1" + "0" * 290, satisfies={"multipleOf": 1e-300}) in (0.0, 1.0)
 
@@ -108,8 +108,8 @@ def test_an_answer_as_deep_as_it_may_be_satisfies_a_recursive_schema() -> None:
         "$ref": "#/$defs/part",
         "$defs": {"part": part, "list": {"type": "array", "items": {"$ref": "#/$defs/part"}}},
     }
-    assert value("json", nested(DEEPEST, "1"), satisfies=schema) == 1.0
-    assert value("json", nested(DEEPEST, '"x"'), satisfies=schema) == 0.0
+    assert value("json", nested(MAX_DEPTH, "1"), satisfies=schema) == 1.0
+    assert value("json", nested(MAX_DEPTH, '"x"'), satisfies=schema) == 0.0
 
 
 @pytest.mark.parametrize("hops", [3, 10, 30, 90])
@@ -118,12 +118,12 @@ def test_references_within_references_end_in_a_value(hops: int) -> None:
     chain[f"n{hops}"] = {"items": {"$ref": "#/$defs/n0"}}
     schema = {"$ref": "#/$defs/n0", "$defs": chain}
     assert value("json", "[[1]]", satisfies=schema) == 1.0
-    assert value("json", nested(DEEPEST, "1"), satisfies=schema) == (1.0 if hops == 3 else 0.0)
+    assert value("json", nested(MAX_DEPTH, "1"), satisfies=schema) == (1.0 if hops == 3 else 0.0)
 
 
 def test_the_bound_is_on_steps_and_not_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = {"items": {"type": "integer", "minimum": 0}}  # 2 steps for a list of up to 13 entries, 5 for each entry
-    monkeypatch.setattr(json_schema, "STEPS", 37)
+    monkeypatch.setattr(json_schema, "MAX_STEPS", 37)
     assert value("json", "[1, 2, 3, 4, 5, 6, 7]", satisfies=schema) == 1.0
     assert value("json", "[1, 2, 3, 4, 5, 6, 7, 8]", satisfies=schema) == 0.0
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rewardsmith import Message, Prompt
 from rewardsmith.rewards import CannotScore
 from rewardsmith.rewards.rules import math
-from rewardsmith.rewards.rules.math_bounds import beyond
+from rewardsmith.rewards.rules.math.math_rule import beyond
 from tests.rewards.rules.ask import problem, value
 
 EQUAL = [

@@ -17,13 +17,13 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.rules.json import bounded
-from rewardsmith.rewards.rules.limit import TooSlowError, processor_limit
+from rewardsmith.rewards.rules.json_rule import bounded
+from rewardsmith.rewards.rules.rule_settings import TooSlowError, processor_limit
 
-STEPS = 300_000
+MAX_STEPS = 300_000
 """Steps that one answer may cost. A step is a keyword that is applied to a value, or as much work as that takes."""
 
-_DEEPEST = 800  # keywords within keywords: twelve for each level of an answer
+_MAX_DEPTH = 800  # keywords within keywords: twelve for each level of an answer
 _FRAMES = 4_000  # of Python for these, four each; far from the end of the stack
 
 # The keywords that apply a schema, one of a list of them, or one of a table of them, to the same value.
@@ -46,7 +46,7 @@ class _Steps:
     @classmethod
     def take(cls, steps: int) -> None:
         cls.left -= steps
-        if cls.left < 0 or cls.depth > _DEEPEST:
+        if cls.left < 0 or cls.depth > _MAX_DEPTH:
             raise _TooMuchError
 
 
@@ -78,14 +78,14 @@ def validator(schema_text: str) -> Any:
 
 
 def is_valid(checker: Any, value: object) -> bool:
-    """Say whether a value satisfies a schema; one that takes too long to tell does not.
+    """Return whether a value satisfies a schema; one that takes too long to tell does not.
 
     Raises:
         CannotScore: where the schema, not the value, is to blame.
     """
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _FRAMES))
-    _Steps.left, _Steps.depth = STEPS, 0
+    _Steps.left, _Steps.depth = MAX_STEPS, 0
     try:
         with processor_limit():  # a pattern takes one step, however long it takes
             return bool(checker.is_valid(value))

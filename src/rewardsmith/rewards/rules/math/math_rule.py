@@ -9,19 +9,18 @@ from typing import Annotated
 from pydantic import Field
 
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.rules.math_bounds import beyond
-from rewardsmith.rewards.rules.math_forms import Form, read_form
-from rewardsmith.rewards.rules.math_parser import parse
-from rewardsmith.rewards.rules.math_tree import Node, Unreadable
-from rewardsmith.rewards.rules.math_units import conflict
-from rewardsmith.rewards.rules.settings import Extract, Final, spoken
+from rewardsmith.rewards.rules.math.answer_forms import AnswerForm, read_form
+from rewardsmith.rewards.rules.math.nodes import Node, UnparsableMath
+from rewardsmith.rewards.rules.math.parser import parse
+from rewardsmith.rewards.rules.math.units import conflict
+from rewardsmith.rewards.rules.rule_settings import Extract, Final, answer_part
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.answers import boxed, hashed
 from rewardsmith.text.claims import claimed
 from rewardsmith.text.numbers import Number, close
 from rewardsmith.types import Prompt
 
-LONGEST = 10_000
+MAX_ANSWER = 10_000
 """Characters of the longest answer that is looked at."""
 
 _FORMULA = re.compile(
@@ -55,15 +54,15 @@ def math(
 
 
 def _found(text: str, ways: Extract, final: str) -> str | None:
-    said = spoken(text, final)
+    said = answer_part(text, final)
     for way in ways if said else ():
         assert said is not None
         found = claimed(said, way)
         if found is not None:
             inner = boxed(found) or found
             if way not in ("boxed", "number") and inner is found:
-                inner = _spoken_formula(found[: LONGEST + 1])
-            return inner if len(inner) <= LONGEST else None
+                inner = _spoken_formula(found[: MAX_ANSWER + 1])
+            return inner if len(inner) <= MAX_ANSWER else None
     return None
 
 
@@ -77,7 +76,7 @@ def _spoken_formula(phrase: str) -> str:
     return f"{formula[1] or formula[2]}" + (f"\\text{{ {after}}}" if after else "")
 
 
-def _agree(right: Form, found: str, precision: int, strict: bool) -> bool:
+def _agree(right: AnswerForm, found: str, precision: int, strict: bool) -> bool:
     """Compare by text, then as numbers, then as words; only what is left is computed with."""
     answer = read_form(found, counted=right.number is not None)
     if conflict(right.unit, answer.unit) or _only_one_is_a_share(right, answer) or _only_one_is_a_share(answer, right):
@@ -87,28 +86,28 @@ def _agree(right: Form, found: str, precision: int, strict: bool) -> bool:
         return True
     if "=" not in right.whole or "=" not in answer.whole:
         return False
-    from rewardsmith.rewards.rules.math_algebra import Comparison  # noqa: PLC0415 loads mpmath
+    from rewardsmith.rewards.rules.math.equivalence import MathComparison  # noqa: PLC0415 loads mpmath
 
     one, other = _tree(right.whole), _tree(answer.whole)
-    return one is not None and other is not None and Comparison(precision, strict).same_relation(one, other)
+    return one is not None and other is not None and MathComparison(precision, strict).same_relation(one, other)
 
 
-def _only_one_is_a_share(one: Form, other: Form) -> bool:
-    """Say whether one is in percent, and the other in a unit."""
+def _only_one_is_a_share(one: AnswerForm, other: AnswerForm) -> bool:
+    """Return whether one is in percent, and the other in a unit."""
     return bool(one.number and one.number.percent and other.unit and other.unit.powers)
 
 
-def _same_value(right: Form, answer: Form, precision: int, strict: bool) -> bool:
+def _same_value(right: AnswerForm, answer: AnswerForm, precision: int, strict: bool) -> bool:
     if right.key == answer.key:
         return bool(answer.key)
     if right.number and answer.number:
         return _same_number(right.number, answer.number, precision)
     if right.words or answer.words:
         return _plain_words(right) == _plain_words(answer)
-    from rewardsmith.rewards.rules.math_algebra import Comparison  # noqa: PLC0415 loads mpmath
+    from rewardsmith.rewards.rules.math.equivalence import MathComparison  # noqa: PLC0415 loads mpmath
 
     one, other = _tree(right.latex), _tree(answer.latex)
-    return one is not None and other is not None and Comparison(precision, strict).same(one, other)
+    return one is not None and other is not None and MathComparison(precision, strict).same(one, other)
 
 
 @lru_cache(maxsize=4096)
@@ -118,12 +117,12 @@ def _tree(latex: str) -> Node | None:
         return None
     try:
         return parse(latex)
-    except Unreadable:
+    except UnparsableMath:
         return None
 
 
-def _too_large(form: Form) -> bool:
-    from rewardsmith.rewards.rules.math_values import too_large  # noqa: PLC0415 loads mpmath
+def _too_large(form: AnswerForm) -> bool:
+    from rewardsmith.rewards.rules.math.evaluation import too_large  # noqa: PLC0415 loads mpmath
 
     tree = _tree(form.latex)
     return tree is not None and too_large(tree)
@@ -139,16 +138,16 @@ def _same_number(right: Number, answer: Number, precision: int) -> bool:
     return any(close(a, b, precision) for a, b in pairs)
 
 
-def _plain_words(form: Form) -> str:
+def _plain_words(form: AnswerForm) -> str:
     return (form.words or form.key.casefold()).removesuffix("s")
 
 
 @lru_cache(maxsize=4096)
-def _gold(answer: str) -> Form:
+def _gold(answer: str) -> AnswerForm:
     """Return the prompt's answer, read once per worker; mathematics must be whole, and small enough to compute with."""
-    form = read_form(boxed(answer) or hashed(answer) or answer if len(answer) <= LONGEST else "")
+    form = read_form(boxed(answer) or hashed(answer) or answer if len(answer) <= MAX_ANSWER else "")
     if not form.key:
-        raise CannotScore("invalid", f"the prompt's answer is empty, or longer than {LONGEST:,} characters")
+        raise CannotScore("invalid", f"the prompt's answer is empty, or longer than {MAX_ANSWER:,} characters")
     if form.number or form.words:
         return form
     why = beyond(form.whole)
@@ -160,3 +159,42 @@ def _gold(answer: str) -> Form:
     if bare.count("{") != bare.count("}"):
         raise CannotScore("invalid", f"the prompt's answer cannot be read: {answer[:200]!r}")
     return form
+
+
+# ---- what is parsed at all: a hundred nested roots or ten thousand terms would keep any program busy ----------------
+
+MAX_EXPRESSION, MAX_NESTING = 500, 10
+"""Characters and brackets of an expression that is parsed; longer answers are compared as text alone."""
+
+_COUNTS = (
+    (re.compile(r"\\sqrt|√"), 10, "roots"),
+    (re.compile(r"[/:÷]|\\frac|\\div"), 20, "fractions"),
+    (re.compile(r"[,;]"), 40, "entries"),
+    (re.compile(r"\\cup|\\cap|∪|∩"), 6, "unions"),
+    (re.compile(r"[=<>]|\\[lg]eq?\b|\\neq?\b"), 6, "relations"),
+    (re.compile(r"&"), 40, "columns"),
+    (re.compile(r"\|"), 12, "bars"),
+    (re.compile(r"\^|\*\*"), 30, "powers"),
+    (re.compile(r"!"), 6, "factorials"),
+    (re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|ln|log|exp|arc\w+)\b"), 12, "functions"),
+    (re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim|limsup|liminf|bigcup|bigcap)(?![A-Za-z])|[∑∏∫]"), 0, "limits"),
+    (re.compile(r"[-+−]\s*[-+−]\s*[-+−]"), 0, "signs"),
+    (re.compile(r"[0-9]{301}"), 0, "digits"),
+)
+
+
+def beyond(text: str) -> str:
+    """Return what makes an expression too large to be parsed, such as "roots"; "" when nothing does."""
+    if len(text) > MAX_EXPRESSION:
+        return "length"
+    if _depth(text) > MAX_NESTING:
+        return "nesting"
+    return next((what for pattern, limit, what in _COUNTS if len(pattern.findall(text)) > limit), "")
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for mark in text:
+        depth += (mark in "({[") - (mark in ")}]")
+        deepest = max(deepest, depth)
+    return deepest

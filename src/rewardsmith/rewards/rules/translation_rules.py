@@ -6,28 +6,24 @@ rough number, and chrF is the better reward.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.rules.settings import Extract, Final, spoken
-from rewardsmith.text.answers import extract as found_in
+from rewardsmith.rewards.rules.rule_settings import Extract, Final, answer_part
+from rewardsmith.rewards.rules.truth import Reference, references_of
+from rewardsmith.text.answers import extract as find
 from rewardsmith.types import Prompt
 
-TIMES = 100
-FLOOR = 10_000
+MAX_RATIO = 100
+MIN_CHARACTERS = 10_000
 """What is more than 100 times as long as each reference, and above 10,000 characters, is 0 without being counted.
 
 At most 1 of 100 characters could match then, so that chrF with beta = 2 would be below 5 / (4 + 100) = 0.05.
 """
 
-Reference = Annotated[
-    str,
-    Field(min_length=1, description='"answer", or the place in the prompt\'s info or extra_info: "references"'),
-]
 Lowercase = Annotated[bool, Field(description="compare without regard to case")]
 
 
@@ -45,7 +41,7 @@ def chrf(
 ) -> float:
     """How much of the reference's runs of characters the text has, and the reverse: chrF, 0 to 1."""
     references = references_of(prompt, reference)
-    hypothesis = _hypothesis(spoken(text, final), extract, references)
+    hypothesis = _hypothesis(answer_part(text, final), extract, references)
     if not hypothesis:
         return 0.0
     return _fraction(_chrf(char_order, word_order, beta, lowercase), hypothesis, references)
@@ -71,7 +67,7 @@ def bleu(
 ) -> float:
     """How much of the text's runs of one to four words the reference has, less when it is too short: BLEU, 0 to 1."""
     references = references_of(prompt, reference)
-    hypothesis = _hypothesis(spoken(text, final), extract, references)
+    hypothesis = _hypothesis(answer_part(text, final), extract, references)
     if not hypothesis:
         return 0.0
     metric = _bleu(tokenize, smooth, effective_order, lowercase)
@@ -81,40 +77,10 @@ def bleu(
         _forget(metric.tokenizer)
 
 
-def references_of(prompt: Prompt, place: str) -> list[str]:
-    """Return the reference translations of a prompt, at least one, none of them blank.
-
-    Args:
-        prompt: whose `answer` or `info` holds one text, or a list of texts.
-        place: `answer`, or the name of an entry of `info`, or else of `extra_info` there; dots lead into tables.
-
-    Raises:
-        CannotScore: `invalid`, when there is no such text.
-    """
-    found: Any = prompt.answer
-    if place != "answer":
-        found = _at(prompt.info, place)
-        found = _at(prompt.info.get("extra_info"), place) if found is None else found
-    texts = [found] if isinstance(found, str) else found
-    where = "answer" if place == "answer" else f"info.{place}"
-    if not isinstance(texts, Sequence) or not texts:
-        raise CannotScore("invalid", f"the prompt {prompt.id!r} has no reference text in {where}")
-    if not all(isinstance(text, str) and text.strip() for text in texts):
-        raise CannotScore("invalid", f"the prompt {prompt.id!r} has a reference in {where} that is blank or no text")
-    return list(texts)
-
-
-def _at(table: Any, path: str) -> Any:
-    """Return what lies at a dotted path, None where there is nothing."""
-    for name in path.split("."):
-        table = table.get(name) if isinstance(table, Mapping) else None
-    return table
-
-
 def _hypothesis(said: str | None, ways: Sequence[str], references: Sequence[str]) -> str:
     """Return the translation within a text; "" where there is none, or one of absurd length."""
-    found = (found_in(said or "", ways) or "").strip()
-    return found if len(found) <= max(FLOOR, TIMES * max(map(len, references))) else ""
+    found = (find(said or "", ways) or "").strip()
+    return found if len(found) <= max(MIN_CHARACTERS, MAX_RATIO * max(map(len, references))) else ""
 
 
 def _fraction(metric: Any, hypothesis: str, references: Sequence[str]) -> float:

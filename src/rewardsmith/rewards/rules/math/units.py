@@ -163,7 +163,7 @@ class _Reading:
 
 
 def conflict(one: Unit | None, other: Unit | None) -> bool:
-    """Say whether two answers are measured in different things; a unit that is missing is not different."""
+    """Return whether two answers are measured in different things; a unit that is missing is not different."""
     if one is None or other is None or not (one.powers or one.words) or not (other.powers or other.words):
         return False
     if one.words or other.words:  # "apples" and "red apples", "meters" and "meters of wire"

@@ -11,9 +11,8 @@ from pydantic import Field
 
 from rewardsmith.errors import nearest
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.rules.limit import TooSlowError, processor_limit
-from rewardsmith.rewards.rules.settings import Extract, Final, spoken
-from rewardsmith.text.answers import extract as found_in
+from rewardsmith.rewards.rules.rule_settings import Extract, Final, TooSlowError, answer_part, processor_limit
+from rewardsmith.text.answers import extract as find
 from rewardsmith.text.gym import UNSOUND, BrokenEntryError, Entry, Task, known_tasks
 from rewardsmith.types import Prompt
 
@@ -34,8 +33,8 @@ def reasoning_gym(
     are refused.
     """
     task, entry = _read(prompt)
-    said = spoken(text, final)
-    answer = found_in(said, extract) if said else None
+    part = answer_part(text, final)
+    answer = find(part, extract) if part else None
     try:
         marks = _marks(task, answer, entry) if answer else 0.0
         if not answer:

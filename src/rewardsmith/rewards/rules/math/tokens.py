@@ -6,9 +6,18 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from rewardsmith.rewards.rules.math_tree import Apply, Chain, Combined, Node, Number, Symbol, Unreadable, Value
+from rewardsmith.rewards.rules.math.nodes import (
+    Apply,
+    Chain,
+    Node,
+    NumberNode,
+    SetOperation,
+    Symbol,
+    UnparsableMath,
+    Value,
+)
 
-DEEPEST = 40
+MAX_DEPTH = 40
 """Levels of a tree; the text is bounded by `math_bounds.beyond` before."""
 
 _TOKEN = re.compile(
@@ -48,7 +57,7 @@ SEPARATORS = frozenset({",", ";", "\\and", "\\or"})
 WRAPPED = re.compile(r"\\(text|mathrm|mathbf|mathit|mathcal|mathsf|boldsymbol|mathbb|operatorname)\s?\{([^{}]*)\}")
 
 
-class Reader:
+class TokenReader:
     """Tokens of a text, taken one after the other.
 
     Attributes:
@@ -72,7 +81,7 @@ class Reader:
         """Return the next token, which must be one of those expected, and go on."""
         token = self.token
         if not token or (expected and token not in expected):
-            raise Unreadable(f"{' or '.join(expected) or 'something'} is missing before {token!r}")
+            raise UnparsableMath(f"{' or '.join(expected) or 'something'} is missing before {token!r}")
         self.at += 1
         return token
 
@@ -85,15 +94,15 @@ class Reader:
                 pass
         index = "".join(self.tokens[start : self.at]).strip("{}")
         if not re.fullmatch(r"[A-Za-z0-9+-]+", index):
-            raise Unreadable("an index that is no name")
+            raise UnparsableMath("an index that is no name")
         return index
 
     def digit(self, max_length: int = 1000) -> bool:
-        """Say whether the next token is a number, of at most so many characters."""
+        """Return whether the next token is a number, of at most so many characters."""
         return bool(re.fullmatch(r"[0-9.]+", self.token)) and len(self.token) <= max_length
 
     def begins_factor(self) -> bool:
-        """Say whether the next token can be the start of a factor."""
+        """Return whether the next token can be the start of a factor."""
         token = self.token
         if token == "|":
             return self.bars == 0
@@ -115,8 +124,8 @@ class Reader:
     def nested(self, read: Callable[[], Node]) -> Node:
         """Read what is one level deeper."""
         self.depth += 1
-        if self.depth > DEEPEST:
-            raise Unreadable("too many levels")
+        if self.depth > MAX_DEPTH:
+            raise UnparsableMath("too many levels")
         node = read()
         self.depth -= 1
         return node
@@ -131,51 +140,51 @@ def conditions(items: list[Node], separators: list[str]) -> Node | None:
         if separator == "\\or":
             either.append(item)
         else:
-            either[-1] = Combined("∩", either[-1], item)
+            either[-1] = SetOperation("∩", either[-1], item)
     node = either[0]
     for other in either[1:]:
-        node = Combined("∪", node, other)
+        node = SetOperation("∪", node, other)
     return node
 
 
 def as_value(node: Node) -> Node:
     """Return a node that is a value."""
     if not isinstance(node, Value):
-        raise Unreadable("a set, an infinity or a relation that is computed with")
+        raise UnparsableMath("a set, an infinity or a relation that is computed with")
     return node
 
 
 def as_name(node: Node) -> str:
     """Return the name of a variable."""
     if not isinstance(node, Symbol) or node.name in ("pi", "e", "i"):
-        raise Unreadable("a prime after what is no name")
+        raise UnparsableMath("a prime after what is no name")
     return node.name
 
 
 def is_integer(node: Node) -> bool:
-    """Say whether a node is a number without a decimal point."""
-    return isinstance(node, Number) and not node.rounded
+    """Return whether a node is a number without a decimal point."""
+    return isinstance(node, NumberNode) and not node.rounded
 
 
 def is_fraction(node: Node) -> bool:
-    """Say whether a factor is a fraction of two written numbers."""
+    """Return whether a factor is a fraction of two written numbers."""
     return isinstance(node, Apply) and node.name == "/" and all(is_integer(child) for child in node.arguments)
 
 
 def is_proper(node: Node) -> bool:
-    """Say whether a factor is a fraction of written numbers, between 0 and 1."""
+    """Return whether a factor is a fraction of written numbers, between 0 and 1."""
     if not (isinstance(node, Apply) and is_fraction(node)):
         return False
     top, bottom = node.arguments
-    return isinstance(top, Number) and isinstance(bottom, Number) and 0 < top.value < bottom.value
+    return isinstance(top, NumberNode) and isinstance(bottom, NumberNode) and 0 < top.value < bottom.value
 
 
-def repeating(text: str) -> Number:
+def repeating(text: str) -> NumberNode:
     r"""Return the fraction that 0.1\overline{6} is."""
     match = re.fullmatch(r"([0-9]*)\.([0-9]*)\\\w+\s?\{\s?([0-9]+)\s?\}", text)
     if match is None:
-        raise Unreadable(f"{text!r} has no meaning here")
+        raise UnparsableMath(f"{text!r} has no meaning here")
     whole, fixed, period = match.groups()
     shift = 10 ** len(fixed)
     value = Fraction(int(whole + fixed or "0"), shift) + Fraction(int(period), shift * (10 ** len(period) - 1))
-    return Number(value)
+    return NumberNode(value)

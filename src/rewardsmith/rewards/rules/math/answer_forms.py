@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from rewardsmith.rewards.rules.math_units import CHANGES, LETTERS, Unit, read_unit
+from rewardsmith.rewards.rules.math.units import CHANGES, LETTERS, Unit, read_unit
 from rewardsmith.text.number_words import number_in_words
 from rewardsmith.text.numbers import Number, read_number
 
@@ -101,7 +101,7 @@ _SYNONYMS = {
 
 
 @dataclass(frozen=True)
-class Form:
+class AnswerForm:
     r"""An answer, read.
 
     Attributes:
@@ -124,7 +124,7 @@ class Form:
 
 
 @lru_cache(maxsize=1024)
-def read_form(text: str, *, counted: bool = False) -> Form:
+def read_form(text: str, *, counted: bool = False) -> AnswerForm:
     """Return an answer, read.
 
     Args:
@@ -147,7 +147,7 @@ def read_form(text: str, *, counted: bool = False) -> Form:
         value = str(number.value)
     key = " ".join(_BRACED.sub(r" \1 ", _TEXT.sub(r"\1", value)).split())
     key = re.sub(r"(?<![0-9A-Za-z.]) | (?![0-9A-Za-z.])", "", key)
-    return Form(value, whole, key, number, None if number else words, unit, name)
+    return AnswerForm(value, whole, key, number, None if number else words, unit, name)
 
 
 def _clean(text: str) -> str:

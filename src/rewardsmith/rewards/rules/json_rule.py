@@ -12,20 +12,20 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.rules.settings import Bad, Final, Good, spoken
+from rewardsmith.rewards.rules.rule_settings import Bad, Final, Good, answer_part
 from rewardsmith.types import Prompt
 
-DEEPEST = 64
+MAX_DEPTH = 64
 """Levels that an answer may nest."""
 
-DIGITS = 300
+MAX_DIGITS = 300
 """Digits of the longest integer, in an answer or a schema."""
 
 _TOKEN = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
 _FENCE = re.compile(r"^[ \t]*```[^\n`]*$", re.MULTILINE)
 
 
-def _sound(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+def _checked_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return a schema of a recipe, checked."""
     if schema is not None:
         from rewardsmith.rewards.rules.json_schema import validator  # noqa: PLC0415 loads jsonschema
@@ -43,11 +43,11 @@ def json(
     *,
     satisfies: Annotated[
         dict[str, Any] | None,
-        AfterValidator(_sound),
+        AfterValidator(_checked_schema),
         Field(description='the JSON schema; without it the prompt\'s info["schema"] is taken, or any JSON will do'),
     ] = None,
     fenced: Annotated[bool, Field(description="read the last block between ``` lines, where there is one")] = True,
-    longest: Annotated[int, Field(ge=1, description="characters of the longest JSON that is read")] = 100_000,
+    max_length: Annotated[int, Field(ge=1, description="characters of the longest JSON that is read")] = 100_000,
     final: Final = "auto",
     good: Good = 1.0,
     bad: Bad = 0.0,
@@ -62,8 +62,8 @@ def json(
     if isinstance(schema, str):  # files often keep a schema as text
         schema = _loaded(schema)
     fits = _anything if schema is None else _checker(schema)
-    said = spoken(text, final)
-    found, value = (False, None) if said is None else _read(_unfenced(said) if fenced else said, longest)
+    answer = answer_part(text, final)
+    found, value = (False, None) if answer is None else _read(_unfenced(answer) if fenced else answer, max_length)
     return good if found and fits(value) else bad
 
 
@@ -85,10 +85,10 @@ def _unfenced(text: str) -> str:
     return text[-1_000_000:][opening.end() : closing.start()]
 
 
-def _read(text: str, longest: int) -> tuple[bool, object]:
+def _read(text: str, max_length: int) -> tuple[bool, object]:
     """Return (whether the text is JSON, its value)."""
     text = text.strip()
-    if len(text) > longest or _too_deep(text):
+    if len(text) > max_length or _too_deep(text):
         return False, None
     try:
         return True, standard.loads(
@@ -106,7 +106,7 @@ def _too_deep(text: str) -> bool:
             quoted = not quoted
         elif not quoted and mark in "[{":
             depth += 1
-            if depth > DEEPEST:
+            if depth > MAX_DEPTH:
                 return True
         elif not quoted and mark in "]}":
             depth -= 1
@@ -133,7 +133,7 @@ def _finite(digits: str) -> float:
 
 def bounded(digits: str) -> int:
     """Return an integer; ValueError for one that is larger than any float, with which it may be compared."""
-    if len(digits) > DIGITS:
+    if len(digits) > MAX_DIGITS:
         raise ValueError(f"an integer has {len(digits)} digits")
     return int(digits)
 

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from rewardsmith.rewards.rules.math_tree import (
+from rewardsmith.rewards.rules.math.evaluation import as_fraction
+from rewardsmith.rewards.rules.math.nodes import (
     Apply,
-    Builder,
     Chain,
-    Combined,
-    Group,
     Infinity,
-    Named,
+    MathGroup,
+    NamedSet,
     Node,
-    Number,
+    NumberNode,
+    SetBuilder,
+    SetOperation,
     Symbol,
-    Unreadable,
+    UnparsableMath,
     Value,
     names,
 )
-from rewardsmith.rewards.rules.math_values import as_fraction
 
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
@@ -48,45 +48,45 @@ def real_set(node: Node, variable: str | None = None) -> RealSet:  # noqa: PLR09
     """Return the real numbers that a set, or a condition on one variable, describes.
 
     Raises:
-        Unreadable: it is no such set, or has ends that are no constants.
+        UnparsableMath: it is no such set, or has ends that are no constants.
     """
-    if isinstance(node, Named) and node.name in ("R", "∅"):
+    if isinstance(node, NamedSet) and node.name in ("R", "∅"):
         return (LINE,) if node.name == "R" else ()
-    if isinstance(node, Group) and node.opening == "{":
+    if isinstance(node, MathGroup) and node.opening == "{":
         return _union([Span(member, True, member, True) for member in node.members])
-    if isinstance(node, Group) and node.opening in ("(", "[") and len(node.members) == 2:
+    if isinstance(node, MathGroup) and node.opening in ("(", "[") and len(node.members) == 2:
         return _union([_interval(node)])
-    if isinstance(node, Combined):
+    if isinstance(node, SetOperation):
         left, right = real_set(node.left, variable), real_set(node.right, variable)
         if node.how == "∪":
             return _union([*left, *right])
         return _intersection(left, right if node.how == "∩" else _complement(right))
-    if isinstance(node, Builder):
+    if isinstance(node, SetBuilder):
         found: RealSet = (LINE,)
         for condition in node.conditions:
             found = _intersection(found, real_set(condition, node.variable))
         return found
     if isinstance(node, Chain):
         return _of_chain(node, variable)
-    raise Unreadable("no set of real numbers")
+    raise UnparsableMath("no set of real numbers")
 
 
 def same_sets(one: RealSet, other: RealSet, same: Same) -> bool:
-    """Say whether two sets have the same intervals."""
+    """Return whether two sets have the same intervals."""
     return len(one) == len(other) and all(
         (a.low_closed, a.high_closed) == (b.low_closed, b.high_closed) and same(a.low, b.low) and same(a.high, b.high)
         for a, b in zip(one, other, strict=True)
     )
 
 
-def _interval(node: Group) -> Span:
+def _interval(node: MathGroup) -> Span:
     low, high = node.members
     span = Span(low, node.opening == "[", high, node.closing == "]")
     for end, closed in ((low, span.low_closed), (high, span.high_closed)):
         if isinstance(end, Infinity) and closed:
-            raise Unreadable("an interval that holds infinity")
+            raise UnparsableMath("an interval that holds infinity")
     if _order(low) >= _order(high):
-        raise Unreadable("an interval without length: it may be a point")
+        raise UnparsableMath("an interval without length: it may be a point")
     return span
 
 
@@ -94,11 +94,11 @@ def _of_chain(node: Chain, variable: str | None) -> RealSet:
     """Return the values of the variable under `a < x <= b`, `x != 1` or `x in [0, 1]`."""
     if node.relations == ("in",):
         if not isinstance(node.members[0], Symbol):
-            raise Unreadable("a condition on what is no variable")
+            raise UnparsableMath("a condition on what is no variable")
         return real_set(node.members[1])
     free = {name for member in node.members for name in names(member)}
     if len(free) != 1 or (variable and free != {variable}):
-        raise Unreadable("a condition on several variables")
+        raise UnparsableMath("a condition on several variables")
     found: RealSet = (LINE,)
     for (left, right), relation in zip(pairwise(node.members), node.relations, strict=True):
         distance = _distance(left, right, relation)
@@ -107,7 +107,7 @@ def _of_chain(node: Chain, variable: str | None) -> RealSet:
             continue
         bound, how = (right, relation) if isinstance(left, Symbol) else (left, _MIRRORED.get(relation, ""))
         if not isinstance(left if bound is right else right, Symbol) or names(bound) or how not in _MIRRORED:
-            raise Unreadable("a condition that must be solved")
+            raise UnparsableMath("a condition that must be solved")
         found = _intersection(found, _half(bound, how))
     return found
 
@@ -117,7 +117,7 @@ def _distance(left: Node, right: Node, relation: str) -> RealSet | None:
     if not (isinstance(left, Apply) and left.name == "abs") or names(right) or relation not in ("<", "<=", ">", ">="):
         return None
     inner = left.arguments[0]
-    shift: Node = Number(Fraction(0))
+    shift: Node = NumberNode(Fraction(0))
     if isinstance(inner, Apply) and inner.name == "+":
         shift, inner = Apply("neg", inner.arguments[1:]), inner.arguments[0]
     if not isinstance(inner, Symbol) or names(shift) or not isinstance(right, Value) or _order(right) <= 0:
@@ -131,7 +131,7 @@ def _half(bound: Node, how: str) -> RealSet:
     point = Span(bound, True, bound, True)
     if isinstance(bound, Infinity):
         if (how == "<") == bound.negative or how not in ("<", ">"):
-            raise Unreadable("a bound at infinity")
+            raise UnparsableMath("a bound at infinity")
         return (LINE,)
     if how in ("=", "!="):
         return (point,) if how == "=" else _complement((point,))
@@ -145,7 +145,7 @@ def _order(end: Node) -> Fraction | float:
         return float("-inf") if end.negative else float("inf")
     found = as_fraction(end) if isinstance(end, Value) else None
     if found is None:
-        raise Unreadable("an end that is no real number")
+        raise UnparsableMath("an end that is no real number")
     return found
 
 

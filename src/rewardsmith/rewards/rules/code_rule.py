@@ -14,7 +14,7 @@ from rewardsmith.sandbox import BrokenTestsError, Isolation, ProgramLimits, Sand
 from rewardsmith.sandbox.cases import OutputComparison, Tests, read_tests
 from rewardsmith.types import Prompt
 
-LARGEST = 1 << 20
+MAX_PROGRAM = 1 << 20
 """Characters of the longest program that is run; a longer one is wrong."""
 
 MARGIN = 5.0
@@ -38,8 +38,8 @@ def code(
     ] = 30.0,
     memory: Annotated[int, Field(ge=64, description="MiB of address space of a program")] = 512,
     output: Annotated[int, Field(ge=1, le=1024, description="MiB that a test may print or return")] = 4,
-    most_tests: Annotated[
-        int | None, Field(ge=1, description="run so many tests at most, spread evenly over all; not set: all")
+    max_tests: Annotated[
+        int | None, Field(ge=1, description="run at most so many tests, spread evenly over all; not set: all")
     ] = None,
     whitespace: Annotated[
         Literal["tokens", "lines"],
@@ -66,11 +66,11 @@ def code(
     try:
         tests = read_tests(extra(prompt, "tests", prompt.answer))
         program = extract(text, unfenced=unfenced)
-        if not program.strip() or len(program) > LARGEST:
+        if not program.strip() or len(program) > MAX_PROGRAM:
             return 0.0
         limits = ProgramLimits(seconds, total, memory, output, isolation)
         probe(limits)
-        chosen, comparison = choose(len(tests), most_tests), OutputComparison(whitespace, tolerance)
+        chosen, comparison = choose(len(tests), max_tests), OutputComparison(whitespace, tolerance)
         passed = _count(tests, chosen, program, limits, comparison, until_failure=reward == "all")
     except BrokenTestsError as error:
         raise CannotScore("invalid", f"the tests of the prompt {prompt.id!r} cannot be run: {error}") from error
@@ -118,11 +118,11 @@ def _count(
     return passed
 
 
-def choose(count: int, most: int | None) -> list[int]:
-    """Return the numbers of the tests that are run: all, or `most` spread evenly from the first to the last."""
-    if most is None or count <= most:
+def choose(count: int, limit: int | None) -> list[int]:
+    """Return the numbers of the tests that are run: all, or `limit` of them, spread evenly."""
+    if limit is None or count <= limit:
         return list(range(count))
-    return [i * (count - 1) // max(most - 1, 1) for i in range(most)]
+    return [i * (count - 1) // max(limit - 1, 1) for i in range(limit)]
 
 
 def extract(text: str, *, unfenced: bool = True) -> str:
@@ -151,7 +151,7 @@ def extract(text: str, *, unfenced: bool = True) -> str:
     for wanted in (_MARKS, {""}):
         for label, body, _ in reversed(closed):
             if label in wanted:
-                return textwrap.dedent(body) if len(body) <= LARGEST else body
+                return textwrap.dedent(body) if len(body) <= MAX_PROGRAM else body
     return text if unfenced and not blocks else ""
 
 

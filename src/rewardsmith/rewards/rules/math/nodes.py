@@ -1,7 +1,7 @@
 r"""What an answer of mathematics is, as a tree.
 
-`\frac{1}{2}x` is `Apply("*", (Apply("/", (Number 1, Number 2)), Symbol x))`. Sets, points, intervals and equations hold
-such values, and other sets.
+`\frac{1}{2}x` is `Apply("*", (Apply("/", (NumberNode 1, NumberNode 2)), Symbol x))`. Sets, points, intervals and
+equations hold such values, and other sets.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from fractions import Fraction
 from typing import TypeAlias
 
 
-class Unreadable(Exception):  # noqa: N818 it is no error: the text is compared as text
+class UnparsableMath(Exception):  # noqa: N818 it is no error: the text is compared as text
     """The text is not mathematics that has one meaning; the reason is for people."""
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberNode:
     """A number; `rounded` where it has a decimal point, so that it may stand for another."""
 
     value: Fraction
@@ -50,7 +50,7 @@ class Infinity:
 
 
 @dataclass(frozen=True)
-class Group:
+class MathGroup:
     r"""Several things: `\{1,2\}`, `(1,2)`, `[0,1)`, or `1,2` without brackets, for which both of these are empty."""
 
     opening: str
@@ -67,14 +67,14 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedSet:
     """A set that has a name: R, Z, Q, N, C, or the empty set, ∅."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Combined:
+class SetOperation:
     """Two sets, joined by `∪`, `∩` or `∖`; conditions are joined by the first two, for "or" and "and"."""
 
     how: str
@@ -83,7 +83,7 @@ class Combined:
 
 
 @dataclass(frozen=True)
-class Builder:
+class SetBuilder:
     r"""All values of a variable under conditions: `\{x \mid x > 2\}`."""
 
     variable: str
@@ -91,7 +91,7 @@ class Builder:
 
 
 @dataclass(frozen=True)
-class Table:
+class Matrix:
     """A matrix, by rows."""
 
     rows: tuple[tuple[Node, ...], ...]
@@ -105,9 +105,10 @@ class Based:
     base: int
 
 
-Node: TypeAlias = Number | Symbol | Apply | Infinity | Group | Chain | Named | Combined | Builder | Table | Based
-Value: TypeAlias = Number | Symbol | Apply
+Value: TypeAlias = NumberNode | Symbol | Apply
 """The kinds of nodes that have a numerical value once all symbols have one."""
+
+Node: TypeAlias = Value | Infinity | MathGroup | Chain | NamedSet | SetOperation | SetBuilder | Matrix | Based
 
 CONSTANTS = frozenset({"pi", "e", "i"})
 
@@ -123,13 +124,13 @@ def children(node: Node) -> tuple[Node, ...]:
     """Return what a node is made of."""
     if isinstance(node, Apply):
         return node.arguments
-    if isinstance(node, Group | Chain):
+    if isinstance(node, MathGroup | Chain):
         return node.members
-    if isinstance(node, Combined):
+    if isinstance(node, SetOperation):
         return node.left, node.right
-    if isinstance(node, Builder):
+    if isinstance(node, SetBuilder):
         return node.conditions
-    if isinstance(node, Table):
+    if isinstance(node, Matrix):
         return tuple(cell for row in node.rows for cell in row)
     return ()
 
@@ -145,12 +146,12 @@ def renamed(node: Node, old: str, new: str) -> Node:
         return Symbol(new) if node.name == old else node
     if isinstance(node, Apply):
         return Apply(node.name, tuple(renamed(child, old, new) for child in node.arguments))
-    if isinstance(node, Group):
-        return Group(node.opening, tuple(renamed(child, old, new) for child in node.members), node.closing)
+    if isinstance(node, MathGroup):
+        return MathGroup(node.opening, tuple(renamed(child, old, new) for child in node.members), node.closing)
     if isinstance(node, Chain):
         return Chain(tuple(renamed(child, old, new) for child in node.members), node.relations)
-    if isinstance(node, Combined):
-        return Combined(node.how, renamed(node.left, old, new), renamed(node.right, old, new))
+    if isinstance(node, SetOperation):
+        return SetOperation(node.how, renamed(node.left, old, new), renamed(node.right, old, new))
     return node
 
 
@@ -166,5 +167,5 @@ def signed(node: Node, plus: bool) -> Node:
 
 
 def ambiguous(node: Node) -> bool:
-    r"""Say whether a value has a `\pm`: it is then two values."""
+    r"""Return whether a value has a `\pm`: it is then two values."""
     return any(isinstance(part, Apply) and part.name in ("pm", "mp") for part in parts(node))

@@ -1,4 +1,8 @@
-"""Values: sums, products, powers, functions, numbers and names."""
+r"""A strict parser of LaTeX: every sign of the text has a meaning, and the text has one meaning, or it is not read.
+
+A parser that passes over what it does not know, reads `4\phantom{2}` as 42 and the start of `5 = 7` as 5, gives rewards
+for wrong answers. So `1/2x`, `\sin x/2` and `1 2` are not read: people mean different things by them.
+"""
 
 from __future__ import annotations
 
@@ -7,70 +11,198 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
-from rewardsmith.rewards.rules.math_tokens import (
+from rewardsmith.rewards.rules.math.nodes import (
+    Apply,
+    Based,
+    Chain,
+    Infinity,
+    MathGroup,
+    Matrix,
+    NamedSet,
+    Node,
+    NumberNode,
+    SetBuilder,
+    SetOperation,
+    Symbol,
+    UnparsableMath,
+    Value,
+    names,
+    parts,
+)
+from rewardsmith.rewards.rules.math.tokens import (
     DECORATIONS,
     FENCES,
     FUNCTIONS,
     GREEK,
     INVERSES,
+    JOINED,
     OF_LISTS,
     OVER,
+    RELATIONS,
+    SEPARATORS,
     SETS,
     TIMES,
     WRAPPED,
-    Reader,
+    TokenReader,
     as_name,
     as_value,
+    conditions,
     is_fraction,
     is_integer,
     is_proper,
     repeating,
 )
-from rewardsmith.rewards.rules.math_tree import (
-    Apply,
-    Based,
-    Group,
-    Infinity,
-    Named,
-    Node,
-    Number,
-    Symbol,
-    Unreadable,
-    Value,
-    parts,
-)
 
 
-class Terms(Reader):
-    """Reads values; what is within brackets is read by `math_parser`."""
+def parse(latex: str) -> Node:
+    """Return what a text says.
 
+    Raises:
+        UnparsableMath: where it says nothing, or more than one thing.
+    """
+    return _Parser(latex).whole()
+
+
+class _Parser(TokenReader):
     def whole(self) -> Node:
-        """Read all of the text."""
-        raise NotImplementedError
+        node = self.listing(())
+        if self.token:
+            raise UnparsableMath(f"{self.token!r} has no place there")
+        return node
+
+    def listing(self, stops: tuple[str, ...]) -> Node:
+        """Read things with separators between them; a list has no brackets of its own."""
+        items, separators = [self.item()], []
+        while self.token in SEPARATORS:
+            separator = self.take()
+            if separator in (",", ";") and self.token in ("\\and", "\\or"):
+                separator = self.take()  # "1, 2, and 3"
+            separators.append(separator)
+            items.append(self.item())
+        if self.token not in stops and self.token:
+            raise UnparsableMath(f"{self.token!r} has no place there")
+        if len(items) == 1:
+            return items[0]
+        return conditions(items, separators) or MathGroup("", tuple(items), "")
+
+    def item(self) -> Node:
+        """Read a value, a set, or a chain of relations."""
+        if self.token in ("=", "\\approx") and self.at == 0:
+            self.take()  # "= 5"
+        members, relations = [self.joined()], []
+        while self.token in RELATIONS:
+            relations.append(RELATIONS[self.take()])
+            start = self.at
+            members.append(self.joined())
+            if relations[-1] == ":" and re.fullmatch(r"[0-9]{2}", "".join(self.tokens[start : self.at])):
+                raise UnparsableMath("a ratio, or a time of day")
+        if not relations:
+            return members[0]
+        if ":" not in relations:
+            return Chain(tuple(members), tuple(relations))
+        if set(relations) != {":"}:
+            raise UnparsableMath("a colon within a relation")
+        return MathGroup(":", tuple(as_value(member) for member in members), "")
+
+    def joined(self) -> Node:
+        """Read a value, or sets joined by ∪, ∩ and ∖: from the left, and without brackets only by one of them."""
+        node, used = self.sum(), ""
+        while self.token in JOINED or (self.token == "-" and not isinstance(node, Value)):
+            how = JOINED.get(self.take(), "∖")
+            if used not in ("", how) or how == used == "∖":
+                raise UnparsableMath("sets that are joined in two ways")
+            used, node = how, SetOperation(how, node, self.sum())
+        return node
 
     def group(self, *, several: bool = False) -> Node:
-        """Read what is within braces."""
-        raise NotImplementedError
-
-    def brackets(self, opening: str) -> Node:
-        """Read on from an opening bracket."""
-        raise NotImplementedError
-
-    def braces(self) -> Node:
-        r"""Read on from `\\{`."""
-        raise NotImplementedError
-
-    def fenced(self, opening: str) -> Node:
-        """Read on from a bar, or from what opens a floor or a ceiling."""
-        raise NotImplementedError
+        r"""Read `{…}`, with `\over` and `\choose` in it; with `several`, `{1,2}` is a set."""
+        self.take("{")
+        node = self.nested(lambda: self.listing(("}", "\\over", "\\choose")))
+        how = self.take()
+        if how in ("\\over", "\\choose"):
+            below = self.nested(lambda: self.listing(("}",)))
+            node = Apply("/" if how == "\\over" else "binom", (as_value(node), as_value(below)))
+            self.take("}")
+        if isinstance(node, MathGroup) and not node.opening:
+            if not several:
+                raise UnparsableMath("several things where one is expected")
+            return MathGroup("{", node.members, "}")
+        return node
 
     def of_list(self, name: str) -> Node:
-        """Read what a function of several numbers is of."""
-        raise NotImplementedError
+        self.take("(") if self.token == "(" else self.take("\\{")
+        closing = ")" if self.tokens[self.at - 1] == "(" else "\\}"
+        found = self.nested(lambda: self.listing((closing,)))
+        self.take(closing)
+        members = found.members if isinstance(found, MathGroup) and not found.opening else (found,)
+        if names(found):
+            raise UnparsableMath(f"{name} of what is not known: it may be one or the other")
+        return Apply(name, tuple(as_value(member) for member in members))
 
     def table(self, token: str) -> Node:
-        """Read on from the start of a matrix."""
-        raise NotImplementedError
+        kind = token[token.index("{") + 1 : -1]
+        if kind not in ("pmatrix", "bmatrix", "matrix", "array", "smallmatrix"):
+            raise UnparsableMath(f"{token} has no meaning here")
+        rows: list[tuple[Node, ...]] = []
+        cells: list[Node] = []
+        while True:
+            cells.append(as_value(self.nested(self.sum)))
+            mark = self.take()
+            if mark == "&":
+                continue
+            rows.append(tuple(cells))
+            cells = []
+            if mark == "\\\\" and not self.token.startswith("\\end"):
+                continue
+            if mark == "\\\\":
+                mark = self.take()
+            if not mark.startswith("\\end") or mark[mark.index("{") + 1 : -1] != kind:
+                raise UnparsableMath("a matrix without an end")
+            if len({len(row) for row in rows}) != 1:
+                raise UnparsableMath("a matrix with rows of several lengths")
+            return Matrix(tuple(rows))
+
+    def fenced(self, opening: str) -> Node:
+        r"""Read `|x|`, `\lfloor x \rfloor` and the like. A bar closes where one is open, and opens elsewhere."""
+        closing, name = FENCES.get(opening, ("|", "abs"))
+        before, self.bars = self.bars, self.bars + 1 if closing == "|" else 0
+        node = as_value(self.nested(self.sum))
+        self.take(closing)
+        self.bars = before
+        return Apply(name, (node,))
+
+    def brackets(self, opening: str) -> Node:
+        found = self.nested(lambda: self.listing((")", "]")))
+        closing = self.take(")", "]")
+        if isinstance(found, MathGroup) and not found.opening:
+            return MathGroup(opening, found.members, closing)
+        if {"(": ")", "[": "]"}[opening] != closing:
+            raise UnparsableMath("brackets that do not match")
+        return found
+
+    def braces(self) -> Node:
+        if self.token == "\\}":
+            self.take()
+            return NamedSet("∅")
+        start = self.at
+        if re.fullmatch(r"[A-Za-z]", self.token):
+            variable = self.take()
+            if self.token == "\\in":
+                self.take()
+                if self.joined() != NamedSet("R"):
+                    self.at = start
+            if self.token in ("\\mid", "|", ":") and self.at > start:
+                self.take()
+                conditions = self.nested(lambda: self.listing(("\\}",)))
+                self.take("\\}")
+                return SetBuilder(variable, conditions.members if isinstance(conditions, MathGroup) else (conditions,))
+            self.at = start
+        found = self.nested(lambda: self.listing(("\\}",)))
+        self.take("\\}")
+        members = found.members if isinstance(found, MathGroup) and not found.opening else (found,)
+        return MathGroup("{", members, "}")
+
+    # ---- values: sums, products, powers, functions, numbers and names -----------------------------------------------
 
     def sum(self) -> Node:
         """Read terms with signs between them, or one set."""
@@ -106,23 +238,23 @@ class Terms(Reader):
                 node, sliced = Apply("*", (as_value(node), last)), False
             elif self.token in OVER:
                 if sliced:
-                    raise Unreadable("a fraction of a fraction, without brackets")
+                    raise UnparsableMath("a fraction of a fraction, without brackets")
                 self.take()
                 last = as_value(self.signed(self.power))
                 node, sliced = Apply("/", (as_value(node), last)), True
             elif self.token and self.begins_factor():
                 if sliced or self.digit():
-                    raise Unreadable("a product without a sign, after a fraction or before a number")
+                    raise UnparsableMath("a product without a sign, after a fraction or before a number")
                 braced = self.token == "{"
                 start, last = last, as_value(self.power())
-                if braced and isinstance(last, Number):
-                    raise Unreadable("a number after a factor")
+                if braced and isinstance(last, NumberNode):
+                    raise UnparsableMath("a number after a factor")
                 if is_integer(start) and is_proper(last):
                     if node is not start:
-                        raise Unreadable("a mixed number within a product")
+                        raise UnparsableMath("a mixed number within a product")
                     node = last = Apply("+", (start, last))
                 elif is_fraction(last) and any(is_integer(part) for part in parts(start)):
-                    raise Unreadable("a mixed number, or a product")
+                    raise UnparsableMath("a mixed number, or a product")
                 else:
                     node = Apply("*", (as_value(node), last))
             else:
@@ -135,10 +267,10 @@ class Terms(Reader):
             mark = self.take()
             if mark == "!":
                 if self.token == "!":
-                    raise Unreadable("a double factorial")
+                    raise UnparsableMath("a double factorial")
                 node = Apply("!", (as_value(node),))
             elif mark == "%":
-                node = Apply("/", (as_value(node), Number(Fraction(100))))
+                node = Apply("/", (as_value(node), NumberNode(Fraction(100))))
             elif mark == "'":
                 node = Symbol(as_name(node) + "'")
             elif self.degrees():
@@ -146,7 +278,7 @@ class Terms(Reader):
             else:
                 node = Apply("^", (as_value(node), self.raised()))
                 if self.token in ("^", "_"):
-                    raise Unreadable("what is raised twice")
+                    raise UnparsableMath("what is raised twice")
         return node
 
     def raised(self) -> Node:
@@ -156,7 +288,7 @@ class Terms(Reader):
             node = self.raised()
             return Apply("neg", (node,)) if sign == "-" else node
         if self.token == "*":
-            raise Unreadable("a star that is raised")
+            raise UnparsableMath("a star that is raised")
         return as_value(self.nested(self.atom))
 
     def atom(self) -> Node:  # noqa: PLR0911 one for each kind
@@ -179,7 +311,7 @@ class Terms(Reader):
             return self.fenced(self.take())
         if token.startswith("\\"):
             return self._command(self.take())
-        raise Unreadable(f"{token!r} has no meaning there")
+        raise UnparsableMath(f"{token!r} has no meaning there")
 
     def argument(self) -> Node:
         """Read what a command takes: a group, or one digit, letter or command."""
@@ -187,7 +319,7 @@ class Terms(Reader):
             return as_value(self.group())
         if re.fullmatch(r"[0-9]|[A-Za-z]|\\pi", self.token):
             return self._number() if self.digit() else self._symbol(self.take(), alone=True)
-        raise Unreadable("braces are missing")
+        raise UnparsableMath("braces are missing")
 
     def _command(self, token: str) -> Node:  # noqa: PLR0911, PLR0912 one for each kind
         name = token[1:]
@@ -195,7 +327,7 @@ class Terms(Reader):
         if wrapped:
             return self._wrapped(wrapped[1], wrapped[2].strip())
         if token in SETS:
-            return Named(SETS[token])
+            return NamedSet(SETS[token])
         if name in FUNCTIONS:
             return self._function(FUNCTIONS[name])
         if name in OF_LISTS:
@@ -203,13 +335,13 @@ class Terms(Reader):
         if name == "infty":
             return Infinity()
         if name in GREEK and self.token == "(":
-            raise Unreadable("a function or a product: nobody can tell")
+            raise UnparsableMath("a function or a product: nobody can tell")
         if name in GREEK or name in ("pi", "imath"):
             return self._symbol(token)
         if name == "frac":
             if re.fullmatch(r"[0-9]{2}", self.token):  # \frac12
                 digits = self.take()
-                return Apply("/", (Number(Fraction(digits[0])), Number(Fraction(digits[1]))))
+                return Apply("/", (NumberNode(Fraction(digits[0])), NumberNode(Fraction(digits[1]))))
             return Apply("/", (self.argument(), self.argument()))
         if name == "binom":
             return Apply("binom", (self.argument(), self.argument()))
@@ -219,14 +351,14 @@ class Terms(Reader):
             return self._decorated(name)
         if token.startswith("\\begin"):
             return self.table(token)
-        raise Unreadable(f"{token} has no meaning here")
+        raise UnparsableMath(f"{token} has no meaning here")
 
     def _wrapped(self, command: str, inner: str) -> Node:
         r"""Read `\mathrm{e}`, `\mathbb{R}`, `\operatorname{lcm}`: one letter, one name, or what needs no letters."""
         if command == "mathbb" and inner in ("R", "Z", "N", "Q", "C"):
-            return Named(inner)
+            return NamedSet(inner)
         if command in ("mathbb", "text") and len(inner) > 1:
-            raise Unreadable("words within a formula")
+            raise UnparsableMath("words within a formula")
         if inner in FUNCTIONS:
             return self._function(FUNCTIONS[inner])
         if inner in OF_LISTS:
@@ -235,7 +367,7 @@ class Terms(Reader):
             upright = command in ("mathrm", "text", "mathit") or inner not in "ei"
             return self._symbol(inner if upright else f"{command} {inner}")
         if re.search(r"[A-Za-z]{2}", inner):
-            raise Unreadable("words within a formula")
+            raise UnparsableMath("words within a formula")
         return type(self)(inner).whole()
 
     def _function(self, name: str) -> Node:
@@ -245,16 +377,16 @@ class Terms(Reader):
         while self.token in ("^", "_"):
             mark = self.take()
             if (mark == "_" and (name != "log" or base)) or (mark == "^" and exponent):
-                raise Unreadable(f"an index of {name}")
+                raise UnparsableMath(f"an index of {name}")
             if mark == "_":
                 base = self.argument() if self.token == "{" or self.digit(1) else self._symbol(self.take(), alone=True)
             else:
                 exponent = self.raised()
         if name == "lg":
-            name, base = "log", Number(Fraction(10))
-        inverse = exponent == Apply("neg", (Number(Fraction(1)),))
+            name, base = "log", NumberNode(Fraction(10))
+        inverse = exponent == Apply("neg", (NumberNode(Fraction(1)),))
         if inverse and name not in INVERSES:
-            raise Unreadable(f"an inverse of {name}")
+            raise UnparsableMath(f"an inverse of {name}")
         argument = self.nested(self._operand)
         node = Apply(INVERSES[name] if inverse else name, (argument, *([base] if base else [])))
         return node if inverse or exponent is None else Apply("^", (node, exponent))
@@ -264,14 +396,14 @@ class Terms(Reader):
         if self.token in ("(", "[", "{"):
             grouped = as_value(self.atom())
             if self.token == "^":
-                raise Unreadable("a power of a function, or of what it is of")
+                raise UnparsableMath("a power of a function, or of what it is of")
             return grouped
         node: Node | None = None
         while self.begins_factor():
             if self.token in ("(", "[", "\\{") or self.token[1:] in FUNCTIONS:
                 break
             if node is not None and self.digit():
-                raise Unreadable("a number after a factor")
+                raise UnparsableMath("a number after a factor")
             factor = as_value(self.power())
             node = Apply("*", (node, factor)) if node else factor
         if node is None and self.token == "-":
@@ -280,11 +412,11 @@ class Terms(Reader):
         if node is None and self.token[1:] in FUNCTIONS:
             return as_value(self.atom())
         if node is None or self.token in ("(", "[", "/"):
-            raise Unreadable("a function without brackets that ends nowhere")
+            raise UnparsableMath("a function without brackets that ends nowhere")
         return node
 
     def _root(self) -> Node:
-        degree: Node = Number(Fraction(2))
+        degree: Node = NumberNode(Fraction(2))
         if self.token == "[":
             self.take()
             degree = as_value(self.nested(self.sum))
@@ -304,32 +436,33 @@ class Terms(Reader):
             while re.fullmatch(r"[A-Za-z]", self.token) and (not letters or name in ("angle", "triangle")):
                 letters += self.take()
         if not re.fullmatch(r"[A-Za-z]+", letters):
-            raise Unreadable(f"\\{name} of what is no name")
+            raise UnparsableMath(f"\\{name} of what is no name")
         return Symbol(f"{name} {letters}")
 
     def _number(self) -> Node:
         text = self.take()
         if not re.fullmatch(r"[0-9]+(?:\.[0-9]+)?|\.[0-9]+", text):
-            raise Unreadable("a number with two points")
+            raise UnparsableMath("a number with two points")
         if re.match("0[0-9]", text) and len(self.tokens) > 1:
-            raise Unreadable("a number with a leading zero: part of a date")
+            raise UnparsableMath("a number with a leading zero: part of a date")
         if self.token != "_":
-            return Number(Fraction(text), "." in text)
+            return NumberNode(Fraction(text), "." in text)
         self.take()
         base = self.argument() if self.token == "{" else self._number()
-        if not (isinstance(base, Number) and base.value.denominator == 1 and 2 <= base.value <= 36 and text.isdigit()):
-            raise Unreadable("an index of a number that is no base")
+        is_base = isinstance(base, NumberNode) and base.value.denominator == 1 and 2 <= base.value <= 36
+        if not isinstance(base, NumberNode) or not is_base or not text.isdigit():
+            raise UnparsableMath("an index of a number that is no base")
         return Based(text.lstrip("0") or "0", int(base.value))
 
     def _symbol(self, token: str, *, alone: bool = False) -> Node:
         """Read a letter with its index, or a function of which nothing is known; `alone`, only the letter."""
         name = {"\\pi": "pi", "\\imath": "i"}.get(token, token.lstrip("\\"))
         if not re.fullmatch(r"[A-Za-z ]+", name):
-            raise Unreadable(f"{token!r} is no name")
+            raise UnparsableMath(f"{token!r} is no name")
         if self.token == "_" and not alone:
             name += f"_{self.index()}"
         if name in ("f", "g", "h") and self.token == "(" and not alone:
             inner = self.brackets(self.take())
-            members = inner.members if isinstance(inner, Group) else (inner,)
+            members = inner.members if isinstance(inner, MathGroup) else (inner,)
             return Apply(f"{name}()", tuple(as_value(member) for member in members))
         return Symbol(name)

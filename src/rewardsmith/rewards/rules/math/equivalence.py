@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 
-from rewardsmith.rewards.rules.math_operations import NoValue, Quantity
-from rewardsmith.rewards.rules.math_sets import Span, real_set, same_sets
-from rewardsmith.rewards.rules.math_tree import (
+from rewardsmith.rewards.rules.math.evaluation import POINTS, NoValue, Quantity, agree, as_fraction, real_value
+from rewardsmith.rewards.rules.math.nodes import (
     Apply,
     Based,
     Chain,
-    Combined,
-    Group,
     Infinity,
+    MathGroup,
+    Matrix,
     Node,
-    Number,
+    NumberNode,
+    SetOperation,
     Symbol,
-    Table,
-    Unreadable,
+    UnparsableMath,
     Value,
     ambiguous,
     names,
@@ -27,13 +26,13 @@ from rewardsmith.rewards.rules.math_tree import (
     renamed,
     signed,
 )
-from rewardsmith.rewards.rules.math_values import POINTS, agree, as_fraction, real_value
+from rewardsmith.rewards.rules.math.real_sets import Span, real_set, same_sets
 from rewardsmith.text.numbers import close
 
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
-class Comparison:
+class MathComparison:
     """Compares answers with a prompt's. What cannot be known to be equal is not.
 
     Attributes:
@@ -46,7 +45,7 @@ class Comparison:
         self.strict = strict
 
     def same(self, right: Node, answer: Node) -> bool:
-        """Say whether an answer is the right one."""
+        """Return whether an answer is the right one."""
         try:
             if _assignments(right) and _assignments(answer):
                 return self._same_assignments(_assignments(right), _assignments(answer))
@@ -55,14 +54,14 @@ class Comparison:
                 answer = answer.members[1]
             right, answer = (_without_braces(right, answer), _without_braces(answer, right))
             return self._same(right, answer)
-        except (NoValue, Unreadable):
+        except (NoValue, UnparsableMath):
             return False
 
     def same_relation(self, right: Node, answer: Node) -> bool:
-        """Say whether two equations or inequalities are the same up to a factor."""
+        """Return whether two equations or inequalities are the same up to a factor."""
         try:
             return isinstance(right, Chain) and isinstance(answer, Chain) and self._same_chains(right, answer)
-        except (NoValue, Unreadable):
+        except (NoValue, UnparsableMath):
             return False
 
     # What an answer is worth, once names and equals signs are taken away.
@@ -73,18 +72,18 @@ class Comparison:
             return self._end(node)
         if isinstance(node, Chain) and node.relations == ("in",) and isinstance(node.members[0], Symbol):
             return node.members[1]
-        if isinstance(node, Group) and node.opening in ("", "{"):
+        if isinstance(node, MathGroup) and node.opening in ("", "{"):
             members = [one for member in node.members for one in _both(member)]
             values = _values(members)
             # What a name is given several values of is a set, and no point.
-            return Group("{", values, "}") if values else Group(node.opening, tuple(members), node.closing)
-        return Group("", tuple(_both(node)), "") if isinstance(node, Value) and ambiguous(node) else node
+            return MathGroup("{", values, "}") if values else MathGroup(node.opening, tuple(members), node.closing)
+        return MathGroup("", tuple(_both(node)), "") if isinstance(node, Value) and ambiguous(node) else node
 
     def _end(self, chain: Chain) -> Node:
         """Return the end of `x = 6 - 1 = 5`; the equation itself where there is something to solve.
 
         Raises:
-            Unreadable: the members are not equal, as in `5 = 7`.
+            UnparsableMath: the members are not equal, as in `5 = 7`.
         """
         rest = list(chain.members)
         if len(rest) == 2 and _is_name(rest[1]) and not _is_name(rest[0]):
@@ -99,7 +98,7 @@ class Comparison:
                 continue
             if len(chain.members) == 2 and relation == "=" and any(names(member) for member in rest):
                 return chain
-            raise Unreadable("members of a chain that are not equal")
+            raise UnparsableMath("members of a chain that are not equal")
         return rest[0] if "~" in relations else rest[-1]
 
     # Comparing.
@@ -111,9 +110,9 @@ class Comparison:
             return self._same_values(right, answer)
         if right == answer:
             return True
-        if any(isinstance(side, Infinity | Based | Table | Value) for side in (right, answer)):
+        if any(isinstance(side, Infinity | Based | Matrix | Value) for side in (right, answer)):
             return self._same_tables(right, answer) or self._same_ratio(right, answer)
-        if isinstance(right, Group) and isinstance(answer, Group):
+        if isinstance(right, MathGroup) and isinstance(answer, MathGroup):
             return self._same_groups(right, answer)
         if isinstance(right, Chain) and isinstance(answer, Chain) and self.same_relation(right, answer):
             return True
@@ -136,11 +135,11 @@ class Comparison:
     def _same_ratio(self, right: Node, answer: Node) -> bool:
         """Compare a ratio with its value, unless that is a whole number."""
         for one, other in ((right, answer), (answer, right)):
-            if isinstance(one, Group) and one.opening == ":" and len(one.members) == 2 and isinstance(other, Value):
+            if isinstance(one, MathGroup) and one.opening == ":" and len(one.members) == 2 and isinstance(other, Value):
                 return one.members[1] != _ONE and self._same_values(other, Apply("/", one.members))
         return False
 
-    def _same_groups(self, right: Group, answer: Group) -> bool:
+    def _same_groups(self, right: MathGroup, answer: MathGroup) -> bool:
         """Compare members, in their order unless both are sets; a list without brackets may be a set or a point."""
         kinds = {right.opening + right.closing, answer.opening + answer.closing}
         if ":" in kinds:
@@ -160,11 +159,11 @@ class Comparison:
         try:
             pair = [side if isinstance(side, Chain) and names(side) else self._worth(side) for side in (right, answer)]
             return self._same(*pair)
-        except (NoValue, Unreadable):
+        except (NoValue, UnparsableMath):
             return False
 
     def _same_members(self, right: Sequence[Node], answer: Sequence[Node]) -> bool:
-        """Say whether each member is equal to one of the other side."""
+        """Return whether each member is equal to one of the other side."""
         found = [[self._same_parts(a, b) for b in answer] for a in right]
         return all(any(row) for row in found) and all(any(column) for column in zip(*found, strict=True))
 
@@ -175,7 +174,7 @@ class Comparison:
         )
 
     def _same_tables(self, right: Node, answer: Node) -> bool:
-        if not (isinstance(right, Table) and isinstance(answer, Table)):
+        if not (isinstance(right, Matrix) and isinstance(answer, Matrix)):
             return False
         return [len(row) for row in right.rows] == [len(row) for row in answer.rows] and all(
             self._same_values(a, b)
@@ -262,14 +261,14 @@ def _values(members: list[Node]) -> tuple[Node, ...]:
 
 def _without_braces(node: Node, other: Node) -> Node:
     """Return the member of a set of one, where the other side is a value."""
-    single = isinstance(node, Group) and node.opening == "{" and len(node.members) == 1 and isinstance(other, Value)
-    return node.members[0] if single and isinstance(node, Group) else node
+    single = isinstance(node, MathGroup) and node.opening == "{" and len(node.members) == 1 and isinstance(other, Value)
+    return node.members[0] if single and isinstance(node, MathGroup) else node
 
 
 def _assignments(node: Node) -> dict[str, Node]:
     """Return the values of several names in `x = 1, y = 2`; none of anything else."""
     found: dict[str, Node] = {}
-    for member in node.members if isinstance(node, Group) and node.opening in ("", "{") else ():
+    for member in node.members if isinstance(node, MathGroup) and node.opening in ("", "{") else ():
         name = member.members[0] if isinstance(member, Chain) and member.relations == ("=",) else None
         if not isinstance(member, Chain) or not isinstance(name, Symbol) or name.name in found:
             return {}
@@ -279,34 +278,36 @@ def _assignments(node: Node) -> dict[str, Node]:
 
 def _conditioned(node: Node) -> frozenset[str]:
     """Return the variables of conditions, without that of a set-builder, which may have any name."""
-    if isinstance(node, Combined):
+    if isinstance(node, SetOperation):
         return _conditioned(node.left) | _conditioned(node.right)
     return names(node) if isinstance(node, Chain) and node.relations != ("in",) else frozenset()
 
 
 def _is_name(node: Node) -> bool:
-    """Say whether something only names what follows: x, f(x), (x, y)."""
-    if isinstance(node, Group):
+    """Return whether something only names what follows: x, f(x), (x, y)."""
+    if isinstance(node, MathGroup):
         return node.opening == "(" and all(isinstance(member, Symbol) for member in node.members)
     return (isinstance(node, Symbol) and node.name != "pi") or (isinstance(node, Apply) and node.name.endswith("()"))
 
 
 def _is_sum_of_names(chain: Chain) -> bool:
-    """Say whether an equation gives what names are together: a + b = 24."""
+    """Return whether an equation gives what names are together: a + b = 24."""
     left, *rest = chain.members
-    written = any(isinstance(part, Number) or (isinstance(part, Apply) and part.name == "neg") for part in parts(left))
+    written = any(
+        isinstance(part, NumberNode) or (isinstance(part, Apply) and part.name == "neg") for part in parts(left)
+    )
     return chain.relations == ("=",) and isinstance(left, Value) and not written and not names(rest[0])
 
 
 def _is_rounded(node: Node) -> bool:
-    """Say whether a value is a number with a decimal point, with a sign or as percent."""
+    """Return whether a value is a number with a decimal point, with a sign or as percent."""
     if isinstance(node, Apply) and (node.name == "neg" or (node.name == "/" and node.arguments[1] == _HUNDRED)):
         return _is_rounded(node.arguments[0])
-    return isinstance(node, Number) and node.rounded
+    return isinstance(node, NumberNode) and node.rounded
 
 
-_ONE = Number(Fraction(1))
-_HUNDRED = Number(Fraction(100))
+_ONE = NumberNode(Fraction(1))
+_HUNDRED = NumberNode(Fraction(100))
 
 
 def _in_degrees(node: Node) -> bool:
@@ -318,7 +319,7 @@ def _without_degrees(node: Node) -> Node:
 
 
 def _near(exact: Node, rounded: Node) -> bool:
-    """Say whether a rounded number stands for another: it is right to its last place."""
+    """Return whether a rounded number stands for another: it is right to its last place."""
     one, other = as_fraction(exact), as_fraction(rounded)
     if one is None or other is None:
         return False
@@ -329,7 +330,7 @@ def _near(exact: Node, rounded: Node) -> bool:
 def _is_set(node: Node) -> bool:
     try:
         real_set(node)
-    except Unreadable:
+    except UnparsableMath:
         return False
     return True
 
@@ -337,7 +338,7 @@ def _is_set(node: Node) -> bool:
 def _as_chain(span: Span, variable: str) -> Chain:
     """Return the inequality that an interval with one end is."""
     if isinstance(span.low, Infinity) == isinstance(span.high, Infinity):
-        raise Unreadable("an interval with two ends")
+        raise UnparsableMath("an interval with two ends")
     end, how, closed = (
         (span.high, "<", span.high_closed) if isinstance(span.low, Infinity) else (span.low, ">", span.low_closed)
     )
