@@ -31,11 +31,8 @@ LOAD_TIMEOUT, LOAD_RETRY = 60.0, 300.0
 MAX_CHUNK, MAX_CHUNK_CHARACTERS = 16, 1 << 20
 """Texts and characters that a worker is sent at once; one text is always sent."""
 
-FORK_ATTEMPTS, FORK_PAUSE = 4, 0.25
-"""How often a worker is requested, and the seconds by which the pauses between grow."""
-
-MAX_TRIES = 10
-"""How often a text may lose its worker before the worker began."""
+MAX_TRIES, RETRY_PAUSE = 6, 0.1
+"""How often a text may get no worker, or lose it before it began, and the seconds by which the pauses grow."""
 
 WAITING_WORKERS = 32
 """Workers of the pool for functions that mostly wait, such as coroutines that call a service."""
@@ -239,10 +236,13 @@ class Pool:
         pending = chunk[0].call
         try:
             worker, number = self._worker_for(slot, chunk[0])
-        except (UserError, ForkServerError) as error:
+        except UserError as error:
             for item in chunk:
                 item.fail("crashed", str(error))
             return []
+        except ForkServerError as error:
+            time.sleep(RETRY_PAUSE * chunk[0].tries)
+            return _retry(chunk, str(error))
         done, is_fresh = 0, worker.served == 0
         try:
             task = encode_task(chunk, number)
@@ -258,22 +258,15 @@ class Pool:
 
     def _worker_for(self, slot: _Slot, item: PendingText) -> tuple[Worker, int]:
         """Return a worker that waits for a task and has the rule, and the number of the rule."""
-        for attempt in range(FORK_ATTEMPTS):
-            try:
-                server, number = self._server_with(item.call.call)
-                if (worker := slot.worker) is not None:
-                    is_lost = worker.server is server and not worker.is_waiting()
-                    if is_lost:
-                        self._count_loss()
-                    if is_lost or worker.server is not server or worker.functions <= number or item.tries:
-                        self._end_worker(slot)
-                slot.worker = slot.worker or server.fork()
-                return slot.worker, number
-            except ForkServerError:
-                if attempt + 1 == FORK_ATTEMPTS:
-                    raise
-                time.sleep(FORK_PAUSE * attempt)
-        raise AssertionError
+        server, number = self._server_with(item.call.call)
+        if (worker := slot.worker) is not None:
+            is_lost = worker.server is server and not worker.is_waiting()
+            if is_lost:
+                self._count_loss()
+            if is_lost or worker.server is not server or worker.functions <= number or item.tries:
+                self._end_worker(slot)
+        slot.worker = slot.worker or server.fork()
+        return slot.worker, number
 
     def _end_worker(self, slot: _Slot) -> str | None:
         worker, slot.worker = slot.worker, None
@@ -324,11 +317,7 @@ def _after_loss(rest: Sequence[PendingText], cause: LossCause, how: str | None, 
         first.fail("timeout", f"no verdict within {first.call.deadline:g} s: the worker was killed")
         return others
     if cause == "before begin":
-        for item in rest:
-            if item.tries == MAX_TRIES:
-                item.fail("crashed", "the worker died before it began")
-            item.tries += 1
-        return [item for item in rest if item.tries <= MAX_TRIES]
+        return _retry(rest, "the worker died before it began")
     if first.exclusive if how is None else is_fresh:
         died = f"the worker died: {how}" if how else "the worker killed the fork server"
         details = {
@@ -340,6 +329,15 @@ def _after_loss(rest: Sequence[PendingText], cause: LossCause, how: str | None, 
     first.tries += 1
     first.exclusive = how is None
     return [first, *others]
+
+
+def _retry(items: Sequence[PendingText], detail: str) -> list[PendingText]:
+    """Return texts that had no worker and may be tried again."""
+    for item in items:
+        item.tries += 1
+        if item.tries == MAX_TRIES:
+            item.fail("crashed", detail)
+    return [item for item in items if item.tries < MAX_TRIES]
 
 
 def _worker_count(workers: int | None) -> int:
