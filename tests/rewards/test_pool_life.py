@@ -14,7 +14,7 @@ import pytest
 from rewardsmith import Score, UserError
 from rewardsmith.rewards.pool import Call, Pool, shared
 from rewardsmith.rewards.pool.channel import decode_reply
-from tests.rewards.test_pool import ACT, HERE, LINUX, PROMPT, eventually, gone, pool, run, told
+from tests.rewards.test_pool import ACT, HERE, LINUX, PROMPT, eventually, gone, outcomes, pool, run
 
 __all__ = ["pool"]  # the fixture, for the tests here
 
@@ -33,7 +33,7 @@ def test_a_closed_pool_leaves_nothing_running_and_says_so() -> None:
     pool.close()
     pool.close()
     thread.join(10)
-    assert set(told(waiting[0])) == {"cancelled"}
+    assert set(outcomes(waiting[0])) == {"cancelled"}
     assert eventually(lambda: all(map(gone, pids)))
     assert pool._slots == set()
     with pytest.raises(RuntimeError, match="closed"):
@@ -122,7 +122,7 @@ def test_the_shared_pool_is_one_and_is_made_again_when_closed() -> None:
     first.close()
     second = shared(2)
     assert second is not first
-    assert told(run(second, "good 1")) == [1.0]
+    assert outcomes(run(second, "good 1")) == [1.0]
     second.close()
 
 
@@ -152,9 +152,9 @@ def test_a_rule_that_cannot_be_loaded(
     assert words in str(caught.value)
     assert name in str(caught.value)
     results = run(pool, "a", "b", call=call)
-    assert told(results) == ["crashed", "crashed"]
+    assert outcomes(results) == ["crashed", "crashed"]
     assert words in results[0].failure.detail
-    assert told(run(pool, "good 1")) == [1.0]
+    assert outcomes(run(pool, "good 1")) == [1.0]
 
 
 def test_a_missing_module_and_settings_that_cannot_be_sent(pool: Pool) -> None:
@@ -173,7 +173,7 @@ def test_a_rule_that_hangs_in_its_import_does_not_fail_the_answers_of_another(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "sleepy_module.py").write_text("import time; time.sleep(60)")
     pool = Pool(1)
-    assert told(run(pool, "good 1")) == [1.0]
+    assert outcomes(run(pool, "good 1")) == [1.0]
 
     async def both() -> list[Score]:
         load = asyncio.create_task(pool.load(Call("sleepy_module:rule", {}), limit=0.5))
@@ -182,7 +182,7 @@ def test_a_rule_that_hangs_in_its_import_does_not_fail_the_answers_of_another(
             await load
         return scores
 
-    assert told(asyncio.run(both())) == [2.0, 3.0]
+    assert outcomes(asyncio.run(both())) == [2.0, 3.0]
     pool.close()
 
 
@@ -193,7 +193,7 @@ def test_a_module_that_changed_is_imported_again(pool: Pool, tmp_path: Path, mon
         (folder / "changing_module.py").write_text(f"def rule(prompt, text): return {value}")
         with monkeypatch.context() as patch:
             patch.syspath_prepend(folder)
-            assert told(run(pool, "any", call=Call("changing_module:rule", {}, version=version))) == [value]
+            assert outcomes(run(pool, "any", call=Call("changing_module:rule", {}, version=version))) == [value]
 
 
 def test_a_fork_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

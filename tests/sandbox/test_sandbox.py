@@ -14,15 +14,17 @@ from tests.sandbox.programs import GREEDY, ORDINARY, RAW, REFUSED, SHORT, attemp
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
 
 
-@pytest.mark.parametrize("action", REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_not_allowed_is_refused(action: str) -> None:
-    assert outcome(attempt(action)).result.startswith(b"PermissionError [Errno 1]")
+def test_what_is_not_allowed_is_refused() -> None:
+    replies = outcome("\n".join(map(attempt, REFUSED.values()))).result.decode().splitlines()
+    assert len(replies) == len(REFUSED)
+    for name, reply in zip(REFUSED, replies, strict=True):
+        assert reply.startswith("PermissionError [Errno 1]"), name
 
 
-@pytest.mark.parametrize(("call", "error"), RAW.values(), ids=RAW.keys())
-def test_the_kernel_refuses_whoever_asks(call: str, error: int) -> None:
-    action = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); print(c.{call}, ctypes.get_errno())"
-    assert outcome(action).result == f"-1 {error}\n".encode()
+def test_the_kernel_refuses_calls_of_the_c_library() -> None:
+    calls = [f"print(c.{call}, ctypes.get_errno())" for call, _ in RAW.values()]
+    replies = outcome("\n".join(["import ctypes; c = ctypes.CDLL(None, use_errno=True)", *calls])).result.decode()
+    assert replies.splitlines() == [f"-1 {error}" for _, error in RAW.values()]
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="32-bit calls of x86")
@@ -40,19 +42,18 @@ def test_a_shell_command_does_nothing(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-@pytest.mark.parametrize(
-    "action",
-    [
+def test_files_of_others_cannot_be_read() -> None:
+    actions = [
         "open('/etc/passwd')",
         "open('/proc/self/maps')",
         "import os; open(f'/proc/{os.getppid()}/mem', 'rb')",
         "import os; open(f'/proc/{os.getppid()}/environ')",
         "import os; os.listdir('/')",
         f"open({__file__!r})",
-    ],
-)
-def test_files_of_others_cannot_be_read(action: str) -> None:
-    assert outcome(attempt(action)).result.startswith(b"PermissionError [Errno 13]")
+    ]
+    replies = outcome("\n".join(map(attempt, actions))).result.decode().splitlines()
+    assert len(replies) == len(actions)
+    assert all(reply.startswith("PermissionError [Errno 13]") for reply in replies)
 
 
 def test_without_landlock_files_can_be_read_but_nothing_is_written() -> None:

@@ -121,7 +121,7 @@ def read_tests(given: object) -> Tests:
     if all(isinstance(entry, Mapping) and "input" in entry and "output" in entry for entry in given):
         pairs = {"inputs": [entry["input"] for entry in given], "outputs": [entry["output"] for entry in given]}
         if any(entry.get("testtype") == "functional" and not entry.get("fn_name") for entry in given):
-            raise BrokenTestsError('a test calls a function ("functional"), but there is no fn_name that says which')
+            raise BrokenTestsError('a test calls a function ("functional"), but fn_name is missing')
         return _read_table({**pairs, "fn_name": given[0].get("fn_name")})
     raise BrokenTestsError(f"these tests have no known shape: give {SHAPES}")
 
@@ -270,7 +270,7 @@ def _built_in(trees: Sequence[ast.Module], bound: set[str]) -> str:
     if len(called) != 1:
         raise BrokenTestsError(
             f"every test calls {' and '.join(sorted(called))}, and one of them must be the program's: give"
-            ' {"fn_name": …} or {"test": …, "entry_point": …}, which say which'
+            ' {"fn_name": …} or {"test": …, "entry_point": …}, which name it'
             if called
             else "they use nothing that a program could define: every program would pass, or none"
         )

@@ -92,7 +92,7 @@ _OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "repr": repr,
     "iter": iter,
     "next": next,
-    "take": lambda on, most: list(islice(on, most)),
+    "take": lambda on, count: list(islice(on, count)),
 }
 
 

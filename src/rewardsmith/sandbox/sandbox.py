@@ -43,7 +43,7 @@ _GRACE = 10.0  # seconds that the host may be late
 
 
 class SandboxError(Exception):
-    """The sandbox cannot be set up, or broke: this says nothing about the program."""
+    """The sandbox cannot be set up, or broke: that is not the program's fault."""
 
 
 class SandboxGoneError(SandboxError):

@@ -1,7 +1,7 @@
 """The system calls that a program may make: a list of what is allowed; everything else fails with EPERM.
 
 The list is a program for the kernel's packet filter, which looks at the number and the arguments of every call. It sees
-numbers alone, never what a pointer leads to, so it can refuse to open for writing but cannot tell one path from another
+numbers alone, never what a pointer leads to, so it can refuse to open for writing but cannot distinguish paths
 (Landlock does, see `confine.py`). Loaded in the child: standard library only.
 """
 

@@ -72,7 +72,7 @@ class Border:
 
 
 class Remote:
-    """An object of the program, seen from the tests.
+    """An object of the program, as the tests use it.
 
     Args:
         border: sends the requests.
@@ -127,10 +127,10 @@ class Remote:
         return self._border("next", self)
 
     def __iter__(self) -> Iterator[Any]:
-        iterator, most = self._border("iter", self), 1
-        while items := self._border("take", iterator, most):  # a few first: the program's iterator may have no end
+        iterator, count = self._border("iter", self), 1
+        while items := self._border("take", iterator, count):  # a few first: the program's iterator may have no end
             yield from items
-            most = min(2 * most, 1024)
+            count = min(2 * count, 1024)
 
 
 def _encode(value: object) -> Any:

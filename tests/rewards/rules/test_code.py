@@ -91,15 +91,12 @@ SHAPES = {
 
 @needs_linux
 @pytest.mark.parametrize(("tests", "right", "other", "share"), SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("form", ["value", "text", "info"])
-def test_every_shape(tests: Any, right: str, other: str, share: float, form: str) -> None:
-    if form == "info":
-        text = f"```python\n{right}\n```"
-        assert code(Prompt("p", [Message("user", "?")], answer="unused", info={"tests": tests}), text) == 1.0
-        return
-    held = json.dumps(tests) if form == "text" else tests
-    assert score(held, right) == 1.0
-    assert score(held, other) == pytest.approx(share)
+def test_every_shape(tests: Any, right: str, other: str, share: float) -> None:
+    text = f"```python\n{right}\n```"
+    assert code(Prompt("p", [Message("user", "?")], answer="unused", info={"tests": tests}), text) == 1.0
+    for form in (json.dumps(tests), tests):
+        assert score(form, right) == 1.0
+        assert score(form, other) == pytest.approx(share)
 
 
 BROKEN = {
@@ -125,11 +122,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("tests", "why"), BROKEN.values(), ids=BROKEN.keys())
-@pytest.mark.parametrize("text", ["```python\nprint(1)\n```", ""])
-def test_broken_tests_are_a_failure_whatever_the_answer(tests: Any, why: str, text: str) -> None:
-    with pytest.raises(CannotScore, match=why) as caught:
-        code(prompt(tests), text)
-    assert caught.value.kind == "invalid"
+def test_broken_tests_are_a_failure_whatever_the_answer(tests: Any, why: str) -> None:
+    for text in ("```python\nprint(1)\n```", ""):
+        with pytest.raises(CannotScore, match=why) as caught:
+            code(prompt(tests), text)
+        assert caught.value.kind == "invalid"
 
 
 @needs_linux
@@ -180,15 +177,13 @@ SECRET = [
 
 @needs_linux
 @pytest.mark.parametrize("program", CHEATS.values(), ids=CHEATS.keys())
-@pytest.mark.parametrize("tests", SECRET, ids=["assert", "assert with built-ins", "check", "call"])
-def test_no_verdict_can_be_forged(tests: Any, program: str) -> None:
-    assert score(tests, program, seconds=0.4) == 0.0
+def test_no_verdict_can_be_forged(program: str) -> None:
+    assert [score(tests, program, seconds=0.4) for tests in SECRET] == [0.0] * len(SECRET)
 
 
 @needs_linux
-@pytest.mark.parametrize("tests", SECRET, ids=["assert", "assert with built-ins", "check", "call"])
-def test_and_the_honest_program_passes(tests: Any) -> None:
-    assert score(tests, "def f(x): return 's3cret'") == 1.0
+def test_and_the_honest_program_passes() -> None:
+    assert [score(tests, "def f(x): return 's3cret'") for tests in SECRET] == [1.0] * len(SECRET)
 
 
 @needs_linux

@@ -1,7 +1,7 @@
 """Rules: programs that score one answer against the prompt's ground truth.
 
-A rule is `(prompt, text, *, settings) -> float`, and raises `CannotScore` where it cannot say. The text is untrusted
-model output.
+A rule is `(prompt, text, *, settings) -> float`, and raises `CannotScore` where the prompt is at fault. The text is
+untrusted model output.
 """
 
 from collections.abc import Callable

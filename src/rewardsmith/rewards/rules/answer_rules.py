@@ -82,7 +82,7 @@ def choice(
     letters: Annotated[str, Field(pattern=r"^[A-Z]{2,26}$", description="letters of the options, in order")] = "ABCDE",
     final: Final = "auto",
 ) -> float:
-    """1 when the text chooses the right option, else 0; choosing none, or several, or saying what it is not, is wrong.
+    """1 when the text chooses the right option, else 0; no choice, several choices and denials are wrong.
 
     The answer is a letter, the index of the option from 0, or the text of the option as `info["choices"]` or
     `info["options"]` has it (a list; a table of letters; or a table of the lists `label` and `text`). Where these are
@@ -179,7 +179,7 @@ def find_number(text: str, ways: Extract) -> Number | None:
 def number_in(phrase: str) -> Number | None:
     """Return the number that a phrase is, or else the first number after its last equals sign.
 
-    None where the phrase gives several ("5 or 6"), says that two numbers are equal which are not, or counts parts of
+    None where the phrase gives several ("5 or 6"), equates two numbers that differ, or counts parts of
     one in words ("7 hundredths") that are not understood.
     """
     number = read_number(phrase)
@@ -210,8 +210,8 @@ def numeric(
     prompt: Prompt,
     text: str,
     *,
-    absolute: Annotated[float, Field(ge=0, description="largest difference that is accepted")] = 0.0,
-    relative: Annotated[float, Field(ge=0, description="largest difference, as a share of the answer")] = 1e-6,
+    absolute: Annotated[float, Field(ge=0, description="maximum difference")] = 0.0,
+    relative: Annotated[float, Field(ge=0, description="maximum difference, as a share of the answer")] = 1e-6,
     percent: Annotated[
         Literal["share", "drop", "refuse"],
         Field(description="what 50% is: share reads 0.5, drop reads 50, refuse takes it for no number"),

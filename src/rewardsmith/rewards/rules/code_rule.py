@@ -15,7 +15,7 @@ from rewardsmith.sandbox.cases import OutputComparison, Tests, read_tests
 from rewardsmith.types import Prompt
 
 MAX_PROGRAM = 1 << 20
-"""Characters of the longest program that is run; a longer one is wrong."""
+"""Characters of a program; a longer one is wrong."""
 
 MARGIN = 5.0
 """Seconds that starting and ending a sandbox may take, beyond the time of its tests."""

@@ -19,7 +19,7 @@ MAX_DEPTH = 64
 """Levels that an answer may nest."""
 
 MAX_DIGITS = 300
-"""Digits of the longest integer, in an answer or a schema."""
+"""Digits of an integer, in an answer or a schema."""
 
 _TOKEN = re.compile(r'\\.|["\[\]{}]', re.DOTALL)
 _FENCE = re.compile(r"^[ \t]*```[^\n`]*$", re.MULTILINE)
@@ -47,7 +47,7 @@ def json(
         Field(description='the JSON schema; without it the prompt\'s info["schema"] is taken, or any JSON will do'),
     ] = None,
     fenced: Annotated[bool, Field(description="read the last block between ``` lines, where there is one")] = True,
-    max_length: Annotated[int, Field(ge=1, description="characters of the longest JSON that is read")] = 100_000,
+    max_length: Annotated[int, Field(ge=1, description="maximum number of characters; longer JSON is bad")] = 100_000,
     final: Final = "auto",
     good: Good = 1.0,
     bad: Bad = 0.0,

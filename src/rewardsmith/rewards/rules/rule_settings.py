@@ -30,7 +30,7 @@ Bad = Annotated[float, Field(description="the value when it does not hold")]
 
 
 def answer_part(text: str, final: str) -> str | None:
-    """Return the part of a text in which the answer is looked for, as `Final` says; None when it has none yet."""
+    """Return the part of a text in which the answer is looked for, see `Final`; None when it has none yet."""
     if final == "never":
         return text
     return None if final == "always" and "</think>" not in text else after_thinking(text)
@@ -43,12 +43,12 @@ def between(share: float, good: float, bad: float) -> float:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a rule asks for before it runs.
+    """What a rule requires before it runs.
 
     Attributes:
         modules: what the rule imports when it is called. The workers import it once, ahead of the first answer.
         extra: the optional part of this package that installs the modules; "" when they always come with it.
-        deadline: seconds per answer, unless the recipe says otherwise.
+        deadline: seconds per answer, unless the recipe sets another.
         ready: raises a `UserError` if the rule cannot work here. It is called with the deadline and the rule's settings
             by name, before the first step.
     """

@@ -32,10 +32,8 @@ def length(
     text: str,
     *,
     unit: Annotated[Literal["words", "characters"], Field(description="what is counted")] = "words",
-    min_length: Annotated[int, Field(ge=0, description="shortest length that is good")] = 0,
-    max_length: Annotated[
-        int | None, Field(ge=0, description="longest length that is good; none when it is left out")
-    ] = None,
+    min_length: Annotated[int, Field(ge=0, description="minimum length that is good")] = 0,
+    max_length: Annotated[int | None, Field(ge=0, description="maximum length that is good; not set: none")] = None,
     soft: Annotated[int, Field(ge=0, description="over how many units beyond a bound the value falls to bad")] = 0,
     final: Final = "never",
     good: Good = 1.0,
@@ -159,7 +157,7 @@ def repetition(
         int, Field(ge=0, description="a passage of this length must not occur twice; 0 for any")
     ] = 300,
     words: Annotated[int, Field(ge=1, description="length of the word sequences whose repetitions are counted")] = 8,
-    share: Annotated[float, Field(ge=0, le=1, description="largest share of repeated sequences; 1 for any")] = 1.0,
+    share: Annotated[float, Field(ge=0, le=1, description="maximum share of repeated sequences; 1 for any")] = 1.0,
     good: Good = 1.0,
     bad: Bad = 0.0,
 ) -> float:
@@ -192,8 +190,8 @@ def repeated_share(text: str, length: int) -> float:
     count = len(parts) - length + 1
     if count < 2:
         return 0.0
-    seen = {hash(sequence) for sequence in zip(*(parts[i:] for i in range(length)), strict=False)}
-    return 1 - len(seen) / count
+    distinct = {hash(sequence) for sequence in zip(*(parts[i:] for i in range(length)), strict=False)}
+    return 1 - len(distinct) / count
 
 
 def _window_hashes(text: str, length: int) -> NDArray[np.uint64]:
@@ -258,7 +256,7 @@ def regex(
 
 def _last_match(pattern: re.Pattern[str], text: str, match: str) -> re.Match[str] | None:
     try:
-        with processor_limit():  # a pattern with repetitions inside repetitions can take hours to say no
+        with processor_limit():  # a pattern with repetitions inside repetitions can take hours to fail
             if match == "fullmatch":
                 return pattern.fullmatch(text.strip())
             return next(iter(deque(pattern.finditer(text), maxlen=1)), None)

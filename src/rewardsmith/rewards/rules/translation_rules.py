@@ -1,6 +1,6 @@
 """Translation quality against references: chrF and BLEU of one sentence or passage, computed by sacrebleu.
 
-Both are fractions here, 0 to 1, where sacrebleu says 0 to 100. BLEU was made for whole corpora: of one sentence it is a
+Both are fractions here, 0 to 1, where sacrebleu has 0 to 100. BLEU was made for whole corpora: of one sentence it is a
 rough number, and chrF is the better reward.
 """
 
@@ -34,8 +34,8 @@ def chrf(
     reference: Reference = "answer",
     extract: Extract = ("text",),
     final: Final = "auto",
-    char_order: Annotated[int, Field(ge=1, le=20, description="longest run of characters that is compared")] = 6,
-    word_order: Annotated[int, Field(ge=0, le=4, description="longest run of words; 2 is chrF++")] = 0,
+    char_order: Annotated[int, Field(ge=1, le=20, description="maximum length of character n-grams")] = 6,
+    word_order: Annotated[int, Field(ge=0, le=4, description="maximum length of word n-grams; 2 is chrF++")] = 0,
     beta: Annotated[int, Field(ge=1, le=10, description="how many times recall counts as much as precision")] = 2,
     lowercase: Lowercase = False,
 ) -> float:
@@ -77,9 +77,9 @@ def bleu(
         _forget(metric.tokenizer)
 
 
-def _hypothesis(said: str | None, ways: Sequence[str], references: Sequence[str]) -> str:
+def _hypothesis(text: str | None, ways: Sequence[str], references: Sequence[str]) -> str:
     """Return the translation within a text; "" where there is none, or one of absurd length."""
-    found = (find(said or "", ways) or "").strip()
+    found = (find(text or "", ways) or "").strip()
     return found if len(found) <= max(MIN_CHARACTERS, MAX_RATIO * max(map(len, references))) else ""
 
 

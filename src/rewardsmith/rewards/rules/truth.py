@@ -17,7 +17,7 @@ Reference = Annotated[
 
 
 def extra(prompt: Prompt, name: str, default: Any = None) -> Any:
-    """Return what came with a prompt beside its answer: in `info`, or in verl's column `extra_info` inside it."""
+    """Return an entry that came with a prompt: in `info`, or in verl's column `extra_info` inside it."""
     inner = prompt.info.get("extra_info")
     nested = inner.get(name, default) if isinstance(inner, Mapping) else default
     return prompt.info.get(name, nested)

@@ -110,7 +110,7 @@ class AnswerForm:
         key: the value without white space and `\text`; two answers of one key are equal.
         number: the number that it is, where it is one.
         words: the words that it is, in lower case, where it is no mathematics.
-        unit: what it is measured in; None where nothing says so.
+        unit: what it is measured in; None without a unit.
         name: what the value is assigned to, as in "x = 5"; "" where it is not.
     """
 
@@ -129,7 +129,7 @@ def read_form(text: str, *, counted: bool = False) -> AnswerForm:
 
     Args:
         text: what was extracted.
-        counted: whether a number is expected, so that words after it can only say what was counted.
+        counted: whether a number is expected, so that words after it can only be what was counted.
     """
     whole = latex = _RATIO.sub(r"\g<left>:\g<right>", _clean(text))
     name = ""
@@ -188,7 +188,7 @@ def _roman(match: re.Match[str]) -> str:
 
 
 def _label(latex: str) -> re.Match[str] | None:
-    """Return the parts of `Area = 12`, `P(A): 1/2` and the like; None where the words say more than a name."""
+    """Return the parts of `Area = 12`, `P(A): 1/2` and the like; None where the words are more than a name."""
     found = _LABELLED.fullmatch(latex)
     if found is None:
         return None

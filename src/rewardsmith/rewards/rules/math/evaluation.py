@@ -1,4 +1,4 @@
-"""Values of expressions, at points, to as many digits as it takes to tell two of them apart.
+"""Values of expressions, at points, to as many digits as it takes to distinguish two of them.
 
 Whole numbers and fractions are computed exactly, all else with mpmath. Nothing here takes long: what is too large to be
 computed with has no value. Two expressions are the same when they are equal at several points that nobody can foresee;
@@ -232,11 +232,11 @@ def _step(down: bool) -> Callable[[Quantity], Quantity]:
     return compute
 
 
-def _extreme(largest: bool) -> Callable[..., Quantity]:
+def _extreme(is_max: bool) -> Callable[..., Quantity]:
     def compute(*numbers: Quantity) -> Quantity:
         if not all(_real(number) for number in numbers):
             raise NoValue("an order of complex numbers")
-        return (max if largest else min)(numbers, key=lambda number: mp.re(rounded(number)))
+        return (max if is_max else min)(numbers, key=lambda number: mp.re(rounded(number)))
 
     return compute
 

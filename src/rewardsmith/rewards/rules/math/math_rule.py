@@ -21,7 +21,7 @@ from rewardsmith.text.numbers import Number, close
 from rewardsmith.types import Prompt
 
 MAX_ANSWER = 10_000
-"""Characters of the longest answer that is looked at."""
+"""Characters of an answer; a longer one is wrong."""
 
 _FORMULA = re.compile(
     r"\W*(?:(?:approximately|about|roughly|clearly|indeed|equal to|the (?:value|number|expression|set|point))\b\W*)*"
@@ -54,10 +54,9 @@ def math(
 
 
 def _found(text: str, ways: Extract, final: str) -> str | None:
-    said = answer_part(text, final)
-    for way in ways if said else ():
-        assert said is not None
-        found = claimed(said, way)
+    part = answer_part(text, final) or ""
+    for way in ways if part else ():
+        found = claimed(part, way)
         if found is not None:
             inner = boxed(found) or found
             if way not in ("boxed", "number") and inner is found:
@@ -112,7 +111,7 @@ def _same_value(right: AnswerForm, answer: AnswerForm, precision: int, strict: b
 
 @lru_cache(maxsize=4096)
 def _tree(latex: str) -> Node | None:
-    """Return what a text says; None where that is unclear, or too long to be parsed."""
+    """Return the tree of a text; None where it is ambiguous, or too long to be parsed."""
     if beyond(latex):
         return None
     try:
@@ -193,8 +192,8 @@ def beyond(text: str) -> str:
 
 
 def _depth(text: str) -> int:
-    depth = deepest = 0
+    depth = max_depth = 0
     for mark in text:
         depth += (mark in "({[") - (mark in ")}]")
-        deepest = max(deepest, depth)
-    return deepest
+        max_depth = max(max_depth, depth)
+    return max_depth

@@ -55,10 +55,10 @@ from rewardsmith.rewards.rules.math.tokens import (
 
 
 def parse(latex: str) -> Node:
-    """Return what a text says.
+    """Return the tree of a text.
 
     Raises:
-        UnparsableMath: where it says nothing, or more than one thing.
+        UnparsableMath: where it has no meaning, or more than one.
     """
     return _Parser(latex).whole()
 
@@ -335,7 +335,7 @@ class _Parser(TokenReader):
         if name == "infty":
             return Infinity()
         if name in GREEK and self.token == "(":
-            raise UnparsableMath("a function or a product: nobody can tell")
+            raise UnparsableMath("a function or a product")
         if name in GREEK or name in ("pi", "imath"):
             return self._symbol(token)
         if name == "frac":

@@ -132,7 +132,7 @@ class TokenReader:
 
 
 def conditions(items: list[Node], separators: list[str]) -> Node | None:
-    """Return conditions joined as the words between them say, "or" after "and"; None where they are no conditions."""
+    """Return conditions joined by the words between them, "or" after "and"; None where they are no conditions."""
     if not all(isinstance(item, Chain) and set(item.relations) - {"=", "~"} for item in items):
         return None
     either: list[Node] = [items[0]]

@@ -1,4 +1,4 @@
-"""What an answer is measured in, and what words after a number may say."""
+"""What an answer is measured in, and the words that may follow a number."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _PARTS = (
     r"|(?:ten|hundred|)-?(?:hundred|thousand|million|billion)th)s?"
 )
 PARTS = re.compile(_PARTS, re.IGNORECASE)
-"""Words after a number that say what part of one is counted: "7 hundredths"."""
+"""Words after a number for the part of one that is counted: "7 hundredths"."""
 
 CHANGES = re.compile(
     _PARTS + r"|hundreds|thousands|millions|dozens|score|percent"
