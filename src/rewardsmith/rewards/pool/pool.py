@@ -210,12 +210,14 @@ class Pool:
         size = min(MAX_CHUNK, max(1, len(self._queue) // (4 * self.workers)))
         chunk = [self._queue.popleft()]
         characters = len(chunk[0].text)
-        while len(chunk) < size and not chunk[0].tries:
+        while self._queue and len(chunk) < size and not chunk[0].tries:
             item = self._queue[0]
             characters += len(item.text)
             if item.tries or characters > MAX_CHUNK_CHARACTERS or item.call.kind != chunk[0].call.kind:
                 break
-            chunk.append(self._queue.popleft())
+            self._queue.popleft()
+            if not item.call.future.done():  # else it was cancelled
+                chunk.append(item)
         return chunk
 
     def _put_back(self, items: Sequence[PendingText]) -> None:
