@@ -12,7 +12,7 @@ from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Row, Sampling
 from rewardsmith.engines.settings import LoraSettings
 from rewardsmith.llm import ChatRequest, ModelCallError, TokenLogprobs, Usage
-from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
 from tests.engines.running import answer, ask, lively, open_engine, plain_logprobs, plain_model, shared_engine
 
@@ -207,7 +207,7 @@ def test_the_verdict_cache_lets_reading_through(tmp_path: Any) -> None:
     async def main() -> list[TokenLogprobs]:
         cache = VerdictCache(tmp_path, say=pytest.fail)
         try:
-            return list(await Cached(AskedModel(ENGINE), cache).read(group(Rollout("7"))))
+            return list(await CachedModel(AskedModel(ENGINE), cache).read(group(Rollout("7"))))
         finally:
             cache.close()
 

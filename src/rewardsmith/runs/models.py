@@ -94,12 +94,12 @@ class AskedModels:
             self._made[name] = model if self._where == "" else self._remembering(model)
         return self._made[name]
 
-    def _remembering(self, model: Model) -> Model:
-        from rewardsmith.rewards.cache import Cached, VerdictCache, cache_folder  # noqa: PLC0415
+    def _remembering(self, model: Model) -> Any:
+        from rewardsmith.rewards.cache import CachedModel, VerdictCache  # noqa: PLC0415
 
         if self._cache is None:
-            self._cache = VerdictCache(cache_folder() if self._where is None else Path(self._where), say=self._say)
-        return Cached(model, self._cache)
+            self._cache = VerdictCache(self._where, say=self._say)
+        return CachedModel(model, self._cache)
 
     def before(self, name: str) -> Any:
         """Return a model as it is before the run: one of this process is not loaded yet, and is not asked."""
@@ -191,7 +191,8 @@ class AskedModels:
         asleep = [
             name
             for name, model in self._made.items()
-            if isinstance(self._tables[name].settings, ServerSettings) and getattr(model, "joined", False)
+            if isinstance(self._tables[name].settings, ServerSettings)
+            and getattr(getattr(model, "uncached", model), "joined", False)
         ]
         try:
             async with asyncio.timeout(WAKING), self._turns.turn(*asleep):
