@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rewardsmith.config import Chosen, Settings
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import CannotScore, Composed
-from rewardsmith.rewards.component import Column, Component, whole_of
+from rewardsmith.rewards.component import Column, Component, only_score
 from rewardsmith.rewards.failures import in_place
 from rewardsmith.types import Failure, RolloutGroup, Score, ScoredGroup
 
@@ -27,12 +27,12 @@ class _Transform(Composed):
     """One component, `raw`, whose values are changed one by one."""
 
     def __init__(self, reward: Chosen) -> None:
-        self.components = {"raw": Component.of("raw", reward)}
+        self.components = {"raw": Component.build("raw", reward)}
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return the changed scores; a failure stays one."""
-        column = await self.components["raw"].chat(group)
-        return tuple(self._changed(score) if score.ok else _lost(column, i) for i, score in enumerate(column.scores))
+        column = await self.components["raw"].score(group)
+        return tuple(self._changed(score) if score.ok else _failed(column, i) for i, score in enumerate(column))
 
     def _changed(self, raw: Score) -> Score:
         assert raw.value is not None
@@ -52,8 +52,8 @@ class Clip(_Transform):
         self,
         *,
         reward: Transformed,
-        low: Annotated[float | None, Field(description="the least; not set: no bound")] = None,
-        high: Annotated[float | None, Field(description="the most; not set: no bound")] = None,
+        low: Annotated[float | None, Field(description="lower bound; not set: none")] = None,
+        high: Annotated[float | None, Field(description="upper bound; not set: none")] = None,
     ) -> None:
         super().__init__(reward)
         if low is None and high is None:
@@ -147,7 +147,7 @@ class Standardise(Composed):
 
     Rewards of different ranges then weigh alike in a sum. Over the group only rollouts that could be scored count, and
     where all are equal the result is 0; a group of one rollout cannot be scored. Over a window the statistics are those
-    of earlier steps; until it holds `least` rewards, the group's own are used.
+    of earlier steps; until it holds `min_count` rewards, the group's own are used.
     """
 
     def __init__(
@@ -156,26 +156,25 @@ class Standardise(Composed):
         reward: Transformed,
         over: Annotated[Literal["group", "window"], Field(description="whose mean and deviation")] = "group",
         window: Annotated[int, Field(ge=2, description="rewards in the window, the last ones")] = 1024,
-        least: Annotated[int, Field(ge=2, description="rewards that the window needs before it is used")] = 64,
+        min_count: Annotated[int, Field(ge=2, description="rewards that the window needs before it is used")] = 64,
         centre: Annotated[bool, Field(description="subtract the mean; false: only divide")] = True,
     ) -> None:
-        self.components = {"raw": Component.of("raw", reward)}
-        if over == "window" and least > window:
-            raise UserError(f"standardise has least = {least}, more than window = {window}: it would never be used")
-        self._over, self._least, self._centre = over, least, centre
+        self.components = {"raw": Component.build("raw", reward)}
+        if over == "window" and min_count > window:
+            raise UserError(f"standardise has min_count = {min_count}, more than window = {window}: it is never used")
+        self._over, self._min_count, self._centre = over, min_count, centre
         self._window: deque[float] = deque(maxlen=window)
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return the standardised scores; a failure stays one."""
-        column = await self.components["raw"].chat(group)
-        values = [score.value for score in column.scores if score.value is not None]
-        known = list(self._window) if self._over == "window" and len(self._window) >= self._least else values
+        column = await self.components["raw"].score(group)
+        values = [score.value for score in column if score.value is not None]
+        known = list(self._window) if self._over == "window" and len(self._window) >= self._min_count else values
         if known is values and len(group.rollouts) < 2:
-            raise CannotScore("invalid", "one rollout has no siblings to be standardised with: ask for at least two")
+            raise CannotScore("invalid", "a single rollout cannot be standardised over its group: sample at least two")
         mean, deviation = _moments(known)
         return tuple(
-            self._changed(score, mean, deviation) if score.ok else _lost(column, i)
-            for i, score in enumerate(column.scores)
+            self._changed(score, mean, deviation) if score.ok else _failed(column, i) for i, score in enumerate(column)
         )
 
     def _changed(self, raw: Score, mean: float, deviation: float) -> Score:
@@ -203,15 +202,12 @@ class Standardise(Composed):
         (folder / "window.json").write_text(json.dumps(list(self._window)), encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        """Take over a window that was written."""
-        values: Any = json.loads((folder / "window.json").read_text(encoding="utf-8"))
-        if not isinstance(values, list) or not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
-            raise UserError(f"{folder / 'window.json'} does not hold a list of numbers")
-        self._window.extend(float(value) for value in values)
+        """Restore the window."""
+        self._window.extend(map(float, json.loads((folder / "window.json").read_text(encoding="utf-8"))))
 
 
-def _lost(column: Column, i: int) -> Score:
-    return replace(whole_of(column, i, "raw"), parts={"raw": column.scores[i]})
+def _failed(column: Column, i: int) -> Score:
+    return replace(only_score(column, i, "raw"), parts={"raw": column[i]})
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float]:

@@ -77,7 +77,7 @@ def test_it_is_late_and_is_not_handed_over(tmp_path: Path) -> None:
     stage = world.stage(table(**both()))
     root = Component.root(stage.reward)
     assert set(take_over(root)) == {"process"}
-    assert root.reward.components["idle"].late  # type: ignore[attr-defined]  # it is a sum
+    assert root.reward.components["idle"].scored_by_trainer  # type: ignore[attr-defined]  # it is a sum
     assert root.reward.components["idle"].reward.online  # type: ignore[attr-defined]  # `check` asks no model for it
 
 

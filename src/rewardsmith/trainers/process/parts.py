@@ -10,14 +10,14 @@ from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.rewards.base import parts_of
 from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.compose import Sum, asked_of
+from rewardsmith.rewards.compose import Sum, computed_parts
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.tree import components_of, has_part, walk
 
 
 def chosen_parts(reward: Chosen) -> dict[str, Chosen]:
     """Return the implicit rewards among the parts of a sum that are computed, as a recipe describes them."""
-    computed = asked_of(_sides(reward))
+    computed = computed_parts(_sides(reward))
     return {name: part for name, part in implicit_parts(reward).items() if name in computed}
 
 
@@ -65,7 +65,7 @@ def take_over(root: Component) -> dict[str, Implicit]:
                 f'the implicit reward "{path or "reward"}" must be a part of a sum that is the whole reward: there'
                 " its rewards per token are a stream of their own, and the outcome that it learns from is another part"
             )
-        component.late = True
+        component.scored_by_trainer = True
         component.reward.online = True  # type: ignore[attr-defined]  # it is an Implicit
     rewards = {path: component.reward for path, component in found.items()}
     for path, reward in rewards.items():
@@ -77,7 +77,7 @@ def take_over(root: Component) -> dict[str, Implicit]:
                 f'{path}.outcome = "{reward.outcome}" is no part of the reward to learn from.'
                 f"{nearest(reward.outcome, known)} Known: {listing(known)}"
             )
-    asked = root.reward.asked if isinstance(root.reward, Sum) else frozenset(rewards)
+    asked = root.reward.computed if isinstance(root.reward, Sum) else frozenset(rewards)
     return {path: reward for path, reward in rewards.items() if isinstance(reward, Implicit) and path in asked}
 
 
@@ -95,7 +95,7 @@ def _only_other(path: str, root: Component, found: Mapping[str, Component]) -> s
 def wrong_parts(reward: Chosen) -> Iterator[str]:
     """Yield what is wrong between the implicit rewards of a recipe and the other parts of the sum."""
     parts, implicit, sides = chosen_parts(reward), implicit_parts(reward), _sides(reward)
-    computed = asked_of(sides)
+    computed = computed_parts(sides)
     others = [name for name in sides if name not in implicit]
     yield from _shared(parts)
     for name, side in sides.items():
