@@ -23,7 +23,7 @@ from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.rewards.rule import Rule
-from rewardsmith.rewards.steps import Steps
+from rewardsmith.rewards.step_rewards import Steps
 from rewardsmith.rewards.transform import Clip, Scale, Shape, Standardise
 
 REWARDS: dict[str, type[Reward]] = {
