@@ -6,7 +6,7 @@ import json
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,19 +24,24 @@ Transformed = Annotated[Chosen, in_place(), Field(description="the reward to cha
 
 
 class _Transform(Composed):
-    """One component, `raw`, whose values are changed one by one."""
+    """One component, `raw`, whose values are changed one by one; a failure stays one."""
 
     def __init__(self, reward: Chosen) -> None:
         self.components = {"raw": Component.build("raw", reward)}
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return the changed scores; a failure stays one."""
-        column = await self.components["raw"].score(group)
-        return tuple(self._changed(score) if score.ok else _failed(column, i) for i, score in enumerate(column))
+        """Return the changed scores."""
+        return self._transformed(await self.components["raw"].score(group), self._value)
 
-    def _changed(self, raw: Score) -> Score:
-        assert raw.value is not None
-        value = self._value(raw.value)
+    def _transformed(self, column: Column, function: Callable[[float], float]) -> tuple[Score, ...]:
+        return tuple(
+            replace(only_score(column, i, "raw"), parts={"raw": raw})
+            if raw.value is None
+            else self._with_value(raw, function(raw.value))
+            for i, raw in enumerate(column)
+        )
+
+    def _with_value(self, raw: Score, value: float) -> Score:
         if not math.isfinite(value):
             return Score(failure=Failure("invalid", f"{raw.value} became {value}"), parts={"raw": raw})
         return Score(value, parts={"raw": raw}, feedback=raw.feedback)
@@ -83,8 +88,8 @@ class Scale(_Transform):
     def _value(self, value: float) -> float:
         return self._factor * value + self._offset
 
-    def _changed(self, raw: Score) -> Score:
-        changed = super()._changed(raw)
+    def _with_value(self, raw: Score, value: float) -> Score:
+        changed = super()._with_value(raw, value)
         if not changed.ok or raw.token_values is None:
             return changed
         if self._offset:
@@ -142,7 +147,7 @@ class Shape(_Transform):
         return self._y[after - 1] * (1 - share) + self._y[after] * share
 
 
-class Standardise(Composed):
+class Standardise(_Transform):
     """(reward − mean) / standard deviation, over the group or over the rewards of the last steps.
 
     Rewards of different ranges then weigh alike in a sum. Over the group only rollouts that could be scored count, and
@@ -159,30 +164,22 @@ class Standardise(Composed):
         min_count: Annotated[int, Field(ge=2, description="rewards that the window needs before it is used")] = 64,
         centre: Annotated[bool, Field(description="subtract the mean; false: only divide")] = True,
     ) -> None:
-        self.components = {"raw": Component.build("raw", reward)}
+        super().__init__(reward)
         if over == "window" and min_count > window:
             raise UserError(f"standardise has min_count = {min_count}, more than window = {window}: it is never used")
         self._over, self._min_count, self._centre = over, min_count, centre
         self._window: deque[float] = deque(maxlen=window)
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return the standardised scores; a failure stays one."""
+        """Return the standardised scores."""
         column = await self.components["raw"].score(group)
         values = [score.value for score in column if score.value is not None]
         known = list(self._window) if self._over == "window" and len(self._window) >= self._min_count else values
         if known is values and len(group.rollouts) < 2:
             raise CannotScore("invalid", "a single rollout cannot be standardised over its group: sample at least two")
         mean, deviation = _moments(known)
-        return tuple(
-            self._changed(score, mean, deviation) if score.ok else _failed(column, i) for i, score in enumerate(column)
-        )
-
-    def _changed(self, raw: Score, mean: float, deviation: float) -> Score:
-        assert raw.value is not None
-        value = (raw.value - (mean if self._centre else 0.0)) / deviation if deviation else 0.0
-        if not math.isfinite(value):
-            return Score(failure=Failure("invalid", "the deviation is too small to divide by"), parts={"raw": raw})
-        return Score(value, parts={"raw": raw}, feedback=raw.feedback)
+        shift = mean if self._centre else 0.0
+        return self._transformed(column, lambda value: (value - shift) / deviation if deviation else 0.0)
 
     async def learn(self, scored: Sequence[ScoredGroup], part: str) -> Mapping[str, float]:
         """Take the rewards of a step into the window."""
@@ -206,10 +203,6 @@ class Standardise(Composed):
         self._window.extend(map(float, json.loads((folder / "window.json").read_text(encoding="utf-8"))))
 
 
-def _failed(column: Column, i: int) -> Score:
-    return replace(only_score(column, i, "raw"), parts={"raw": column[i]})
-
-
 def _moments(values: Sequence[float]) -> tuple[float, float]:
     """Return mean and population standard deviation; 0 and 0 of nothing.
 
@@ -220,6 +213,3 @@ def _moments(values: Sequence[float]) -> tuple[float, float]:
     mean = math.fsum(values) / len(values)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
     return mean, deviation if deviation > 1e-12 * max(map(abs, values)) else 0.0
-
-
-__all__ = ["Clip", "LogisticSettings", "Scale", "Shape", "Standardise"]
