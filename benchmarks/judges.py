@@ -37,7 +37,7 @@ from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.model_settings import ClientSettings
 from rewardsmith.llm import ChatReply, ChatRequest, Usage
 from rewardsmith.rewards import make_reward
-from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.rewards.cache import CachedModel, VerdictCache
 
 HERE = Path(__file__).parent
 SIZE = 8  # rollouts in a group
@@ -189,7 +189,7 @@ async def ours(terms: Terms, phases: Sequence[Phase], cached: bool) -> list[Resu
             model = await stack.enter_async_context(ServedModel(settings, [f"{address}/v1"], name="judge"))
             behave(address, phase.behaviour)
             begun, cpu = time.perf_counter(), time.process_time()
-            outcomes = await score_all(phase.groups, Cached(model, cache) if cached else model)
+            outcomes = await score_all(phase.groups, CachedModel(model, cache) if cached else model)
             seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
             results.append(Result(seconds, cpu, outcomes, counted(address)))
     return results
@@ -265,7 +265,9 @@ async def tokens(console: Console, address: str, groups: list[RolloutGroup]) -> 
     first = 0
     async with AsyncExitStack() as stack:
         cache = stack.enter_context(closing(VerdictCache(stack.enter_context(tempfile.TemporaryDirectory()))))
-        model = Cached(await stack.enter_async_context(ServedModel(settings, [f"{address}/v1"], name="judge")), cache)
+        model = CachedModel(
+            await stack.enter_async_context(ServedModel(settings, [f"{address}/v1"], name="judge")), cache
+        )
         for name, chosen in (("rubric, rollout by rollout", RUBRIC), ("ranking, the group in one call", RANKING)):
             for again in ("", ", once more with the cache"):
                 behave(address, Behaviour(latency=0.01))

@@ -15,7 +15,7 @@ from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.model_settings import SentenceSettings
 from rewardsmith.engines.sentences import SentenceModel
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation
-from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.types import Message
 from tests.engines.test_rater import chat, open_rater, write_folder
 from tests.engines.test_sentences import write_sentences
@@ -76,7 +76,7 @@ def test_groups_that_share_an_answer_change_no_bit_of_each_other_in_the_cache(
     groups = groups_of(6)
     alone = [asyncio.run(rater.rate(group)) for group in groups]
     cache = VerdictCache(tmp_path, say=pytest.fail)
-    cached = Cached(rater, cache)
+    cached = CachedModel(rater, cache)
     calls = [lambda group=group: cached.rate(group) for group in groups]
     asyncio.run(at_odd_times(calls[seed::2], seed))  # a run that was stopped
     before = rater.usage.cached
@@ -90,9 +90,9 @@ def test_a_call_of_which_a_part_was_lost_is_rated_as_a_whole(rater: EmbeddedRate
     cache = VerdictCache(tmp_path, say=pytest.fail)
 
     async def twice() -> tuple[list[float], list[float]]:
-        first = await Cached(rater, cache).rate(group)
+        first = await CachedModel(rater, cache).rate(group)
         cache._write(lambda writer: writer.execute("DELETE FROM verdicts WHERE rowid % 2"))
-        return first, await Cached(rater, cache).rate(group)
+        return first, await CachedModel(rater, cache).rate(group)
 
     first, again = asyncio.run(twice())
     assert first == again
@@ -106,7 +106,7 @@ def test_texts_that_are_embedded_at_the_same_time_change_no_bit_of_each_other(tm
     rng = random.Random(0)
     calls = [rng.sample(words, k=rng.randint(1, 6)) for _ in range(12)]
     cache = VerdictCache(tmp_path, say=pytest.fail)
-    cached = Cached(model, cache)
+    cached = CachedModel(model, cache)
 
     async def main() -> None:
         alone = [await model.embed(texts) for texts in calls]

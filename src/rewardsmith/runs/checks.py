@@ -14,9 +14,7 @@ from rewardsmith.engines.protocol import ModelOutline
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, marked
 from rewardsmith.trainers.held_out import SEED, held_out
-from rewardsmith.trainers.process.parts import process_parts
-from rewardsmith.trainers.process.places import require_other_reference
-from rewardsmith.trainers.process.vocabulary import require_same_tokens
+from rewardsmith.trainers.process.implicit_parts import process_parts, require_other_reference, require_same_tokens
 from rewardsmith.trainers.protocol import count_items
 
 

@@ -86,13 +86,12 @@ class ModelRegistry:
             self._models[name] = model if self._cache_folder == "" else self._with_cache(model)
         return self._models[name]
 
-    def _with_cache(self, model: Model) -> Model:
-        from rewardsmith.rewards.cache import Cached, VerdictCache, cache_folder  # noqa: PLC0415
+    def _with_cache(self, model: Model) -> Any:
+        from rewardsmith.rewards.cache import CachedModel, VerdictCache  # noqa: PLC0415
 
         if self._cache is None:
-            given = self._cache_folder
-            self._cache = VerdictCache(cache_folder() if given is None else Path(given), say=self._log)
-        return Cached(model, self._cache)
+            self._cache = VerdictCache(self._cache_folder, say=self._log)
+        return CachedModel(model, self._cache)
 
     def before(self, name: str) -> Any:
         """Return a model for the checks before a run; an embedded one is not loaded yet."""

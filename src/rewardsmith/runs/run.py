@@ -35,7 +35,7 @@ from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.storage import new_folder, writing
 from rewardsmith.trainers.evaluating.tables import Evaluation
-from rewardsmith.trainers.process.parts import process_parts, take_over
+from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, process_parts
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
 from rewardsmith.types import Prompt
 
@@ -371,7 +371,7 @@ class Run:
         """Make a reward once, ask whether it can work, and whether it knows where the prompts go."""
         reward = Component.root(chosen, self.log, self._models.before)
         if online:
-            take_over(reward)
+            claim_implicit_parts(reward)
         self._check_prompts(reward, data, of)
         await check(reward)
         self._models.log_unreachable()

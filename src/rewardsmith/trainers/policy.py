@@ -39,7 +39,7 @@ from rewardsmith.trainers.metrics import (
 )
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
 from rewardsmith.trainers.own import estimator_of
-from rewardsmith.trainers.process.rewards import ProcessRewards
+from rewardsmith.trainers.process.process_rewards import ProcessRewards
 from rewardsmith.trainers.protocol import (
     Context,
     Draws,
@@ -137,7 +137,7 @@ class PolicyTrainer:
         metrics: dict[str, float] = {}
         enough = self._collector.enough(found)
         if enough and self._process.parts:
-            groups, metrics = await self._process.appraise(found.kept, number)
+            groups, metrics = await self._process.score_and_learn(found.kept, number)
             found.appraised(groups)
             clock.lap("process")
         right_from = right_of(self.reward, self._stage.right_from)

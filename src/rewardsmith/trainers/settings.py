@@ -11,7 +11,7 @@ from rewardsmith.data.source import Reads
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.failures import in_place
-from rewardsmith.trainers.process.places import wrong_places
+from rewardsmith.trainers.process.implicit_parts import implicit_problems
 from rewardsmith.trainers.select import SelectSettings
 
 ModelName = Annotated[str, Refers("models", offer="learn")]
@@ -114,7 +114,7 @@ class WritingStage(Stage):
 
     @model_validator(mode="after")
     def _can_update(self) -> WritingStage:
-        for problem in wrong_places(self.reward, policy=self.model, selected=self.select.part):
+        for problem in implicit_problems(self.reward, policy=self.model, selected=self.select.part):
             raise ValueError(problem)
         if self.select.least > self.prompts_per_step:
             raise ValueError(f"select.least = {self.select.least} is more than prompts_per_step: no step would update")

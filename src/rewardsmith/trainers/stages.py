@@ -14,8 +14,8 @@ from rewardsmith.data.source import Reads
 from rewardsmith.rewards.failures import policies
 from rewardsmith.trainers.evaluating.stage import EvaluateRewardStage
 from rewardsmith.trainers.held_out import Count
-from rewardsmith.trainers.process.parts import learning_models, wrong_credit, wrong_parts, wrong_training
-from rewardsmith.trainers.process.stage import ProcessModelStage
+from rewardsmith.trainers.process.implicit_parts import learning_models, policy_problems
+from rewardsmith.trainers.process.process_stage import ProcessModelStage
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
 from rewardsmith.trainers.settings import (
     CriticName,
@@ -235,8 +235,9 @@ class PolicyStage(WritingStage):
             raise ValueError(f'the advantage "{self.advantage.name}" has no use for a critic: remove it, or use "gae"')
         combine = getattr(self.advantage.slot, "combine", "")
         after = combine == "after"
-        for problem in wrong_credit(
-            self.reward, self.advantage.name, compares=compares(self.advantage.target), combine=combine, values=needs
+        compared = compares(self.advantage.target)
+        for problem in policy_problems(
+            self, advantage=self.advantage.name, compares=compared, combine=combine, values=needs
         ):
             raise ValueError(problem)
         if after and (self.overlong is not None or (self.kl.coefficient and self.kl.place == "reward")):
@@ -254,11 +255,6 @@ class PolicyStage(WritingStage):
 
     @model_validator(mode="after")
     def _learns_as_told(self) -> PolicyStage:
-        for problem in (
-            *wrong_parts(self.reward),
-            *wrong_training(self.reward, steps=self.steps, rollouts_per_prompt=self.rollouts_per_prompt),
-        ):
-            raise ValueError(problem)
         learners = [*learning_models(self.reward), *([self.critic.model] if self.critic else [])]
         if self.kl.reference in learners:
             raise ValueError(

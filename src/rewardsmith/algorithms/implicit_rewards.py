@@ -1,7 +1,11 @@
-"""What an implicit process reward model learns by, and how well it does: outcomes of whole responses, nothing else.
+r"""Implicit process rewards (PRIME): a language model trained on outcomes alone, read as a reward for every token.
 
-Cui et al. 2025 (PRIME), arXiv 2502.01456. Every loss is one number per response, computed from that response and from
-constants of the whole batch, so that a sum over any split of the batch has the same gradient.
+$$r_t = \beta\,\bigl[\log\pi_\phi(y_t \mid y_{<t}) - \log\pi_{ref}(y_t \mid y_{<t})\bigr]$$
+
+Cui et al. 2025 (PRIME), arXiv 2502.01456; Yuan et al. 2024, arXiv 2412.01981. The sum over a response is the reward
+model's logit that the response is right, so the model is trained with a cross-entropy on that sum. Every loss is one
+number per response, computed from that response and from constants of the whole batch, so that a sum over any split of
+the batch has the same gradient. Smoothing, steps and normalisation are in `token_rewards`.
 """
 
 from __future__ import annotations
@@ -11,12 +15,37 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
+from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, pad
 
 from rewardsmith.algorithms.groups import Groups, side_by_side
-from rewardsmith.algorithms.shapes import FloatB, FloatBT, IdsB, MaskB, MaskBT, Scalar, check_option, masked
+from rewardsmith.algorithms.shapes import (
+    FloatB,
+    FloatBT,
+    IdsB,
+    MaskB,
+    MaskBT,
+    Scalar,
+    check_option,
+    masked,
+    masked_difference,
+)
 
 Weighting = Literal["none", "best-of-n-outcome", "best-of-n-reward"]
+
+
+def implicit_rewards(logprobs_BT: FloatBT, reference_BT: FloatBT, mask_BT: MaskBT, *, beta: float) -> FloatBT:
+    """Return r_t = β (log π_φ - log π_ref) at each response token; the gradient flows through π_φ only."""
+    return beta * masked_difference("reward-model logprobs", logprobs_BT, "reference logprobs", reference_BT, mask_BT)
+
+
+def values_before(rewards_BT: FloatBT, mask_BT: MaskBT) -> FloatBT:
+    r"""Return what the reward model thought of the answer before each token, $v_t = \sum_{s<t} r_s$.
+
+    The prefix sum of implicit rewards is the model's estimate of the outcome, as a logit (arXiv 2412.01981, prop. 3.1).
+    """
+    kept_BT = masked("rewards", rewards_BT, mask_BT)
+    # Shifted by one and then summed: a value owes nothing to its own token, not even a rounding error.
+    return torch.where(mask_BT, pad(kept_BT, (1, 0))[:, :-1].cumsum(-1), 0)
 
 
 def outcome_cross_entropy(

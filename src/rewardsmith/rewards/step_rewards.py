@@ -1,4 +1,4 @@
-"""A reward for each step, from a world that knows which steps are right: what a process reward can hope for."""
+"""A reward for each step, from a world that knows which steps are right: the upper bound of process rewards."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ from rewardsmith.text.step_truths import Judged, tokens_of_judged
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
 
 StepTruthChoice = Annotated[Chosen, Choice("step truth", "rewardsmith.text.step_truths:STEP_TRUTHS", inputs=2)]
-"""What knows which steps of an answer are right."""
+"""A function that knows which steps of an answer are right."""
 
-MOST_TOLD = 8
-"""Wrong steps that the feedback quotes."""
-
-LONGEST_TOLD = 60
-"""Characters of a step that it quotes."""
+MAX_STEPS_QUOTED, MAX_CHARACTERS_QUOTED = 8, 60
+"""Wrong steps that the feedback quotes, and characters of each."""
 
 
 class Steps:
@@ -32,7 +29,7 @@ class Steps:
     The truth is a program that looks at untrusted text in this process: it must be quick for any text.
 
     Attributes:
-        reads_ends: it needs to know where tokens end in the text.
+        reads_ends: it needs the character offsets of tokens.
     """
 
     reads_ends: ClassVar[bool] = True
@@ -68,14 +65,14 @@ class Steps:
 
     def _scored(self, rollout: Rollout, judged: Sequence[Judged]) -> Score:
         rewards = np.array([self._right if step.right else self._wrong for step in judged] or [self._wrong])
-        value, feedback, count = float(rewards.mean()), _told(judged, rollout.text), len(rollout.tokens)
+        value, feedback, count = float(rewards.mean()), _feedback(judged, rollout.text), len(rollout.tokens)
         if not count:
             return Score(value, feedback=feedback)
         if rollout.ends is None:
             raise CannotScore(
                 "invalid",
-                "the rollout does not say where its tokens end in the text, so that the steps cannot be found among"
-                " them: ask the engine for `ends`, or leave out the tokens",
+                "the rollout has no character offsets of its tokens, so that the steps cannot be found among them:"
+                " generate with ends=True, or leave out the tokens",
             )
         at = _last_tokens(rollout.ends, judged)
         values = np.bincount(at, weights=rewards, minlength=count).astype(np.float32)
@@ -110,21 +107,21 @@ def _last_tokens(ends: NDArray[np.int32], judged: Sequence[Judged]) -> NDArray[n
     return np.where((last >= 0) & (numbers[last] == every), last, np.minimum(around, len(ends) - 1))
 
 
-def _told(judged: Sequence[Judged], text: str) -> str:
-    """Return which steps are wrong, for a person to read."""
+def _feedback(judged: Sequence[Judged], text: str) -> str:
+    """Return the wrong steps, for a person to read."""
     wrong = [(number, step) for number, step in enumerate(judged, start=1) if not step.right]
     if not wrong:
         return "" if judged else "there are no steps"
-    told = [f"step {number} ({_quoted(text, step)})" for number, step in wrong[:MOST_TOLD]]
-    more = f" and {len(wrong) - MOST_TOLD} more" if len(wrong) > MOST_TOLD else ""
-    return f"wrong of {len(judged)}: {', '.join(told)}{more}"
+    quoted = [f"step {number} ({_quoted(text, step)})" for number, step in wrong[:MAX_STEPS_QUOTED]]
+    more = f" and {len(wrong) - MAX_STEPS_QUOTED} more" if len(wrong) > MAX_STEPS_QUOTED else ""
+    return f"wrong of {len(judged)}: {', '.join(quoted)}{more}"
 
 
 def _quoted(text: str, step: Judged) -> str:
     if step.start == step.end:
         return "missing"
-    shown = text[step.start : min(step.end, step.start + LONGEST_TOLD)]
-    return f"{shown}…" if step.end - step.start > LONGEST_TOLD else shown
+    shown = text[step.start : min(step.end, step.start + MAX_CHARACTERS_QUOTED)]
+    return f"{shown}…" if step.end - step.start > MAX_CHARACTERS_QUOTED else shown
 
 
 __all__ = ["StepTruthChoice", "Steps", "judged_by"]

@@ -1,4 +1,4 @@
-"""The `process_model` stage: what may stand in its table. Reading it loads no torch."""
+"""Settings of the `process_model` stage. Loads no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rewardsmith.config import Settings
 from rewardsmith.trainers.held_out import Count
-from rewardsmith.trainers.process.parts import learning_models, wrong_parts
+from rewardsmith.trainers.process.implicit_parts import learning_models
 from rewardsmith.trainers.settings import DataName, Saving, WritingStage
 
 
@@ -24,7 +24,7 @@ class ProcessValidation(Settings):
 class ProcessModelStage(WritingStage):
     """Train implicit process reward models on the outcomes of a policy that stays as it is."""
 
-    runs_by: ClassVar[str] = "rewardsmith.trainers.process.trainer:ProcessModelTrainer"
+    runs_by: ClassVar[str] = "rewardsmith.trainers.process.process_trainer:ProcessModelTrainer"
 
     name: str = Field(default="process_model", min_length=1, description="what to call this stage in the run's files")
     validation: ProcessValidation | None = Field(default=None, description="measure on other prompts, now and then")
@@ -37,6 +37,4 @@ class ProcessModelStage(WritingStage):
                 'nothing learns in this stage: its reward is a sum, one part of which has type = "implicit", an update'
                 ' that is not "none", and a weight that is not 0 or watch = true'
             )
-        for problem in wrong_parts(self.reward):
-            raise ValueError(problem)
         return self

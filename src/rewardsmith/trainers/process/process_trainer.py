@@ -10,8 +10,8 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.trainers.collect import Collector
 from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import Clock, group_metrics
-from rewardsmith.trainers.process.rewards import ProcessRewards
-from rewardsmith.trainers.process.stage import ProcessModelStage, ProcessValidation
+from rewardsmith.trainers.process.process_rewards import ProcessRewards
+from rewardsmith.trainers.process.process_stage import ProcessModelStage, ProcessValidation
 from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, reporting
 from rewardsmith.trainers.scoring import generate_and_score
 from rewardsmith.trainers.telling import FirstFailures
@@ -19,12 +19,7 @@ from rewardsmith.types import Prompt
 
 
 class ProcessModelTrainer:
-    """Lets a policy write, and its answers' outcomes teach the implicit rewards of a stage.
-
-    Args:
-        stage: the settings.
-        context: models, data and files of the run.
-    """
+    """Samples from a fixed policy and trains the implicit rewards of a stage on the outcomes."""
 
     def __init__(self, stage: ProcessModelStage, context: Context) -> None:
         self._stage = stage
@@ -65,7 +60,7 @@ class ProcessModelTrainer:
         self._failures.tell(found.sampled)
         metrics: dict[str, float] = {}
         if self._collector.enough(found):
-            groups, metrics = await self._process.appraise(found.kept, number)
+            groups, metrics = await self._process.score_and_learn(found.kept, number)
             found.appraised(groups)
             clock.lap("process")
         metrics |= group_metrics(found, None)
@@ -96,7 +91,7 @@ class ProcessModelTrainer:
             turn=self._turn,
             report=reporting("validation", self._context.progress),
         )
-        groups, metrics = await self._process.look(scored)
+        groups, metrics = await self._process.score_only(scored)
         metrics |= {"overlong_prompts": float(overlong)} if overlong else {}
         none = [None] * validation.rollouts_per_prompt
         self._context.keep([GroupRecord(number, "validation", "", group, none) for group in groups])
