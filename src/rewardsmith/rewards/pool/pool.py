@@ -75,14 +75,10 @@ class Pool:
     async def score(
         self, call: Call, prompt: Prompt, texts: Sequence[str], *, deadline: float, memory: int
     ) -> list[Score]:
-        """Return one score per text, in order. Equal texts are scored once.
+        """Return one score per text, in order. Equal texts are scored once; if the rule cannot be loaded, all fail.
 
-        Args:
-            call: the rule; if it cannot be loaded, all texts fail.
-            prompt: the prompt of the texts.
-            texts: the answers.
-            deadline: seconds per text, from when a worker begins it.
-            memory: MiB that a worker may use beyond what it had when it was forked.
+        The deadline is in seconds per text, from when a worker begins it; the memory in MiB, beyond what the worker
+        had when it was forked.
         """
         unique = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         scores = cast("list[Score]", await self._submit(PendingCall(call, prompt, list(unique), deadline, memory)))
@@ -141,11 +137,8 @@ class Pool:
             slot.thread.join(timeout=5.0)
 
     def abandon(self) -> None:
-        """Close the sockets that a fork of the trainer has copied: the server must notice when the trainer ends."""
+        """Close the socket that a fork of the trainer has copied: the server must notice when the trainer ends."""
         self.closed = True
-        for slot in self._slots:
-            if slot.worker:
-                slot.worker.abandon()
         if self._server:
             self._server.abandon()
 

@@ -71,8 +71,6 @@ class ForkServer:
     """
 
     def __init__(self) -> None:
-        if not sys.executable:
-            raise ForkServerError("rules need a Python interpreter to run in, and sys.executable is empty")
         self.gone = ""
         self._lock = threading.Lock()
         self._numbers: dict[bytes, int] = {}
@@ -243,16 +241,12 @@ class Worker:
 
     def end(self) -> str | None:
         """Kill it with everything it started; return how it ended, None if its fork server is gone too."""
-        self.abandon()
+        self._connection.close()
+        os.close(self._wakeup_pipe)
         try:
             return self.server.end(self._pid)
         except ForkServerError:
             return None
-
-    def abandon(self) -> None:
-        """Close the socket and the pipe without ending the process."""
-        self._connection.close()
-        os.close(self._wakeup_pipe)
 
     def _receive(self, timeout: float, max_bytes: int) -> list[Any]:
         """Return the next reply.

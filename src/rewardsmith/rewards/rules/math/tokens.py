@@ -18,7 +18,7 @@ from rewardsmith.rewards.rules.math.nodes import (
 )
 
 MAX_DEPTH = 40
-"""Levels of a tree; the text is bounded by `math_bounds.beyond` before."""
+"""Levels of a tree; the text is bounded by `math_rule.beyond` before."""
 
 _TOKEN = re.compile(
     r"\s*(?P<token>(?P<repeating>[0-9]*\.[0-9]*\\(?:overline|bar|dot)\s?\{\s?[0-9]+\s?\})"
