@@ -1,4 +1,4 @@
-"""Measures what it costs that models share a GPU: the same policy steps with all models on the device, and with offload.
+"""Measures the cost of offload: the same policy steps with all models on the device, and with one at a time.
 
     python benchmarks/offload.py     # one GPU
 
