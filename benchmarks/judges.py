@@ -185,7 +185,7 @@ async def ours(terms: Terms, phases: Sequence[Phase], cached: bool) -> list[Resu
     async with AsyncExitStack() as stack:
         for phase in phases:
             cache = stack.enter_context(closing(VerdictCache(stack.enter_context(tempfile.TemporaryDirectory()))))
-            settings = ClientSettings(concurrency=terms.concurrency, first_token_timeout=phase.limit)
+            settings = ClientSettings(version="1", concurrency=terms.concurrency, first_token_timeout=phase.limit)
             model = await stack.enter_async_context(ServedModel(settings, [f"{address}/v1"], name="judge"))
             behave(address, phase.behaviour)
             begun, cpu = time.perf_counter(), time.process_time()
@@ -259,7 +259,7 @@ def show_faulty(console: Console, results: dict[str, Result], behaviour: Behavio
 
 async def tokens(console: Console, address: str, groups: list[RolloutGroup]) -> None:
     """Print what a group costs: by rubric and by ranking, asked for the first time and once more."""
-    settings = ClientSettings()
+    settings = ClientSettings(version="1")  # the server does not reply to probes
     title = f"tokens asked for a group of {SIZE}, four letters each"
     table = Table("judge", "calls", "read", "written", "all, as a share of the first", title=title)
     first = 0

@@ -1,4 +1,4 @@
-"""Measures what offload costs: the same policy steps with all models on the GPU, and with models that share it.
+"""Measures the cost of offload: the same policy steps with all models on the device, and with one at a time.
 
     python benchmarks/offload.py     # one GPU
 

@@ -1,7 +1,7 @@
 """Keys and passwords: how they are recognised in a recipe, and how they are kept out of what is shown or stored.
 
-A recipe goes to the run's folder, its report and the trackers. So a secret does not belong in it: it is in an
-environment variable, and the recipe has the name of that, as `api_key_env = "NAME"` or `{ env = "NAME" }`.
+A recipe is copied to the run folder, its report and the trackers. So it holds no secret but the name of an environment
+variable, as `api_key_env = "NAME"` or `{ env = "NAME" }`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHAPES = re.compile(
     r"|\b(?:gsk|nvapi|xai|tgp)[_-][A-Za-z0-9_-]{20,}|\bBearer\s+[^\s\"']{8,}"
     r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
 )
-_SHORTEST = 6  # what is shorter stands for no key: EMPTY, none, <s>
+_MIN_LENGTH = 6  # what is shorter stands for no key: EMPTY, none, <s>
 _PART = 6  # so many characters of a key, from its beginning or to its end, are shown nowhere
 
 
@@ -47,7 +47,7 @@ def is_secret(name: str, value: object) -> bool:
     """Whether a value is a key or password, by its name or by its form."""
     if not isinstance(value, str):
         return False
-    named = names_secret(name) and len(value) >= _SHORTEST and value[0] not in "<[{"
+    named = names_secret(name) and len(value) >= _MIN_LENGTH and value[0] not in "<[{"
     return named or _SHAPES.search(value) is not None
 
 
@@ -92,11 +92,7 @@ def is_reference(value: object) -> bool:
 
 
 def resolved(value: Any, get: Callable[[str], str | None] = os.environ.get) -> tuple[Any, list[str]]:
-    """Return a value with each `{ env = "NAME" }` replaced by what the variable holds, and what was put in.
-
-    Raises:
-        UnsetVariableError: a variable is not set.
-    """
+    """Return a value with each `{ env = "NAME" }` filled in, and the values of these variables."""
     found: list[str] = []
 
     def replaced(inner: Any) -> Any:
@@ -118,11 +114,7 @@ class UnsetVariableError(Exception):
 
 
 class Mask:
-    """Takes known secrets out of what a server sends.
-
-    Args:
-        secrets: keys and passwords that are sent to it.
-    """
+    """Removes known secrets, which are sent to a server, from what it sends."""
 
     def __init__(self, secrets: Iterable[str | None]) -> None:
         self._secrets = [secret for secret in dict.fromkeys(secrets) if secret]
@@ -138,12 +130,7 @@ class Mask:
         return text
 
     def json(self, value: Any, body: bytes | None = None) -> Any:
-        """Return JSON without the secrets in any of its texts.
-
-        Args:
-            value: what was read.
-            body: what it was read from, if that is there: a look at it is cheaper.
-        """
+        """Return JSON without the secrets in its texts; a search in the `body` that it was read from is cheaper."""
         if body is not None and b"\\" not in body and not any(each.encode() in body for each in self._unlikely):
             return value
         text = json.dumps(value, ensure_ascii=False) if self._unlikely else ""

@@ -97,17 +97,6 @@ def test_an_asker_that_is_cancelled_does_not_stop_the_start(tmp_path: Path) -> N
     asyncio.run(run())
 
 
-def test_a_server_lives_on_between_event_loops(tmp_path: Path) -> None:
-    model = managed(tmp_path)
-    first = asyncio.run(pid_of(model))
-    assert asyncio.run(pid_of(model)) == first
-    asyncio.run(model.close())
-    assert not alive(first)
-    again = asyncio.run(pid_of(model))
-    assert again != first
-    asyncio.run(model.close())
-
-
 def test_a_server_without_a_health_page_is_healthy_when_it_lists_its_models(tmp_path: Path) -> None:
     async def run() -> None:
         model = managed(tmp_path, "--no-health")
@@ -203,19 +192,6 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_lines(tmp_path: Pa
     assert "\x1b" not in text
 
 
-def test_a_question_to_a_server_that_does_not_start_is_a_failure_and_not_an_answer(tmp_path: Path) -> None:
-    async def run() -> None:
-        model = managed(tmp_path, "--fail", "broken")
-        try:
-            await model.chat(question())
-        finally:
-            await model.close()
-
-    with pytest.raises(ModelCallError, match="ended with status 3") as caught:
-        asyncio.run(run())
-    assert caught.value.kind == "crashed"
-
-
 def test_a_server_that_is_never_healthy_is_stopped(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     model = managed(tmp_path, "--after", "600", "--child", str(pids), "--stubborn", startup_timeout=1.5)
@@ -268,21 +244,6 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
         asyncio.run(model.check())
 
 
-def test_a_program_is_looked_for_where_the_server_will_look(tmp_path: Path) -> None:
-    program = tmp_path / "programs" / "my-server"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {SERVER} "$@"\n')
-    program.chmod(0o755)
-    path = f"{program.parent}:{os.environ['PATH']}"
-
-    async def run() -> None:
-        model = managed(tmp_path, command=["my-server", *COMMAND[2:]], environment={"PATH": path})
-        await model.check()
-        await model.close()
-
-    asyncio.run(run())
-
-
 def test_a_server_that_is_not_installed_says_where_it_may_be(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'vllm'\"\nexit 1\n")
@@ -295,12 +256,6 @@ def test_the_folder_of_the_user_is_found(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(UserError, match=f"--model {tmp_path}/weights --host"):
         asyncio.run(managed(tmp_path, "--fail", "seen", model="~/weights").check())
-
-
-def test_a_log_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot write to"):
-        asyncio.run(managed(tmp_path / "file").check())
 
 
 # ---- the log ---------------------------------------------------------------------------------------------------------

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.managed.managed_model import SAMPLE, SAMPLES, served_name
 from rewardsmith.engines.managed.server_process import server_command, server_environment
-from rewardsmith.engines.model_settings import ClientSettings, ManagedSettings
+from rewardsmith.engines.model_settings import ManagedSettings
 from tests.engines.test_managed import managed
 
 
@@ -72,14 +71,6 @@ def test_the_name_of_a_model_follows_its_files(tmp_path: Path, file: str) -> Non
     assert before.startswith(f"{Path(model).name}-")
     (tmp_path / file).write_text("two")
     assert served_name(model) != before
-
-
-def test_what_is_asked_of_a_server_is_part_of_its_identity() -> None:
-    def of(serves: str) -> str:
-        settings = ClientSettings(serves=serves)  # type: ignore[arg-type]
-        return asyncio.run(ServedModel(settings, ["http://127.0.0.1:9/v1"], model="m").identity())
-
-    assert len({of(serves) for serves in ("chat", "classify", "score", "embed")}) == 4
 
 
 def words(**settings: object) -> str:
@@ -158,10 +149,3 @@ def test_variables_of_the_user_win(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_that_a_command_cannot_follow_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         ManagedSettings(model="m", **settings)  # type: ignore[arg-type]
-
-
-def test_settings_that_go_together_are_accepted() -> None:
-    ManagedSettings(model="m", command=["serve"], port=8000)
-    ManagedSettings(
-        model="m", command="vllm", devices=[0, 1], tensor_parallel_size=2, offload=True, gpu_memory_utilization=0.5
-    )

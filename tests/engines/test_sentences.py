@@ -129,10 +129,6 @@ def plain_once(folder: Path) -> np.ndarray:
     return plain(folder, TEXTS)
 
 
-def test_no_texts_have_no_vectors(folder: Path) -> None:
-    assert len(embed(shared_model(folder), [])) == 0
-
-
 def test_long_texts_are_cut_where_the_recipe_says(folder: Path) -> None:
     same, other = ["a b c d", "a b c e f g"], ["a b c d", "a b e d"]
     cut = open_model(folder, max_tokens=5)  # three words, and a token at either end
@@ -142,10 +138,6 @@ def test_long_texts_are_cut_where_the_recipe_says(folder: Path) -> None:
     assert not np.allclose(first, second, atol=1e-3)
     with pytest.raises(UserError, match="max_tokens is 33, and the model reads 32: lower it"):
         asyncio.run(open_model(folder, max_tokens=33).check())
-
-
-def test_a_huge_text_is_cut_too(folder: Path) -> None:
-    assert embed(shared_model(folder), ["cat " * 200_000]).shape == (1, 32)
 
 
 # ---- beside the event loop -------------------------------------------------------------------------------------------
@@ -240,10 +232,6 @@ def refusal(init: Path | str) -> str:
     with pytest.raises(UserError) as caught:
         asyncio.run(open_model(init).check())
     return str(caught.value)
-
-
-def test_a_sound_folder_passes_the_check(folder: Path) -> None:
-    asyncio.run(shared_model(folder).check())
 
 
 def test_a_folder_that_is_none_is_refused(folder: Path, damaged: Path, tmp_path: Path) -> None:

@@ -123,19 +123,6 @@ def test_a_server_without_a_list_is_believed_and_a_hiccup_forgiven(monkeypatch: 
     asyncio.run(main())
 
 
-def test_another_address_may_have_another_model() -> None:
-    async def main() -> None:
-        async with FaultyServer(models=["a"]) as one, FaultyServer(models=["b"]) as two:
-            model = client(one, model=None)
-            await model.chat(question())
-            model.replace_urls([two.url])
-            await model.chat(question())
-            assert [body["model"] for body in one.bodies + two.bodies] == ["a", "b"]
-            await model.close()
-
-    asyncio.run(main())
-
-
 def test_the_identity_is_of_the_weights_not_of_the_address() -> None:
     async def main() -> None:
         async with FaultyServer() as one, FaultyServer() as two:
@@ -147,34 +134,6 @@ def test_the_identity_is_of_the_weights_not_of_the_address() -> None:
                 await client(one, body={"reasoning_effort": "low"}).identity(),
             ]
             assert len({base, *others}) == 4
-
-    asyncio.run(main())
-
-
-def test_sleeping_and_waking() -> None:
-    async def main() -> None:
-        async with FaultyServer() as one, FaultyServer() as two:
-            model = client(one, two)
-            await model.sleep()
-            assert one.asleep
-            assert two.asleep
-            await model.wake()
-            assert not one.asleep
-            assert not two.asleep
-            await two.stop()
-            with pytest.raises(ModelCallError):
-                await model.sleep()
-            await model.close()
-
-    asyncio.run(main())
-
-
-def test_a_server_that_cannot_sleep() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.sleepless = True
-            with pytest.raises(UserError, match="VLLM_SERVER_DEV_MODE=1"):
-                await client(server).sleep()
 
     asyncio.run(main())
 

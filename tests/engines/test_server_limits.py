@@ -53,19 +53,6 @@ def test_a_try_goes_to_another_address_than_the_one_before() -> None:
     asyncio.run(main())
 
 
-def test_a_stalling_replica_is_left_for_another() -> None:
-    async def main() -> None:
-        async with FaultyServer() as bad, FaultyServer() as good:
-            bad.plan(*["stall"] * 100)
-            model = client(bad, good, first_token_timeout=0.5)
-            for _ in range(4):
-                assert (await model.chat(question())).text == "echo: hi"
-            assert len(bad.requests) == 1
-            await model.close()
-
-    asyncio.run(main())
-
-
 def test_nobody_there_is_unreachable_and_they_are_found_when_they_come() -> None:
     async def main() -> None:
         server = FaultyServer()

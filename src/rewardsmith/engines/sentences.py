@@ -29,17 +29,10 @@ _FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.safetensors")
 
 
 class SentenceModel:
-    """Turns texts into vectors; see `rewardsmith.llm.Embedder`.
-
-    Args:
-        settings: of the model.
-        name: what the recipe calls it.
+    """Turns texts into vectors; see `rewardsmith.llm.Embedder`. `usage.calls` counts texts.
 
     Attributes:
-        name: what the recipe calls it.
-        usage: what was asked of it; `calls` counts texts.
-        rates_together: a vector belongs to the whole call that it was asked for in. What goes through a model together
-            changes the last bits.
+        rates_together: a cached vector belongs to its whole call, because the batch changes the last bits.
     """
 
     rates_together = True
@@ -55,34 +48,29 @@ class SentenceModel:
         self._thread: ThreadPoolExecutor | None = None
 
     async def identity(self) -> str:
-        """Return what a cache knows the model by: a hash of its files and of where texts are cut."""
-        if not self._digest:
-            self._digest = _digest(self._found())
+        """Return the model's identity in the cache: a hash of its files, and the truncation."""
+        self._digest = self._digest or _digest(self._model_folder())
         return f"sentences:{self._digest}:{self._settings.max_tokens or ''}"
 
     async def check(self) -> None:
-        """Load the model; a `UserError` says why that cannot be done."""
+        """Load the model, or raise `UserError`."""
         self._loaded()
 
     async def close(self) -> None:
-        """Let go of the model; it is loaded again when it is asked again."""
+        """Unload the model; the next call loads it again."""
         if self._thread is not None:
             self._thread.shutdown()
         self._thread = self._model = None
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return a vector of length 1 for each text, float32 [n, D]; a text too long for the model is cut.
-
-        Raises:
-            ModelCallError: the model failed, or a vector is not finite.
-        """
+        """Return a vector of length 1 for each text, float32 [n, D]; a text too long for the model is truncated."""
         model = self._loaded()
         try:
-            # One thread of its own: the event loop goes on, and the model is never used twice at a time.
+            # One thread: the event loop goes on, and the model is never used twice at a time.
             self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix=f"embed-{self.name}")
             work = asyncio.get_running_loop().run_in_executor(self._thread, self._encode, model, list(texts))
             vectors_ND = await work
-        except Exception as error:  # whatever it raises, there are no vectors
+        except Exception as error:
             self.usage.failed += len(texts)
             raise ModelCallError("crashed", f"{type(error).__name__}: {error}") from error
         if not np.isfinite(vectors_ND).all():
@@ -94,20 +82,19 @@ class SentenceModel:
     def _encode(self, model: Any, texts: list[str]) -> NDArray[np.float32]:
         if not texts:
             return np.zeros((0, 0), dtype=np.float32)
-        distinct = sorted(set(texts))  # in an order of their own: that of the call must not matter
+        distinct = sorted(set(texts))  # so that the order of the call does not matter
         vectors_ND = model.encode(
             distinct, batch_size=self._settings.batch_size, normalize_embeddings=True, show_progress_bar=False
         )
         places = {text: i for i, text in enumerate(distinct)}
         return np.asarray(vectors_ND, dtype=np.float32)[[places[text] for text in texts]]
 
-    def _found(self) -> Path:
-        if self._folder is None:
-            self._folder = _folder(self._settings.init, self.name)
+    def _model_folder(self) -> Path:
+        self._folder = self._folder or _download(self._settings.init, self.name)
         return self._folder
 
     def _loaded(self) -> Any:
-        """Return the model, loaded when it is first needed: that is before the first step, and takes a moment."""
+        """Return the model, loaded when it is first needed."""
         if self._model is not None:
             return self._model
         try:
@@ -117,7 +104,7 @@ class SentenceModel:
             raise UserError(
                 f'models.{self.name} needs sentence-transformers: pip install "rewardsmith[similarity]"'
             ) from None
-        folder = self._found()
+        folder = self._model_folder()
         _require_safe(folder, self.name)
         try:
             with quiet():
@@ -130,20 +117,17 @@ class SentenceModel:
                 )
         except Exception as error:
             raise UserError(f"models.{self.name}.init: {folder} cannot be loaded: {error}") from error
-        self._model = self._cut(model.eval())
-        return self._model
-
-    def _cut(self, model: Any) -> Any:
         limit, own = self._settings.max_tokens, model.max_seq_length
         if limit is not None and own is not None and limit > own:
             raise UserError(f"models.{self.name}.max_tokens is {limit}, and the model reads {own}: lower it")
         if limit is not None:
             model.max_seq_length = limit
-        return model
+        self._model = model.eval()
+        return self._model
 
 
-def _folder(init: str, name: str) -> Path:
-    """Return the folder that `init` names, after a download if it is a Hugging Face id."""
+def _download(init: str, name: str) -> Path:
+    """Return the folder that `init` names; a Hugging Face id is downloaded."""
     path = Path(init).expanduser()
     if path.is_dir():
         return path
@@ -155,19 +139,19 @@ def _folder(init: str, name: str) -> Path:
         raise UserError(
             f"models.{name}.init: there is no folder {init!r}, and no model of that id could be downloaded. If the id"
             " is right, check the network, that HF_HUB_OFFLINE is not set, and that your account may read the model"
-            f" (HF_TOKEN). The download said: {type(error).__name__}: {str(error)[:300]}"
+            f" (HF_TOKEN). The error: {type(error).__name__}: {str(error)[:300]}"
         ) from error
 
 
 def _require_safe(folder: Path, name: str) -> None:
-    """Refuse a folder that is no sentence-transformers model, that wants to run code, or whose weights are pickled."""
+    """Refuse a folder that is not a sentence-transformers model, needs code of its own, or has pickled weights."""
     where = f"models.{name}.init: {folder}"
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
         parts = [(str(module["type"]), folder / str(module["path"])) for module in modules]
     except FileNotFoundError:
         raise UserError(
-            f"{where} has no modules.json, which says how a text becomes one vector: name a sentence-transformers model"
+            f"{where} has no modules.json, which defines the pooling: name a sentence-transformers model"
         ) from None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{where}: modules.json cannot be read ({type(error).__name__}: {error})") from None
@@ -184,7 +168,7 @@ def _require_safe(folder: Path, name: str) -> None:
 
 
 def _digest(folder: Path) -> str:
-    """Return a hash of the files that a model is made of, by their names within the folder."""
+    """Return a hash of the model's files and their names in the folder."""
     found = hashlib.blake2b(digest_size=16)
     files = {file.relative_to(folder).as_posix(): file for pattern in _FILES for file in folder.rglob(pattern)}
     for name, file in sorted(files.items()):

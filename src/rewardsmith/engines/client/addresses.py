@@ -97,14 +97,8 @@ class Address:
         self._failures, self.avoid_until = 0, 0.0
 
     def reduce(self, sent: float, retry_after: float | None, now: float) -> None:
-        """Slow down: it refused a request, whose slot is still taken, as one too many.
-
-        Args:
-            sent: when the request was sent. One that was under way at the last reduction does not count again.
-            retry_after: seconds that the server asks us to wait.
-            now: on the event loop's clock.
-        """
-        if sent >= self._reduced_at:
+        """Slow down: it refused a request, whose slot is still taken, as one too many."""
+        if sent >= self._reduced_at:  # else it was under way at the last reduction, and does not count again
             self._reduced_at = now
             self.adaptive = max(MIN_LIMIT, min(self.adaptive, self.busy) / 2)
         # The other requests in flight were not refused, so that many are possible. Without any, the pace is too high.
@@ -136,12 +130,10 @@ class AddressPool:
         self._timer: asyncio.TimerHandle | None = None
 
     async def take(self, tokens: float, *, retry: bool = False, avoid: Address | None = None) -> Address:
-        """Take a slot at the least loaded address, as soon as one is free.
+        """Take a slot at the least loaded address, as soon as one is free; `tokens` are the expected ones.
 
-        Args:
-            tokens: expected prompt and completion tokens.
-            retry: this request was sent before; it goes first, because its deadline is running.
-            avoid: use this address only if no other one has a slot.
+        A retry goes first, because its deadline is running, and takes a slot at the address to avoid only if no other
+        one has one.
         """
         waiter = _Waiter(tokens, avoid)
         self._queues[not retry].append(waiter)

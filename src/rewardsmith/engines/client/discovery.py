@@ -27,13 +27,7 @@ _SLEEP_MODE = "start vLLM with --enable-sleep-mode and the environment variable 
 
 
 class ModelDiscovery:
-    """Finds the name of the model on the servers.
-
-    Args:
-        dispatcher: whose addresses are queried.
-        settings: of the client.
-        model: as the servers name it; None takes the only one that they have.
-        name: in the recipe, for errors.
+    """Finds the name of the model on the servers; without `model`, the only one that they have.
 
     Attributes:
         away: addresses that did not respond at the last check, while others did.

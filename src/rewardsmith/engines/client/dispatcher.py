@@ -79,9 +79,7 @@ class _Attempts(Generic[T]):
     def pause(self, error: RequestError, others: bool) -> float:
         """Return the seconds before the next attempt, or raise `ModelCallError` if there is none.
 
-        Args:
-            error: of the last attempt.
-            others: whether another address is healthy.
+        `others` tells whether another address is healthy.
         """
         assert self.until is not None
         left = self.until - _now()
@@ -124,13 +122,9 @@ class _Attempts(Generic[T]):
 
 
 class Dispatcher:
-    """Sends the requests of one model to its addresses.
+    """Sends the requests of one model to its endpoints, which may be replaced by another list at any time.
 
-    Args:
-        settings: of the client.
-        endpoints: of the servers; replaced by another list at any time.
-        secrets: returns the API key and the other secrets in requests; raises `UserError` if one is missing.
-        usage: where everything is counted.
+    `secrets` returns the API key and the other secrets in requests, or raises `UserError` if one is missing.
     """
 
     def __init__(

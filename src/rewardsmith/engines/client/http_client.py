@@ -89,10 +89,7 @@ def _proxy_for(url: URL) -> URL | None:
 class HttpClient:
     """Connections to servers, kept alive between requests; it belongs to the event loop in which it is made.
 
-    Args:
-        connect_timeout: seconds.
-        key: API key, sent with each request.
-        secrets: further secrets in requests; like the key, they are removed from replies and errors.
+    The key is sent with each request. It and the other secrets in requests are removed from replies and errors.
     """
 
     def __init__(self, connect_timeout: float, key: str | None, secrets: Iterable[str] = ()) -> None:
@@ -115,6 +112,7 @@ class HttpClient:
     async def open(self) -> None:
         """Make sure that connections are closed before the event loop is, even without `close`."""
         await anext(self._closing)
+        _OPEN[self._session] = self._closing
 
     @property
     def usable(self) -> bool:
@@ -138,13 +136,8 @@ class HttpClient:
     ) -> Any:
         """Return the JSON of a reply (a stream is assembled), or raise `RequestError`.
 
-        Args:
-            endpoint: the server.
-            url: on this server.
-            payload: is posted as JSON; None sends a GET.
-            until: deadline, on the event loop's clock.
-            first_token: timeout in seconds, from when the request is sent.
-            any_body: the reply need not be JSON; None is returned if it is not.
+        The payload is posted as JSON; None sends a GET. `until` is on the event loop's clock, `first_token` a timeout
+        in seconds. With `any_body` the reply need not be JSON.
         """
         try:
             async with asyncio.timeout_at(until):
@@ -251,11 +244,15 @@ def _start_clock_when_sent() -> aiohttp.TraceConfig:
     return trace
 
 
+_OPEN: dict[aiohttp.ClientSession, AsyncGenerator[None, None]] = {}  # so that none is garbage before it is closed
+
+
 async def _close_with_loop(session: aiohttp.ClientSession) -> AsyncGenerator[None, None]:
     """Close a session when this generator is closed, which an event loop does before it ends."""
     try:
         yield
     finally:
+        _OPEN.pop(session, None)
         await session.close()
         await asyncio.sleep(0)  # transports close in the next iteration of the loop
 
@@ -298,13 +295,7 @@ async def _decompressed(response: aiohttp.ClientResponse, where: str) -> AsyncIt
 
 
 async def _assemble_stream(content: AsyncIterator[bytes], where: str, begin: float | None) -> dict[str, Any]:
-    """Return the body that the server would have sent without streaming (server-sent events).
-
-    Args:
-        content: of the response.
-        where: the server, for errors.
-        begin: when the first token must have come, on the event loop's clock.
-    """
+    """Return the body that the server would have sent without streaming; the first token must come until `begin`."""
     stream = _Stream(where)
     line: list[bytes] = []
     clock = asyncio.timeout_at(begin)

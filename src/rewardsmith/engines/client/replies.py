@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.checks import unicode
+from rewardsmith.llm import ChatReply
 from rewardsmith.types import FailureKind
 
 MAX_EXCERPT = 300
@@ -77,18 +78,15 @@ def status_error(
 ) -> RequestError:
     """Return the error of an HTTP status; `code` is the name of the error in the body, if any."""
     detail = f"{where} replied with status {status}: {excerpt(body)}"
-    if status in _UNREACHABLE:
-        busy = status in _OVERLOADED and retry_after is not None  # a server that says when to come back is there
-        return RequestError(
-            "unreachable", detail, unreachable=not busy, overloaded=busy, retry_after=retry_after, status=status
-        )
-    retryable = (status in _RETRYABLE or (status >= 500 and status not in _PERMANENT)) and code not in _PERMANENT_CODES
     if status == 407:
         detail += "; set the proxy's user and password in the environment: http://user:password@host:port"
-    overloaded = retryable and status in _OVERLOADED
-    return RequestError(
-        "refused", detail, retryable=retryable, overloaded=overloaded, retry_after=retry_after, status=status
-    )
+    gone = status in _UNREACHABLE
+    temporary = status in _RETRYABLE or (status >= 500 and status not in _PERMANENT)
+    retryable = gone or (temporary and code not in _PERMANENT_CODES)
+    # A gateway's 503 is a server that is gone; one that says when to come back is there.
+    busy = retryable and status in _OVERLOADED and (not gone or retry_after is not None)
+    kind: FailureKind = "unreachable" if gone else "refused"
+    return RequestError(kind, detail, retryable, gone and not busy, busy, retry_after, status)
 
 
 def body_error(error: object, where: str) -> RequestError:
@@ -130,16 +128,6 @@ def _timestamp(date: str) -> float:
 # ---- bodies --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Completion:
-    """The text of a reply, before usage is added; see `ChatReply`."""
-
-    text: str
-    truncated: bool = False
-    thought: str = ""
-    logprobs: tuple[float, ...] = ()
-
-
 def token_counts(body: object) -> tuple[int, int]:
     """Return prompt and completion tokens, 0 where the server does not report them."""
     usage = body.get("usage") if isinstance(body, dict) else None
@@ -148,8 +136,8 @@ def token_counts(body: object) -> tuple[int, int]:
     return prompt, completion
 
 
-def parse_completion(body: Any, *, chat: bool, logprobs: bool) -> Completion:
-    """Return the reply in the body of a chat, or of a text completion."""
+def parse_completion(body: Any, *, chat: bool, logprobs: bool) -> ChatReply:
+    """Return the reply in the body of a chat, or of a text completion, without usage."""
     choices = _field(body, "choices", list)
     if not choices or not isinstance(choices[0], dict):
         raise malformed("the reply has no choices", body)
@@ -168,7 +156,7 @@ def parse_completion(body: Any, *, chat: bool, logprobs: bool) -> Completion:
         raise malformed("the reply has no text", message)
     text = text or ""
     values = _logprobs(choice, chat=chat, text=text) if logprobs else ()
-    return Completion(unicode(text), finish == "length", unicode(thought), values)
+    return ChatReply(unicode(text), finish == "length", unicode(thought), logprobs=values)
 
 
 def _optional_text(message: dict[str, Any], name: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -157,14 +158,10 @@ class ServedModel:
                 adjust=self._use_other_limit_field,
             )
         )
-        written = reply.value
-        return ChatReply(
-            text=written.text,
-            truncated=written.truncated,
-            thought=written.thought,
+        return replace(
+            reply.value,
             prompt_tokens=reply.prompt_tokens,
             tokens=reply.tokens,
-            logprobs=written.logprobs,
             seconds=reply.seconds,
             attempts=reply.attempts,
         )

@@ -62,13 +62,7 @@ class ManagedModel(WrappedModel):
 
     The first call starts the server; all others wait for the same start. A server that has died is restarted by the
     next call, at most `restarts` times. A healthy server with the model that listens on `port` already is used as it
-    is, and never stopped.
-
-    Args:
-        settings: of the model.
-        name: in the recipe.
-        folder: where the server's log goes, as `NAME.log`.
-        log: shows a message to the user.
+    is, and never stopped. The server's log is `NAME.log` in `folder`; `log` shows a message to the user.
     """
 
     model: ServedModel
