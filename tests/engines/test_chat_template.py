@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, GenerationConfig
 
-from rewardsmith.engines.embedded.chat_template import end_token, with_chat_template
+from rewardsmith.engines.embedded.chat_template import end_token
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.tiny import make_tiny
 from rewardsmith.engines.model_settings import ModelSettings
@@ -94,9 +94,3 @@ def test_an_answer_ends_as_the_template_says(base: Path, template: str | None, e
     tokenizer = AutoTokenizer.from_pretrained(base)
     tokenizer.chat_template = template
     assert tokenizer.convert_ids_to_tokens(end_token(tokenizer, {})) == end
-
-
-def test_the_tokenizer_that_was_given_stays_as_it_is(base: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    assert with_chat_template(tokenizer, ModelSettings(init="x", chat="chatml"), "judge").chat_template
-    assert tokenizer.chat_template is None

@@ -141,12 +141,6 @@ def test_a_critic_in_bfloat16_knows_its_positions_exactly() -> None:
         assert torch.equal(buffers[name], buffer), name
 
 
-def test_a_critic_is_no_language_model() -> None:
-    engine = EmbeddedEngine.open(ModelSettings(init="tiny-llama", head="scalar", device="cpu"))
-    with pytest.raises(UserError, match="no language model to copy"):
-        engine.copy(ModelSettings(copy_of="critic"), name="policy")
-
-
 # ---- sleep -----------------------------------------------------------------------------------------------------------
 
 

@@ -108,22 +108,6 @@ def test_seeds_and_rollouts_have_randomness_of_their_own() -> None:
     assert len(set(both)) == len(both)
 
 
-def test_a_prompt_may_be_one_token() -> None:
-    engine = shared_engine("tiny-mistral")
-    prompts = [[7], [9], [7, 9]]
-
-    async def run() -> dict[int, tuple[generate.Completion, ...]]:
-        requests = [generate.GenerationRequest(np.array(prompt, dtype=np.int32), 1, 0) for prompt in prompts]
-        return {number: completions async for number, completions in engine.complete(requests, GREEDY)}
-
-    found = asyncio.run(run())
-    for number, prompt in enumerate(prompts):
-        expected = hf_model("tiny-mistral").generate(
-            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=24, do_sample=False
-        )
-        assert found[number][0].tokens.tolist() == expected[0, len(prompt) :].tolist()
-
-
 def test_no_more_answers_are_written_at_a_time_than_rows() -> None:
     engine = open_engine("tiny-llama", rows=2)
     most = 0

@@ -1,6 +1,5 @@
 """Log-probabilities, values and gradients: packed rows that share prompts against transformers, one row at a time."""
 
-from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -263,12 +262,6 @@ def test_each_row_is_in_one_batch_and_no_batch_is_too_large(sizes: list[tuple[in
     # Two batches in a row never fit into one.
     for one, two in pairwise(batches):
         assert cost(rows, [*one, two[0]]) > budget
-
-
-@given(SIZES)
-def test_a_large_budget_is_one_batch_with_each_prompt_once(sizes: list[tuple[int, int]]) -> None:
-    rows = [Row(PROMPTS[which], np.arange(n, dtype=np.int32)) for which, n in sizes]
-    assert [Counter(batch) for batch in micro_batches(rows, 10**6)] == ([Counter(range(len(rows)))] if rows else [])
 
 
 def test_attention_is_never_padded_far_beyond_the_budget() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from rewardsmith.engines import ModelSettings
@@ -114,12 +114,6 @@ def test_stop_ids_are_those_of_all_three_sources(folder: Path) -> None:
     assert get(folder).stop_ids == (2, 7, 8, 9)
 
 
-def test_a_missing_pad_token_becomes_the_end_token(folder: Path) -> None:
-    edit(folder / "tokenizer_config.json", lambda c: c.pop("pad_token"))
-    loaded = get(folder, "scalar")
-    assert loaded.tokenizer.pad_token_id == loaded.tokenizer.eos_token_id
-
-
 @pytest.mark.parametrize("head", ["language", "scalar"])
 def test_loading_and_saving_are_silent_and_restore_what_they_silence(
     head: str, saved: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -143,25 +137,6 @@ def test_a_new_scorer_has_the_backbone_of_the_language_model_and_gives_zero(
     ours = dict(scalar.model.base_model.named_parameters())
     assert all(torch.equal(ours[key], theirs) for key, theirs in language.model.base_model.named_parameters())
     assert scalar.model(tokens(scalar)).logits.tolist() == [[0.0]]
-
-
-@pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2"])
-def test_a_saved_scorer_keeps_its_head(name: str, tmp_path: Path) -> None:
-    scalar = get(name, "scalar")
-    nn.init.ones_(scalar.model.get_submodule("score").weight)
-    save_folder(scalar.model, scalar.tokenizer, tmp_path)
-    score = scalar.model(tokens(scalar)).logits
-    again = get(tmp_path, "scalar")
-    torch.testing.assert_close(again.model(tokens(scalar)).logits, score)
-    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path)
-    torch.testing.assert_close(theirs(tokens(scalar)).logits, score)
-    assert theirs.config.num_labels == 1
-
-
-def test_a_scorer_is_no_language_model(folder: Path) -> None:
-    scalar = get("tiny-llama", "scalar")
-    save_folder(scalar.model, scalar.tokenizer, folder)
-    assert "would be random: lm_head.weight. Name a folder" in refusal(folder)
 
 
 # Saving
@@ -270,11 +245,7 @@ SHAPES = "lm_head.weight is [104, 128], not [105, 128]; model.embed_tokens.weigh
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "has no config.json"),
     "broken config": (cut("config.json", 100), "config.json cannot be read as JSON"),
-    "bytes": (write("config.json", "\xff\xfe\x00"), "config.json cannot be read as JSON"),
     "deep": (write("config.json", "[" * 100_000), "config.json cannot be read as JSON"),
-    "list": (write("config.json", "[]"), "config.json holds no JSON object"),
-    "null": (config(model_type=None), "model_type = null"),
-    "number": (config(model_type=3), "model_type = 3"),
     "unknown": (config(model_type="lama", auto_map={}), UNKNOWN + "with a model is never run. Update transformers"),
     "text for a number": (config(hidden_size="big"), "config.json does not describe a model of type llama"),
     "quantised": (config(quantization_config={"quant_method": "fp8"}), "the weights are quantised"),
@@ -285,7 +256,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "the weights are pickled, and loading a pickle can run any code. Convert them",
     ),
     "truncated": (cut("model.safetensors", -100), "policy/model.safetensors is damaged"),
-    "rubbish": (write("model.safetensors", "\xff" * 64), "policy/model.safetensors is damaged"),
     "empty": (cut("model.safetensors", 0), "policy/model.safetensors is damaged"),
     "no layer": (lambda f: edit_weights(f, delete_layer), f"would be random: {MISSING}; and 6 more"),
     "no head": (lambda f: edit_weights(f, lambda w: w.pop("lm_head.weight")), "would be random: lm_head.weight"),
@@ -311,9 +281,8 @@ def test_a_damaged_folder_is_refused(
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("head", ["language", "scalar"])
-@pytest.mark.parametrize("kind", ["bert", "t5", "bart", "vit"])
-def test_models_that_do_not_write_are_refused(kind: str, head: str, folder: Path) -> None:
+@pytest.mark.parametrize(("kind", "head"), [("bert", "language"), ("t5", "scalar"), ("vit", "language")])
+def test_models_that_do_not_generate_are_refused(kind: str, head: str, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": kind}))
     assert f"a model of type {kind} does not generate text from left to right" in refusal(folder, head)
 

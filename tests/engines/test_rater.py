@@ -20,7 +20,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rewardsmith import Message
 from rewardsmith.engines import ModelSettings
-from rewardsmith.engines.conversation_rows import conversation_rows, last_word, ratings, tokens_read
+from rewardsmith.engines.conversation_rows import conversation_rows, ratings, tokens_read
 from rewardsmith.engines.embedded.chat_model import EmbeddedRater
 from rewardsmith.engines.embedded.chat_template import may_end_with
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
@@ -119,16 +119,6 @@ def test_padding_that_ends_a_text_is_passed_over_as_transformers_does(folders: P
     assert same != pytest.approx(other, abs=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "padding", "at"),
-    [([5, 6, 7], 0, 2), ([5, 6, 0, 0], 0, 1), ([5, 0, 7], 0, 2), ([5, 6, 0], None, 2), ([0, 0], 0, 0)],
-)
-def test_last_word(tokens: list[int], padding: int | None, at: int) -> None:
-    import numpy as np
-
-    assert last_word(np.array(tokens, dtype=np.int32), padding) == at
-
-
 @pytest.fixture(scope="module")
 def folders_of_one(folders: Path) -> Path:
     return folders / "tiny-qwen3"
@@ -138,13 +128,6 @@ def folders_of_one(folders: Path) -> Path:
 def shared_engine(folder: Path, tokens_per_pass: int) -> EmbeddedEngine:
     found = ModelSettings(init=str(folder), head="scalar", device="cpu", tokens_per_pass=tokens_per_pass)
     return EmbeddedEngine.open(found)
-
-
-def test_identity_follows_the_weights(folders: Path, tmp_path: Path) -> None:
-    names = [asyncio.run(shared_rater(folders / name).identity()) for name in ("tiny-llama", "tiny-qwen3")]
-    again = asyncio.run(open_rater(write_folder("tiny-llama", tmp_path / "again")).identity())
-    assert names[0] != names[1]
-    assert again == names[0]
 
 
 # ---- how much is read ------------------------------------------------------------------------------------------------
@@ -295,8 +278,6 @@ def scorer(**settings: Any) -> EmbeddedEngine:
     [
         ("{{ messages[-1]['content'] }}{{ eos_token }}", "<|eos|>", True),
         ("{{ messages[-1]['content'] }}{{ eos_token }}\n\n", "<|eos|>", False),
-        ("{{ messages[-1]['content'] }}{{ eos_token }}\n\n", "\n", True),
-        ("{{ messages[-1]['content'] }}<|tool|>", "<|eos|>", False),
         ("{{ messages[-1]['content'] }}{{ mark }}", "<|pad|>", True),
         ("{{ messages[-1]['content'] }}", "<|eos|>", True),  # nothing is known: to name no padding is safe
         ("{{ raise_exception('not today') }}", "<|eos|>", True),

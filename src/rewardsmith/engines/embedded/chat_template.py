@@ -34,17 +34,10 @@ CHATML = """\
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"""
 """The format that many base models have been trained on a little; their vocabulary then has its two tokens."""
 
-MAX_TEMPLATE = 200_000
-"""Characters of a chat template."""
-
-RENDER_SECONDS = 20.0
-"""Time limit for rendering one conversation."""
-
-PROBE_SECONDS, PROBE_MEMORY = 10, 1 << 30
-"""CPU seconds, and bytes, for the few conversations of the probe."""
-
-_BUILT_IN = {"chatml": CHATML}
-_TOKENS = {"chatml": ("<|im_start|>", "<|im_end|>")}
+MAX_TEMPLATE = 200_000  # characters of a chat template
+RENDER_SECONDS = 20.0  # time limit for rendering one conversation
+PROBE_SECONDS, PROBE_MEMORY = 10, 1 << 30  # CPU seconds, and bytes, for the few conversations of the probe
+_CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 _PROBE_WAIT = 120.0
 _WATCH_INTERVAL = 0.5
 _ANSWER = "Qzx"  # no template contains this
@@ -57,22 +50,19 @@ def with_chat_template(
     if settings.chat is None:
         return tokenizer
     chat, where = settings.chat, f'models.{model}: chat = "{settings.chat}"'
-    if chat in _BUILT_IN:
-        vocabulary = tokenizer.get_vocab()
-        missing = [token for token in _TOKENS[chat] if token not in vocabulary]
-        if missing:
+    if chat == "chatml":
+        template = CHATML
+        if missing := set(_CHATML_TOKENS) - set(tokenizer.get_vocab()):
             raise UserError(
                 f"{where} needs the token {listing(missing)}, which the vocabulary does not have. Leave chat out to use"
                 " the model's own template, or name a Jinja file"
             )
-        template = _BUILT_IN[chat]
     else:
         try:
             template = Path(chat).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            what = getattr(error, "strerror", None) or error
-            hint = f"{nearest(chat, _BUILT_IN)} Known: {listing(_BUILT_IN)}, or the path of a Jinja file"
-            raise UserError(f"{where} cannot be read ({what}).{hint}") from None
+            hint = f"{nearest(chat, ['chatml'])} Known: chatml, or the path of a Jinja file"
+            raise UserError(f"{where} cannot be read ({getattr(error, 'strerror', None) or error}).{hint}") from None
         if not template.strip() or len(template) > MAX_TEMPLATE:
             raise UserError(f"{where} is empty, or longer than {MAX_TEMPLATE:,} characters: it is no chat template")
     changed = copy.deepcopy(tokenizer)
@@ -94,9 +84,7 @@ def require_chat_template(tokenizer: PreTrainedTokenizerBase, init: str) -> None
 
 def require_bounded_template(tokenizer: PreTrainedTokenizerBase, settings: ModelSettings, model: str) -> None:
     """Raise a `UserError` if the chat template does not end, or renders far too much text."""
-    where = (
-        f'init = "{settings.init or model}"' if settings.chat is None else f'models.{model}: chat = "{settings.chat}"'
-    )
+    where = f'models.{model}: chat = "{settings.chat}"' if settings.chat else f'init = "{settings.init or model}"'
     templates = tokenizer.chat_template
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
     for template in templates.values() if isinstance(templates, dict) else [templates]:
@@ -138,10 +126,8 @@ def render_chat(
 ) -> str:
     """Return a conversation under the chat template; `ValueError` beyond the limits, or what the template raises."""
     table = [{"role": message.role, "content": message.content} for message in messages]
-    apply = tokenizer.apply_chat_template
-    text = str(
-        _watchdog.run(lambda: apply(table, tokenize=False, add_generation_prompt=generation_prompt, **arguments))
-    )
+    options = {"tokenize": False, "add_generation_prompt": generation_prompt, **arguments}
+    text = str(_watchdog.run(lambda: tokenizer.apply_chat_template(table, **options)))
     limit = EXTRA + FACTOR * sum(len(message.content) for message in messages)
     if len(text) > limit:
         raise ValueError(f"it rendered {len(text):,} characters, more than {limit:,}")

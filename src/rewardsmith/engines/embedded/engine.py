@@ -43,8 +43,7 @@ from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
 
 MAX_ROWS = {"cpu": 256, "cuda": 512}
 TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 16_384}
-CACHED_PROMPTS = 4_096
-"""Prompts whose tokens are kept: drawing, generating and learning encode the same ones."""
+CACHED_PROMPTS = 4_096  # whose tokens are kept: drawing, generating and learning encode the same ones
 LEARNER_FILE = "learner.safetensors"
 
 

@@ -32,14 +32,10 @@ from rewardsmith.engines.embedded.sampling import sample, uniforms
 from rewardsmith.engines.protocol import Sampling, Tick, no_tick
 from rewardsmith.errors import UserError
 
-CHECK_EVERY = {"cpu": 1, "cuda": 8}
-"""Decoding steps between two looks of the host: on a GPU each look waits for the device."""
-ROWS_STEP = {"cpu": 8, "cuda": 32}
-"""The batch size is a multiple of this: it shrinks only when that saves something."""
-LENGTH_STEP = {"cpu": 32, "cuda": 128}
-"""Attention reads the cache up to a multiple of this many tokens."""
-PREFILL_TOKENS = 16_384
-"""Prompt tokens in one forward pass."""
+CHECK_EVERY = {"cpu": 1, "cuda": 8}  # decoding steps between two looks of the host: on a GPU each one waits
+ROWS_STEP = {"cpu": 8, "cuda": 32}  # the batch size is a multiple of this: it shrinks only when that saves something
+LENGTH_STEP = {"cpu": 32, "cuda": 128}  # attention reads the cache up to a multiple of this many tokens
+PREFILL_TOKENS = 16_384  # prompt tokens in one forward pass
 
 Backbone = Callable[[Tensor, Tensor], Tensor]
 """Token ids and positions, both [b, t], to hidden states [b, t, D]; attention follows the current plan."""

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}
-"""Logits per chunk: 16 MiB fit a processor's cache, 1 GiB keeps a GPU busy."""
+CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}  # logits per chunk: 16 MiB fit a cache, 1 GiB keeps a GPU busy
 
 
 @dataclass(frozen=True)
@@ -127,6 +126,5 @@ class _TokenLogprobs(torch.autograd.Function):
                 torch.mm(grad, weight_VD, out=to_hidden[rows])
             if to_weight is not None:
                 to_weight += grad.T @ hidden_ND[rows]
-        to_weight = None if to_weight is None else to_weight.to(weight_VD.dtype)
-        to_bias = None if to_bias is None else to_bias.to(bias_V.dtype)
+        to_weight, to_bias = (None if x is None else x.to(weight_VD.dtype) for x in (to_weight, to_bias))
         return to_hidden, to_weight, to_bias, *[None] * 5

@@ -24,14 +24,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from rewardsmith.engines.embedded.architectures import (
-    attach_adapter,
-    cast_parameters,
-    check_trained_adapter,
-    disable_dropout,
-    max_length,
-    with_scalar_head,
-)
+from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import ATTENTION
 from rewardsmith.engines.embedded.chat_template import require_chat_template, with_chat_template
 from rewardsmith.engines.embedded.model_files import ModelFolder, quiet
@@ -65,20 +58,19 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
         model: Any
         if folder is None:
             model, tokenizer = make_tiny(init, seed=seed)
-            model = with_scalar_head(model) if head == "scalar" else model
-            cast_parameters(model, dtype)
+            model = architectures.with_scalar_head(model) if head == "scalar" else model
+            architectures.cast_parameters(model, dtype)
             model.set_attn_implementation(ATTENTION)
         else:
             config = folder.config(head)
             model, new_head = folder.model(config, head, dtype, ATTENTION)
             if new_head:
-                for parameter in model.get_submodule("score").parameters():
-                    nn.init.zeros_(parameter)
+                nn.init.zeros_(model.score.weight)
             tokenizer = folder.tokenizer(config)
             folder.fit_tokenizer(model, tokenizer)
         model.to(device)
     model.config.get_text_config().use_cache = False
-    disable_dropout(model)
+    architectures.disable_dropout(model)
     return LoadedModel(model.train(), tokenizer, device, dtype, _stop_ids(model, tokenizer))
 
 
@@ -140,12 +132,12 @@ def _outline(settings: ModelSettings, name: str, chat: bool) -> ModelOutline:
     if chat:
         require_chat_template(tokenizer, init)
     if settings.lora is not None:
-        check_trained_adapter(settings.lora, f"models.{name}.lora")
+        architectures.check_trained_adapter(settings.lora, f"models.{name}.lora")
         family = AutoModelForCausalLM if settings.head == "language" else AutoModelForSequenceClassification
         with quiet(), torch.device("meta"):
             model = family.from_config(config)  # type: ignore[no-untyped-call]
-        attach_adapter(model, settings.lora, name)
-    return ModelOutline(name, tokenizer.get_vocab(), max_length(config))
+        architectures.attach_adapter(model, settings.lora, name)
+    return ModelOutline(name, tokenizer.get_vocab(), architectures.max_length(config))
 
 
 # ---- our own folders -------------------------------------------------------------------------------------------------

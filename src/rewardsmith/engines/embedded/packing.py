@@ -13,8 +13,7 @@ from torch import Tensor
 from rewardsmith.engines.embedded.attention import PackedAttention, to_device
 from rewardsmith.engines.protocol import Row
 
-MAX_PADDING = 4
-"""Attention may see this many times the budget, padding and repeated prompts included."""
+MAX_PADDING = 4  # attention may see this many times the budget, padding and repeated prompts included
 
 
 def micro_batches(rows: Sequence[Row], budget: int, max_rows: int | None = None) -> list[list[int]]:

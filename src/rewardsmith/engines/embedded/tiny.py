@@ -32,11 +32,8 @@ from transformers import (
 
 from rewardsmith.errors import UserError, listing, nearest
 
-ROLES = ("system", "user", "assistant", "tool")
-"""The roles that the chat template of a tiny model knows."""
-
-MAX_LENGTH = 1024
-"""Positions of a tiny model, prompt and answer together."""
+ROLES = ("system", "user", "assistant", "tool")  # that the chat template of a tiny model knows
+MAX_LENGTH = 1024  # positions of a tiny model, prompt and response together
 
 _SPECIAL = {"pad_token": "<|pad|>", "bos_token": "<|bos|>", "eos_token": "<|eos|>", "unk_token": "<|unk|>"}
 _CHARACTERS = ["\n", *map(chr, range(32, 127))]
