@@ -67,7 +67,7 @@ class Measures:
     """The same, one group at a time. The order of the groups, and how they were split, do not matter."""
 
     def __init__(self) -> None:
-        self._tallies: dict[str, _Tally] = {}
+        self._parts: dict[str, _PartStatistics] = {}
 
     def add(self, scored: ScoredGroup) -> None:
         """Count a group."""
@@ -77,14 +77,14 @@ class Measures:
             for name, part in score.named_parts():
                 columns.setdefault(name, []).append(part)
         for name, scores in columns.items():
-            self._tallies.setdefault(name, _Tally()).add(scores)
+            self._parts.setdefault(name, _PartStatistics()).add(scores)
 
     def result(self) -> dict[str, Measured]:
         """Return what has been counted so far, by component."""
-        return {name: tally.result(name) for name, tally in self._tallies.items()}
+        return {name: part.result(name) for name, part in self._parts.items()}
 
 
-class _Tally:
+class _PartStatistics:
     """Counts of one component, with the mean and the squared distances from it (Welford 1962, Chan et al. 1983)."""
 
     def __init__(self) -> None:
