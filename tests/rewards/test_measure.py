@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
-from rewardsmith.rewards.measure import Measured, Measures, measure, quantiles
+from rewardsmith.rewards.measure import Measured, measure, quantiles
 
 PROMPT = Prompt("p", [Message("user", "?")])
 
@@ -47,12 +47,8 @@ def test_shares_are_of_the_rollouts_that_the_component_was_asked_about() -> None
 
 def test_labels_are_counted_whatever_the_score() -> None:
     scores = [Score(1.0, label="exact"), Score(0.0, label="cut-off"), failed("timeout"), Score(0.0, label="cut-off")]
-    first, second = Measures(), Measures()
-    first.add(grouped(*scores[:2]))
-    second.add(grouped(*scores[2:]))
-    first.merge(second)
-    assert list(first.result()[""].labels.items()) == [("cut-off", 0.5), ("exact", 0.25)]
-    assert measure([grouped(*scores)])[""].labels == first.result()[""].labels
+    assert list(measure([grouped(*scores)])[""].labels.items()) == [("cut-off", 0.5), ("exact", 0.25)]
+    assert measure([grouped(*scores[:2]), grouped(*scores[2:])])[""].labels == measure([grouped(*scores)])[""].labels
 
 
 def test_a_failure_is_never_counted_as_a_value() -> None:
@@ -141,17 +137,6 @@ def test_mean_and_spread_agree_with_numpy(groups: list[list[float | str]]) -> No
 def test_the_order_does_not_matter(groups: list[list[float | str]], rng: random.Random) -> None:
     shuffled = [rng.sample(group, len(group)) for group in rng.sample(groups, len(groups))]
     close(measure(whole(*g) for g in groups), measure(whole(*g) for g in shuffled))
-
-
-@given(GROUPS, st.integers(0, 8))
-def test_splitting_and_merging_does_not_matter(groups: list[list[float | str]], at: int) -> None:
-    first, second = Measures(), Measures()
-    for group in groups[:at]:
-        first.add(whole(*group))
-    for group in groups[at:]:
-        second.add(whole(*group))
-    first.merge(second)
-    close(first.result(), measure(whole(*group) for group in groups))
 
 
 def test_a_small_spread_far_from_zero_survives() -> None:

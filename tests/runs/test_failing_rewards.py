@@ -148,7 +148,7 @@ def test_a_reward_that_cannot_work_is_found_before_the_first_step(tmp_path: Path
     recipe.write_text(before + route)
     status, said = run(folder)
     assert status == 2
-    assert 'stages.0.reward: no route knows the source "arithmetic". Known: gsm8k' in said
+    assert 'stages.0.reward: no route has the source "arithmetic". Known: gsm8k' in said
     assert "loading policy" not in said
 
 

@@ -124,7 +124,9 @@ class VerdictCache:
                 self._writer = self._connection(str(self.file))
                 self._writer.execute("PRAGMA journal_mode = WAL").fetchall()
                 self._writer.execute("PRAGMA synchronous = NORMAL")
-                self._writer.executescript(_TABLES)
+                tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table'"
+                if self._writer.execute(tables).fetchone()[0] < 2:
+                    self._writer.executescript(_TABLES)
             self._reader = self._connection(str(self.file))
         except (OSError, sqlite3.OperationalError) as error:
             self._disconnect()

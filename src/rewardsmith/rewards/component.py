@@ -35,7 +35,7 @@ NOT_NEEDED = Failure("skipped", "it could not change the result")
 NOT_YET = Failure("skipped", "the trainer scores it once the groups of the step are selected")
 
 
-class Column(tuple[Score, ...]):
+class ScoreColumn(tuple[Score, ...]):
     """The scores of one component, one per rollout.
 
     Attributes:
@@ -44,7 +44,7 @@ class Column(tuple[Score, ...]):
 
     dropped: Failure | None
 
-    def __new__(cls, scores: Iterable[Score], dropped: Failure | None = None) -> Column:  # noqa: D102
+    def __new__(cls, scores: Iterable[Score], dropped: Failure | None = None) -> ScoreColumn:  # noqa: D102
         column = super().__new__(cls, scores)
         column.dropped = dropped
         return column
@@ -98,7 +98,7 @@ class Component:
     def root(cls, chosen: Chosen, say: Callable[[str], None] | None = None, models: Models | None = None) -> Component:
         """Return the tree of a reward table; its components have their dotted names.
 
-        The tree may be built once and reused: `connect` may be called again, with other models.
+        A run may build the tree once and reuse it: `tree.connect` may be called again, with other models.
 
         Args:
             chosen: the table.
@@ -108,16 +108,8 @@ class Component:
         root = cls.build("reward", chosen)
         for path, component in walk(root):
             component.name = path or root.name
-        return root.connect(say, models)
-
-    def connect(self, say: Callable[[str], None] | None = None, models: Models | None = None) -> Component:
-        """Set where messages of this tree go, and give its rewards their models; return the tree."""
-        if say is not None:
-            for _, component in walk(self):
-                component.say = say
-        if models is not None:
-            connect(self, models)
-        return self
+        connect(root, say, models)
+        return root
 
     @property
     def streams(self) -> Mapping[str, Part]:
@@ -152,16 +144,16 @@ class Component:
 
     # ---- scoring: each of the following calls the next -------------------------------------------------------------
 
-    async def score(self, group: RolloutGroup, wanted: Sequence[bool] | None = None) -> Column:
+    async def score(self, group: RolloutGroup, wanted: Sequence[bool] | None = None) -> ScoreColumn:
         """Score the wanted rollouts, all by default; the others are `skipped`. Only `Halt` is raised.
 
         The reward gets a group of the wanted rollouts alone, and is not called when there are none.
         """
         if self.scored_by_trainer:
-            return Column([self.failed_score(NOT_YET)] * len(group.rollouts))
+            return ScoreColumn([self.failed_score(NOT_YET)] * len(group.rollouts))
         rows = [i for i in range(len(group.rollouts)) if wanted is None or wanted[i]]
         if not rows:
-            return Column([self.failed_score(NOT_NEEDED)] * len(group.rollouts))
+            return ScoreColumn([self.failed_score(NOT_NEEDED)] * len(group.rollouts))
         started_at = time.perf_counter()
         if self._leaf:
             results = await self._score_with_outage_wait(_subset(group, rows))
@@ -176,10 +168,10 @@ class Component:
         found, skipped = dict(zip(rows, results, strict=True)), self.failed_score(NOT_NEEDED)
         scores = [found.get(i, skipped) for i in range(len(group.rollouts))]
         if not causes or self._failure.do != "drop-component":
-            return Column(scores)
+            return ScoreColumn(scores)
         why = Failure("dropped", f"left out for the group: it failed for {len(causes)} of its rollouts")
         dropped = (Score(failure=why, parts=one.parts, feedback=one.feedback) if one.ok else one for one in scores)
-        return Column(dropped, causes[0])
+        return ScoreColumn(dropped, causes[0])
 
     async def _score_with_outage_wait(self, group: RolloutGroup) -> Sequence[Score]:
         """Score a group with a leaf; rollouts that a service could not score are scored again when it is back."""
@@ -265,7 +257,7 @@ class UseInstead(Composed):
         return tuple(replace(a if a.ok else b, parts={"first": a, "instead": b}) for a, b in pairs)
 
 
-def only_score(column: Column, i: int, name: str) -> Score:
+def only_score(column: ScoreColumn, i: int, name: str) -> Score:
     """Return the score of a rollout where the column is the only one: dropped for the group means failed."""
     score = column[i]
     if score.failure is None:

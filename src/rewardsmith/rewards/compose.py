@@ -18,7 +18,7 @@ from pydantic import Field
 from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.rewards.base import Composed, Halt, Part
-from rewardsmith.rewards.component import Column, Component, only_score
+from rewardsmith.rewards.component import Component, ScoreColumn, only_score
 from rewardsmith.rewards.failures import ComponentSettings, because, failed, in_place
 from rewardsmith.types import Failure, RolloutGroup, Score
 
@@ -66,7 +66,7 @@ RouteChoice = Annotated[Chosen, in_place(RouteSettings)]
 RuleRole = Annotated[Chosen, in_place(), Field(description="p: computed first")]
 JudgeRole = Annotated[Chosen, in_place(), Field(description="v: computed where it can change the result")]
 
-Columns = Mapping[str, Column]
+ScoreColumns = Mapping[str, ScoreColumn]
 
 
 class _Combined(Composed):
@@ -78,7 +78,7 @@ class _Combined(Composed):
         rows = ({name: column[i] for name, column in columns.items()} for i in range(len(group.rollouts)))
         return tuple(self._combined(columns, parts) for parts in rows)
 
-    def _combined(self, columns: Columns, parts: Mapping[str, Score]) -> Score:
+    def _combined(self, columns: ScoreColumns, parts: Mapping[str, Score]) -> Score:
         """Return the score of one rollout: a part that was skipped counts as 0, one that was dropped not at all."""
         values: dict[str, float] = {}
         counted = self._counted(parts)
@@ -100,7 +100,7 @@ class _Combined(Composed):
     def _counted(self, parts: Mapping[str, Score]) -> Mapping[str, Score]:
         return parts
 
-    async def _columns(self, group: RolloutGroup) -> dict[str, Column]:
+    async def _columns(self, group: RolloutGroup) -> dict[str, ScoreColumn]:
         raise NotImplementedError
 
     def _value(self, values: Mapping[str, float]) -> float:
@@ -126,10 +126,10 @@ class Sum(_Combined):
         for name in set(parts) - set(self.streams):
             self.components[name].ignore_failures = True
 
-    async def _columns(self, group: RolloutGroup) -> dict[str, Column]:
-        tasks: dict[str, asyncio.Task[Column]] = {}
+    async def _columns(self, group: RolloutGroup) -> dict[str, ScoreColumn]:
+        tasks: dict[str, asyncio.Task[ScoreColumn]] = {}
 
-        async def column(name: str) -> Column:
+        async def column(name: str) -> ScoreColumn:
             term, component = self._terms[name], self.components[name]
             wanted = [name in self.computed] * len(group.rollouts)
             if not term.when:
@@ -155,7 +155,7 @@ class Sum(_Combined):
         skipped = Score(failure=Failure("skipped", "it is left out"))
         parts = {name: skipped if name in names else part for name, part in score.parts.items()}
         dropped = {n: p.failure if p.failure and p.failure.kind == "dropped" else None for n, p in parts.items()}
-        return self._combined({name: Column((part,), dropped[name]) for name, part in parts.items()}, parts)
+        return self._combined({name: ScoreColumn((part,), dropped[name]) for name, part in parts.items()}, parts)
 
 
 class Product(_Combined):
@@ -170,8 +170,8 @@ class Product(_Combined):
             if not term.weight:
                 raise UserError(f'the part "{name}" of the product has weight 0: every reward would be 0')
 
-    async def _columns(self, group: RolloutGroup) -> dict[str, Column]:
-        columns: dict[str, Column] = {}
+    async def _columns(self, group: RolloutGroup) -> dict[str, ScoreColumn]:
+        columns: dict[str, ScoreColumn] = {}
         open_ = [True] * len(group.rollouts)
         for name, component in self.components.items():
             term = self._terms[name]
@@ -206,8 +206,8 @@ class Cascade(_Combined):
             if self._limits[name] == (None, None):
                 raise UserError(f'the part "{name}" has neither below nor above: it would never decide')
 
-    async def _columns(self, group: RolloutGroup) -> dict[str, Column]:
-        columns: dict[str, Column] = {}
+    async def _columns(self, group: RolloutGroup) -> dict[str, ScoreColumn]:
+        columns: dict[str, ScoreColumn] = {}
         open_ = [True] * len(group.rollouts)
         for name, component in self.components.items():
             columns[name] = column = await component.score(group, open_)
@@ -241,7 +241,7 @@ class _Pair(_Combined):
     def __init__(self, rule: Chosen, judge: Chosen) -> None:
         self.components = {"rule": Component.build("rule", rule), "judge": Component.build("judge", judge)}
 
-    async def _columns(self, group: RolloutGroup) -> dict[str, Column]:
+    async def _columns(self, group: RolloutGroup) -> dict[str, ScoreColumn]:
         rule = await self.components["rule"].score(group, ["rule" in self.roles] * len(group.rollouts))
         wanted = ["judge" in self.roles] * len(rule)
         if len(self.roles) == 2 and rule.dropped is None:
@@ -393,8 +393,8 @@ class Route(Composed):
 
 
 async def _score_where(
-    component: Component, group: RolloutGroup, term: TermSettings, before: Column, wanted: Sequence[bool]
-) -> Column:
+    component: Component, group: RolloutGroup, term: TermSettings, before: ScoreColumn, wanted: Sequence[bool]
+) -> ScoreColumn:
     """Score the rollouts for which the condition of a part holds.
 
     An unknown condition is neither true nor false: where it failed, so does the part; where it was dropped for the
@@ -405,7 +405,7 @@ async def _score_where(
     if before.dropped is not None or any(why.kind == "dropped" for why in unknown):
         cause = before.dropped or next((why for why in unknown if why.kind != "dropped"), unknown[0])
         why = Failure("dropped", f'left out for the group, as "{term.when}" is')
-        return Column([component.failed_score(why)] * len(group.rollouts), cause)
+        return ScoreColumn([component.failed_score(why)] * len(group.rollouts), cause)
     column = await component.score(
         group, [want and held is True for want, held in zip(wanted, conditions, strict=True)]
     )
@@ -413,7 +413,7 @@ async def _score_where(
         component.failed_score(because(term.when, why)) if want and isinstance(why, Failure) else score
         for score, want, why in zip(column, wanted, conditions, strict=True)
     ]
-    return Column(scores, column.dropped)
+    return ScoreColumn(scores, column.dropped)
 
 
 def _condition(score: Score, term: TermSettings) -> bool | Failure:

@@ -14,10 +14,13 @@ from rewardsmith.types import NOT_ASKED, Failure, Score
 
 _OTHERWISE = 'A function that scores one answer is a rule: reward = {{ type = "rule", rule = "{name}" }}'
 
-InsteadChoice = Annotated[
-    Chosen, Choice("reward", "rewardsmith.rewards:REWARDS", methods=("score",), otherwise=_OTHERWISE)
-]
 Policy = Literal["drop-rollout", "drop-component", "use", "stop"]
+
+
+def reward_choice(slot: type[Settings] | None = None) -> Choice:
+    """Return the choice of a reward at a place that may have settings of its own, such as the weight in a sum."""
+    return Choice("reward", "rewardsmith.rewards:REWARDS", slot, methods=("score",), otherwise=_OTHERWISE)
+
 
 LEAF_SETTINGS = ("share", "window", "min_failures", "wait", "deadline")
 """Settings of a reward that is not made of others."""
@@ -30,7 +33,9 @@ class FailureSettings(Settings):
         default="drop-rollout",
         description="mask the rollout; leave this reward out for the whole group; use another reward; stop the run",
     )
-    instead: InsteadChoice | None = Field(default=None, description='the other reward of do = "use"')
+    instead: Annotated[Chosen, reward_choice()] | None = Field(
+        default=None, description='the other reward of do = "use"'
+    )
     share: float = Field(default=0.25, gt=0, le=1, description="stop the run when more than this share fails")
     window: int = Field(default=512, ge=1, description="the last so many rollouts, over which the share is taken")
     min_failures: int = Field(
@@ -65,23 +70,27 @@ class ComponentSettings(Settings):
 
 
 def in_place(slot: type[ComponentSettings] = ComponentSettings) -> Choice:
-    """Return the choice of a reward at a place with settings of its own, such as the weight in a sum."""
-    return Choice("reward", "rewardsmith.rewards:REWARDS", slot, methods=("score",), otherwise=_OTHERWISE)
+    """Return the choice of a reward as a component: its place has at least a failure policy."""
+    return reward_choice(slot)
 
 
-def policies(table: object) -> Iterator[Policy]:
-    """Yield the failure policy of each reward of a table, and of the tables within it."""
-    if isinstance(table, FailureSettings):
-        yield table.do
+def choices_in(table: object) -> Iterator[Chosen]:
+    """Yield every choice of a table and of the tables within it."""
     if isinstance(table, Chosen):
-        yield from policies(table.settings)
-        yield from policies(table.slot)
+        yield table
+        yield from choices_in(table.settings)
+        yield from choices_in(table.slot)
     elif isinstance(table, Settings):
         for name in type(table).model_fields:
-            yield from policies(getattr(table, name))
+            yield from choices_in(getattr(table, name))
     elif isinstance(table, Mapping):
         for inner in table.values():
-            yield from policies(inner)
+            yield from choices_in(inner)
+
+
+def policies(reward: Chosen) -> set[Policy]:
+    """Return the failure policies of a reward and of those within it."""
+    return {chosen.slot.failure.do for chosen in choices_in(reward) if isinstance(chosen.slot, ComponentSettings)}
 
 
 class Budget:

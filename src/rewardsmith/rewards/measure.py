@@ -1,4 +1,4 @@
-"""How a reward did over many groups: what each component gave, how often it failed and why, where it said nothing.
+"""Statistics of a reward over many groups: values, failures by cause, groups without contrast, of each component.
 
 measures = Measures()
 for scored in groups:
@@ -24,12 +24,12 @@ class Measured:
 
     Attributes:
         name: dotted, as in `Score.named_parts`; "" is the whole reward.
-        rollouts: how many it was asked about: all but those skipped.
+        rollouts: for how many it was computed: all but those skipped.
         scored: how many of them have a value.
         mean: of the values; None when there are none.
         spread: population standard deviation of the values; None when there are none.
         failed: share of `rollouts` by kind of failure, the most frequent first.
-        skipped: share of all rollouts for which it was not asked, because it could not change the result.
+        skipped: share of all rollouts for which it was not computed, because it could not change the result.
         dropped: share of all rollouts for which it was left out, because it failed for another one of the group.
         flat: share of the groups with at least two values in which all values are equal; None without such groups.
         labels: share of all scores by label, the most frequent first; scores without one are not listed.
@@ -48,7 +48,7 @@ class Measured:
 
 
 def measure(scored: Iterable[ScoredGroup]) -> dict[str, Measured]:
-    """Return what the groups say about each component by name, the whole reward ("") first."""
+    """Return the statistics of each component by name, the whole reward ("") first."""
     measures = Measures()
     for group in scored:
         measures.add(group)
@@ -67,7 +67,7 @@ class Measures:
     """The same, one group at a time. The order of the groups, and how they were split, do not matter."""
 
     def __init__(self) -> None:
-        self._tallies: dict[str, _Tally] = {}
+        self._parts: dict[str, _PartStatistics] = {}
 
     def add(self, scored: ScoredGroup) -> None:
         """Count a group."""
@@ -77,19 +77,14 @@ class Measures:
             for name, part in score.named_parts():
                 columns.setdefault(name, []).append(part)
         for name, scores in columns.items():
-            self._tallies.setdefault(name, _Tally()).add(scores)
-
-    def merge(self, other: Measures) -> None:
-        """Count all groups that `other` has counted."""
-        for name, tally in other._tallies.items():
-            self._tallies.setdefault(name, _Tally()).merge(tally)
+            self._parts.setdefault(name, _PartStatistics()).add(scores)
 
     def result(self) -> dict[str, Measured]:
         """Return what has been counted so far, by component."""
-        return {name: tally.result(name) for name, tally in self._tallies.items()}
+        return {name: part.result(name) for name, part in self._parts.items()}
 
 
-class _Tally:
+class _PartStatistics:
     """Counts of one component, with the mean and the squared distances from it (Welford 1962, Chan et al. 1983)."""
 
     def __init__(self) -> None:
@@ -110,23 +105,12 @@ class _Tally:
             self.flat += min(values) == max(values)
         if values:
             mean = math.fsum(values) / len(values)
-            self._pool(len(values), mean, math.fsum((value - mean) ** 2 for value in values))
-
-    def merge(self, other: _Tally) -> None:
-        self.failures.update(other.failures)
-        self.labels.update(other.labels)
-        self.groups += other.groups
-        self.flat += other.flat
-        if other.scored:
-            self._pool(other.scored, other.mean, other.squares)
-
-    def _pool(self, count: int, mean: float, squares: float) -> None:
-        total = self.scored + count
-        apart = mean - self.mean
-        self.squares += squares + apart * apart * (self.scored * count / total)
-        # The form that is exact for equal means and safe for large ones.
-        self.mean = self.mean + apart * (count / total) if self.scored else mean
-        self.scored = total
+            total, difference = self.scored + len(values), mean - self.mean
+            self.squares += math.fsum((value - mean) ** 2 for value in values)
+            self.squares += difference * difference * (self.scored * len(values) / total)
+            # The form that is exact for equal means and safe for large ones.
+            self.mean = self.mean + difference * (len(values) / total) if self.scored else mean
+            self.scored = total
 
     def result(self, name: str) -> Measured:
         every = self.scored + self.failures.total()

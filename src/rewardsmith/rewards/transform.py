@@ -16,7 +16,7 @@ from pydantic import Field
 from rewardsmith.config import Chosen, Settings
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import CannotScore, Composed
-from rewardsmith.rewards.component import Column, Component, only_score
+from rewardsmith.rewards.component import Component, ScoreColumn, only_score
 from rewardsmith.rewards.failures import in_place
 from rewardsmith.types import Failure, RolloutGroup, Score, ScoredGroup
 
@@ -33,7 +33,7 @@ class _Transform(Composed):
         """Return the changed scores."""
         return self._transformed(await self.components["raw"].score(group), self._value)
 
-    def _transformed(self, column: Column, function: Callable[[float], float]) -> tuple[Score, ...]:
+    def _transformed(self, column: ScoreColumn, function: Callable[[float], float]) -> tuple[Score, ...]:
         return tuple(
             replace(only_score(column, i, "raw"), parts={"raw": raw})
             if raw.value is None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,11 +39,12 @@ def reads_ends(reward: Reward) -> bool:
     return bool(getattr(inner, "reads_ends", False)) or any(map(reads_ends, components_of(inner).values()))
 
 
-def connect(root: Component, models: Models) -> None:
-    """Give every reward of a tree that calls models the function that finds them by name."""
+def connect(root: Component, say: Callable[[str], None] | None = None, models: Models | None = None) -> None:
+    """Set where the messages of a tree go, and give its rewards their models by name; it may be called again."""
     for _, component in walk(root):
+        component.say = say or component.say
         take = getattr(component.reward, "connect", None)
-        if take is not None:
+        if take is not None and models is not None:
             with _named_errors(component, "take the models of the recipe"):
                 take(models)
 

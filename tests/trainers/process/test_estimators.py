@@ -37,8 +37,13 @@ def stage_of(name: str, combine: str) -> dict[str, Any]:
     return {"advantage": {"type": name, "combine": combine}, **critic}
 
 
-@pytest.mark.parametrize("update", UPDATES)
-@pytest.mark.parametrize(("name", "combine"), CASES)
+@pytest.mark.parametrize(
+    ("name", "combine", "update"),
+    [
+        *((name, combine, UPDATES[i % len(UPDATES)]) for i, (name, combine) in enumerate(CASES)),
+        *(("rloo", "after", update) for update in UPDATES),
+    ],
+)
 def test_two_steps(name: str, combine: str, update: str, tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path)
     scale = "none" if values_from(ADVANTAGES[name]) == "process" else "batch"

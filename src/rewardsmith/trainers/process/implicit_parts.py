@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rewardsmith.config import Chosen, Settings
+from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Sum, computed_parts
+from rewardsmith.rewards.failures import choices_in
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.tree import has_part, walk
 
@@ -91,7 +92,7 @@ def implicit_problems(reward: Chosen, *, policy: str, selected: str) -> Iterator
     """
     slots, implicit, computed = _slots(reward), _implicit(reward), computed_parts(_slots(reward))
     others = [name for name in slots if name not in implicit]
-    if sum(chosen.target is Implicit for chosen in _every_choice(reward)) > len(implicit):
+    if sum(chosen.target is Implicit for chosen in choices_in(reward)) > len(implicit):
         yield (
             "an implicit reward must be a part of a sum that is the whole reward: there its rewards per token are a"
             " stream of their own, and the outcome that it learns from is another part"
@@ -229,17 +230,3 @@ def require_same_tokens(policy: Engine | ModelOutline, other: Engine | ModelOutl
             f" {len(different)} of {len(ours)} tokens differ, the first is {token!r} ({number} there,"
             f" {theirs.get(token, 'none')} here). Use a model of the same family"
         )
-
-
-def _every_choice(table: object) -> Iterator[Chosen]:
-    """Yield every choice of a table and of the tables within it."""
-    if isinstance(table, Chosen):
-        yield table
-        yield from _every_choice(table.settings)
-        yield from _every_choice(table.slot)
-    elif isinstance(table, Settings):
-        for name in type(table).model_fields:
-            yield from _every_choice(getattr(table, name))
-    elif isinstance(table, Mapping):
-        for inner in table.values():
-            yield from _every_choice(inner)
