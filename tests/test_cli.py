@@ -4,15 +4,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 from rewardsmith import __version__
-from rewardsmith.cli import app, main
+from rewardsmith.cli import JOBS, main
 
 QUICKSTART = str(Path(__file__).parents[1] / "recipes" / "quickstart.toml")
 
@@ -83,23 +80,24 @@ def test_an_unknown_command_exits_2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, "explian", QUICKSTART) == 2
 
 
-def commands() -> list[tuple[str, ...]]:
-    """Return every command and group of commands, as one would write it."""
+COMMANDS = [
+    "",
+    "run",
+    "explain",
+    "cache",
+    "cache stats",
+    "cache clear",
+    *JOBS,
+    *{w.split()[0] for w in JOBS if " " in w},
+]
 
-    def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        yield path
-        for name, inner in getattr(command, "commands", {}).items():
-            yield from below(inner, (*path, name))
 
-    return list(below(typer.main.get_command(app), ()))
-
-
-@pytest.mark.parametrize("command", commands(), ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_not_cut_at_80_columns(
-    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert run(monkeypatch, *command, "--help") == 0
+    assert run(monkeypatch, *command.split(), "--help") == 0
     printed = capsys.readouterr().out
     assert "Usage: " in printed
     assert max(map(len, printed.splitlines())) <= 80

@@ -138,7 +138,7 @@ def test_clear_asks_first(filled: Path, typed: str, status: int, remain: dict[st
     done = subprocess.run(COMMAND, input=typed, capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert f"Remove 35 verdicts by [red]rater, judge from {filled}? They will be asked anew." in done.stdout
-    assert ("nothing was removed" in done.stderr) == bool(status)
+    assert ("nothing was deleted" in done.stderr) == bool(status)
     assert "Traceback" not in done.stderr
     assert left(filled) == ({"judge": 30, "[red]rater": 5} if remain is None else remain)
 
@@ -151,7 +151,7 @@ def test_clear_asks_first(filled: Path, typed: str, status: int, remain: dict[st
         (["clear", "--older-than", "soon"], "--older-than"),
         (["clear", "--older-than", "-1"], "--older-than is -1: it must be a number of days"),
         (["stats", "--folder", "/nowhere/at/all"], "--folder is '/nowhere/at/all': there is no such folder"),
-        (["stast"], "No such command"),
+        (["stast"], 'Did you mean "stats"?'),
     ],
 )
 def test_mistakes_end_with_a_message_and_status_2(

@@ -27,7 +27,7 @@ def test_the_rooms_import_one_another_in_one_direction() -> None:
 
 def test_the_package_loads_no_heavy_library() -> None:
     loaded = run("import sys, rewardsmith; print(sorted({m.split('.')[0] for m in sys.modules}))")
-    for heavy in ("torch", "pydantic", "jaxtyping", "rich", "typer"):
+    for heavy in ("torch", "pydantic", "jaxtyping", "rich", "cyclopts"):
         assert f"'{heavy}'" not in loaded
 
 

@@ -248,6 +248,8 @@ _OFFERS = {
 def _dangling(whole: Settings | Chosen, tables: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a problem for every setting that names a model or a data source that is not there."""
     for path, mark, value in marked(whole):
+        if mark.table not in tables:  # a command's own data
+            continue
         known = tables[mark.table]
         if value in known and mark.offer and mark.offer not in known[value].settings.offers:
             yield Problem(path, f"needs {_OFFERS[mark.offer]}; models.{value} is another", shown(value))

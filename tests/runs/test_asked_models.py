@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from rewardsmith.cli import app
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import load_recipe
 from rewardsmith.rewards import CannotScore
 from rewardsmith.runs.start import Stopped, start
 from rewardsmith.trainers.collect import Collector
 from rewardsmith.types import Score
+from tests.command_line import call
 from tests.recipe_stand_ins import shared_folder, stand_ins
 from tests.test_recipes import RECIPES
 
@@ -145,21 +144,21 @@ def test_the_prompts_that_a_judge_gets_can_be_shown(tmp_path, changes, monkeypat
     run(tmp_path / "run", changes)
     monkeypatch.chdir(tmp_path)
     command = ["score", str(tmp_path / "run"), "--reward", f"{RECIPE}:policy.reward.judge", *changes, "--json"]
-    result = CliRunner().invoke(app, [*command, "--limit", "2", "--show-prompts", "3"])
-    assert result.exit_code == 0, result.output
-    assert result.stderr.count(" is asked, temperature 0, at most") == 3
-    assert "The sum is right: 10" in result.stderr.partition("--- 1, judge says:\n")[0]
-    assert "(from the cache)" in result.stderr
-    json.loads(result.stdout)  # they do not mix with the result
+    result = call(*command, "--limit", "2", "--show-prompts", "3")
+    assert result.status == 0, result.out + result.err
+    assert result.err.count(" is asked, temperature 0, at most") == 3
+    assert "The sum is right: 10" in result.err.partition("--- 1, judge says:\n")[0]
+    assert "(from the cache)" in result.err
+    json.loads(result.out)  # they do not mix with the result
 
 
 def test_stored_rollouts_are_scored_by_the_recipe_s_judge(tmp_path, changes, monkeypatch):
     run(tmp_path / "run", changes)
     monkeypatch.chdir(tmp_path)
     command = ["score", str(tmp_path / "run"), "--reward", str(RECIPE), *changes, "--compare", "--json"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
+    result = call(*command)
+    assert result.status == 0, result.out + result.err
+    told = json.loads(result.out)
     assert told["groups"] == 8
     assert told["compared"]["changed"] == 0
     assert told["models"]["judge"]["calls"] == 0  # all verdicts were known
@@ -173,13 +172,13 @@ def test_a_reward_table_has_its_models_beside_it(tmp_path, changes, monkeypatch)
     file = tmp_path / "reward.toml"
     file.write_text(f'type = "rubric"\nmodel = "judge"\ntemplate = {template}\n[models]\njudge = {judge}\n')
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["score", str(tmp_path / "run"), "--reward", str(file)])
-    assert result.exit_code == 0, result.output
-    assert "answers from the cache" in result.output
+    result = call("score", str(tmp_path / "run"), "--reward", str(file))
+    assert result.status == 0, result.out + result.err
+    assert "answers from the cache" in (result.out + result.err)
     file.write_text('type = "rubric"\nmodel = "jugde"\n[models]\njudge = { init = "tiny-llama" }\n')
-    result = CliRunner().invoke(app, ["score", str(tmp_path / "run"), "--reward", str(file)])
-    assert result.exit_code != 0
-    assert "jugde" in str(result.exception) or "jugde" in result.output
+    result = call("score", str(tmp_path / "run"), "--reward", str(file))
+    assert result.status != 0
+    assert "jugde" in result.err or "jugde" in (result.out + result.err)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +233,9 @@ def test_a_reward_that_does_not_mark_its_model_gets_it_too_and_a_wrong_name_is_t
     run(tmp_path / "run", changes)
     judge = next(one for one in changes if one.startswith("models.judge=")).partition("=")[2]
     monkeypatch.chdir(tmp_path)
-    for name, code in (("judge", 0), ("jugde", 1)):
+    for name, code in (("judge", 0), ("jugde", 2)):
         file = tmp_path / "own.toml"
         file.write_text(f'type = "{__name__}:Plain"\nmodel = "{name}"\n[models]\njudge = {judge}\n')
-        result = CliRunner().invoke(app, ["score", str(tmp_path / "run"), "--reward", str(file)])
-        assert result.exit_code == code, result.output
-    assert 'there is no [models.jugde]. Did you mean "judge"?' in str(result.exception)
+        result = call("score", str(tmp_path / "run"), "--reward", str(file))
+        assert result.status == code, result.out + result.err
+    assert 'there is no [models.jugde]. Did you mean "judge"?' in result.err

@@ -206,8 +206,8 @@ def test_a_long_line_is_not_broken() -> None:
 def test_a_warning_stands_out() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system="standard", _environ={})
     progress = Progress(console)
-    progress.say("warning: policy: step 1 has nothing to learn")
-    progress.say("loading policy")
+    progress.log("warning: policy: step 1 has nothing to learn")
+    progress.log("loading policy")
     assert isinstance(console.file, io.StringIO)
     warned, said = console.file.getvalue().splitlines()
     assert warned.startswith("\x1b[33mwarning")

@@ -120,7 +120,7 @@ class World:
     def keep_evaluation(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.messages.append(text)
 
     def progress(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:

@@ -1,138 +1,57 @@
-"""The command line."""
+"""The command line. The flags of a job are the fields of its settings class."""
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-import typer
+from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 from rich.syntax import Syntax
 
 from rewardsmith import __version__
-from rewardsmith.cli.evaluate import evaluate
-from rewardsmith.cli.prepare import prepare
+from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
-from rewardsmith.recipe import explain as explained
+from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
 from rewardsmith.recipe_checks import check_rewards, warnings
 from rewardsmith.runs.rescoring.choice import explain_reward, is_reward
 
-app = typer.Typer(
+JOBS: dict[str, str] = {}
+"""Jobs that are commands, by the words of the command; imported when one is called."""
+
+app = App(
     name="rewardsmith",
     help="Train language models against rewards, and train the reward models themselves.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
+    version=f"rewardsmith {__version__}",
+    help_format="markdown",
+    default_parameter=Parameter(negative=()),
 )
+cache = App(name="cache", help="Show or delete the cached replies of models.")
+app.command(cache)
 
-cached = typer.Typer(
-    name="cache",
-    help="Look at what models have said, which is kept so that nothing is asked twice, or throw it away.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
-app.add_typer(cached)
-app.add_typer(evaluate)
-app.add_typer(prepare)
-
-RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a TOML file, such as recipes/quickstart.toml")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY.PATH=VALUE", help="settings to change, such as stages.policy.steps=10"),
-]
-
-Rollouts = Annotated[
-    str, typer.Argument(metavar="ROLLOUTS", help="a run folder, or a JSONL or Parquet file with rollouts")
-]
-RewardOption = Annotated[
-    str,
-    typer.Option(
-        "--reward",
-        metavar="REWARD",
-        help="RECIPE[:PATH] or RUN[:PATH]: a recipe, or a run folder for the models that it has trained, and which of"
-        " its rewards, such as recipe.toml:policy; or a TOML file that is a reward table itself.",
-    ),
-]
-OutOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Keep the scores in this JSONL file; the same command goes on.")
-]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Start anew although --out has scores already.")]
-CompareOption = Annotated[bool, typer.Option("--compare", help="Compare with the rewards that are stored.")]
-ShowOption = Annotated[int, typer.Option(metavar="N", min=0, help="With --compare: how many changes of sign to list.")]
-OutcomeOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PART",
-        help="Judge the reward by this part of itself or of the stored scores (reward: the whole of these): pairs in"
-        " order, best of n.",
-    ),
-]
-StageOption = Annotated[str | None, typer.Option(help="Only this stage of a run.")]
-KindOption = Annotated[str | None, typer.Option(help="Only train or validation groups of a run.")]
-StepOption = Annotated[str | None, typer.Option(metavar="N[-M]", help="Only this step of a run, or these.")]
-LimitOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first groups.")]
-ResponsesOption = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Of a table: the responses, a list in each row or one.")
-]
-PromptsColumnOption = Annotated[
-    str | None, typer.Option("--prompts", metavar="COLUMN", help="Of a table: the prompt, such as extra_info.question.")
-]
-AnswersOption = Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the right answer.")]
-FailOption = Annotated[
-    float,
-    typer.Option(
-        "--fail-above",
-        metavar="SHARE",
-        min=0,
-        max=1,
-        help="End with status 1 if more than this share of the rollouts has no score; without any it always does.",
-    ),
-]
-PromptsOption = Annotated[
-    int, typer.Option("--show-prompts", metavar="N", min=0, help="Print the first N questions to models, and answers.")
-]
-AtOnceOption = Annotated[int, typer.Option(metavar="N", min=1, help="How many groups are scored at the same time.")]
+RecipeFile = Annotated[Path, Parameter(help="a TOML file, such as recipes/quickstart.toml")]
+Overrides = Annotated[str, Parameter(help="KEY.PATH=VALUE: settings to change, such as stages.policy.steps=10")]
 CacheFolder = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Of the cache; not set: $REWARDSMITH_CACHE, or ~/.cache/rewardsmith.")
+    Path | None, Parameter(help="folder of the cache; default: $REWARDSMITH_CACHE, or ~/.cache/rewardsmith")
 ]
-CacheModel = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Only this model, by its name in the recipe or by its identity.")
-]
-OlderOption = Annotated[float | None, typer.Option(metavar="DAYS", help="Only what is older than so many days.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether it is meant.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"rewardsmith {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    pass
-
-
-@app.command()
-def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
+@app.command
+def explain(recipe: RecipeFile, /, *overrides: Overrides) -> None:
     """Check a recipe and print it with every default and a line about each setting.
 
     The output is a recipe itself: save it, change it, run it. A reward table, a file with a `type` at its top, is
-    explained too, with the models that it asks.
+    explained too, with the models that it calls.
 
     Example: `rewardsmith explain recipes/quickstart.toml stages.policy.advantage.type=rloo`
     """
-    table = load_table(recipe, overrides or [])
+    table = load_table(recipe, overrides)
     if is_reward(table):
         text = explain_reward(table, str(recipe))
     else:
@@ -140,7 +59,7 @@ def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
         check_rewards(checked, str(recipe))
         for warning in warnings(checked):
             sys.stderr.write(f"warning: {warning}\n")
-        text = explained(checked)
+        text = explain_recipe(checked)
     console = Console()
     if console.is_terminal:
         console.print(Syntax(text, "toml", theme="ansi_dark", background_color="default", word_wrap=True))
@@ -148,123 +67,43 @@ def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
         sys.stdout.write(text)
 
 
-@app.command()
+@app.command
 def run(
-    recipe: RecipePath,
-    overrides: Overrides = None,
-    folder: Annotated[Path | None, typer.Option(help="Where the run's files go; default: runs/NAME-OF-RECIPE.")] = None,
+    recipe: RecipeFile,
+    /,
+    *overrides: Overrides,
+    folder: Annotated[Path | None, Parameter(help="the run folder; default: runs/NAME-OF-RECIPE")] = None,
     resume: Annotated[
-        str, typer.Option(help="auto goes on with a run that was stopped; must insists on one; never starts anew.")
+        Literal["auto", "must", "never"],
+        Parameter(help="auto resumes a run that was stopped; must fails if there is none; never starts a new run"),
     ] = "auto",
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Go on although the recipe has changed, as with more steps.")
+        bool, Parameter(help="resume although the recipe has changed, such as more steps")
     ] = False,
-) -> None:
+) -> int:
     """Run a recipe: its stages in order, in one run folder.
 
-    Ctrl-C saves; the same command goes on. A second Ctrl-C stops at once, and loses what came after the last
-    checkpoint.
+    Ctrl-C saves a checkpoint and stops; the same command resumes. A second Ctrl-C stops at once, and loses what came
+    after the last checkpoint.
 
     Example: `rewardsmith run recipes/quickstart.toml seed=1`
     """
-    if resume not in ("auto", "must", "never"):
-        raise UserError(f"--resume is {resume!r}: it must be auto, must or never")
-    checked = load_recipe(recipe, overrides or [])
+    checked = load_recipe(recipe, overrides)
     check_rewards(checked, str(recipe))
     sys.stderr.write("importing torch and transformers\n")
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 
     try:
-        start(checked, recipe.stem, folder=folder, resume=resume, accept_changes=accept_changes)  # type: ignore[arg-type]
+        start(checked, recipe.stem, folder=folder, resume=resume, accept_changes=accept_changes)
     except Stopped as stopped:
         sys.stderr.write(f"{stopped}\n")
-        raise typer.Exit(130) from None
+        return 130
+    return 0
 
 
-@app.command()
-def score(
-    rollouts: Rollouts,
-    overrides: Overrides = None,
-    *,
-    reward: RewardOption,
-    out: OutOption = None,
-    fresh: FreshOption = False,
-    compare: CompareOption = False,
-    show: ShowOption = 10,
-    outcome: OutcomeOption = None,
-    stage: StageOption = None,
-    kind: KindOption = None,
-    step: StepOption = None,
-    limit: LimitOption = None,
-    prompts: PromptsColumnOption = None,
-    responses: ResponsesOption = None,
-    answers: AnswersOption = None,
-    at_once: AtOnceOption = 32,
-    show_prompts: PromptsOption = 0,
-    fail_above: FailOption = 1.0,
-    json: JsonOption = False,
-) -> None:
-    """Score stored rollouts with a reward, and show how each of its components did.
-
-    ROLLOUTS is a run folder, one file of its `rollouts/`, a file that this command wrote, or a table in the schema of
-    docs/data.md with a list of `responses` in each row, or one `response`.
-
-    With `--out` the scores are kept as they come: after Ctrl-C or a crash the same command goes on.
-
-    Does a reward still say what it said in the run?
-
-    `rewardsmith score runs/quickstart --reward recipes/quickstart.toml:policy --compare`
-
-    What would another weight have done?
-
-    `rewardsmith score runs/mix --reward mix.toml:policy stages.policy.reward.parts.judge.weight=0.3 --compare`
-
-    Score the answers of another system, and keep the scores:
-
-    `rewardsmith score answers.parquet --reward reward.toml --out scores.jsonl`
-
-    What does the judge read and say?
-
-    `rewardsmith score answers.parquet --reward reward.toml --limit 1 --show-prompts 2`
-
-    Does a process reward model know which answers are right, and what would choosing by it bring?
-
-    `rewardsmith score runs/prime --reward runs/prime:policy.reward.parts.process --outcome answer`
-    """
-    # Here, so that other commands need not wait for it.
-    from rewardsmith.runs.rescoring.command import Interrupted, score_stored, wanted  # noqa: PLC0415
-
-    groups = wanted(
-        stage=stage, kind=kind, step=step, limit=limit, responses=responses, answers=answers, prompts=prompts
-    )
-    show_most = show if compare else None
-    try:
-        enough = score_stored(
-            rollouts,
-            groups,
-            reward,
-            overrides or [],
-            out=out,
-            fresh=fresh,
-            show=show_most,
-            outcome=outcome,
-            at_once=at_once,
-            json=json,
-            show_prompts=show_prompts,
-            fail_above=fail_above,
-        )
-    except Interrupted as stopped:
-        sys.stderr.write(f"{stopped}\n")
-        raise typer.Exit(130) from None
-    if not enough:
-        raise typer.Exit(1)
-
-
-@cached.command("stats")
-def cache_stats(folder: CacheFolder = None, json: JsonOption = False) -> None:
-    """Show what is kept of each model: how many verdicts, how large, of how many tokens, and since when.
-
-    The tokens are what a replay of all of it would not have to ask for.
+@cache.command
+def stats(*, folder: CacheFolder = None, json: Annotated[bool, Parameter(help="print JSON")] = False) -> None:
+    """Show the cached replies of each model: their number, size, tokens and age.
 
     Example: `rewardsmith cache stats`
     """
@@ -273,31 +112,85 @@ def cache_stats(folder: CacheFolder = None, json: JsonOption = False) -> None:
     show(folder, json=json)
 
 
-@cached.command("clear")
-def cache_clear(
-    folder: CacheFolder = None, model: CacheModel = None, older_than: OlderOption = None, yes: YesOption = False
-) -> None:
-    """Throw verdicts away, and give their space back to the disk. They are asked anew when they are needed.
+@cache.command
+def clear(
+    *,
+    folder: CacheFolder = None,
+    model: Annotated[str | None, Parameter(help="only this model: its name in the recipe, or its identity")] = None,
+    older_than: Annotated[float | None, Parameter(help="only replies that are older than so many days")] = None,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="delete without asking for confirmation")] = False,
+) -> int:
+    """Delete cached replies and return their disk space. Models are called again when a reply is needed.
 
-    Everything, after a question:
+    Everything, after confirmation: `rewardsmith cache clear`
 
-    `rewardsmith cache clear`
-
-    What one model said more than 30 days ago, without a question:
-
-    `rewardsmith cache clear --model judge --older-than 30 --yes`
+    Replies of one model that are older than 30 days: `rewardsmith cache clear --model judge --older-than 30 --yes`
     """
     from rewardsmith.runs.caching import clear  # noqa: PLC0415
 
-    try:
-        agreed = (lambda _: True) if yes else typer.confirm
-        done = clear(folder, model=model, older_than=older_than, agreed=agreed)
-    except typer.Abort:  # Ctrl-C, or nobody is there to answer
-        sys.stderr.write("\n")
-        done = False
-    if not done:
-        sys.stderr.write("nothing was removed; with --yes there is no question\n")
-        raise typer.Exit(1)
+    def confirmed(question: str) -> bool:
+        if not yes:
+            sys.stdout.write(f"{question} [y/N] ")
+            sys.stdout.flush()
+        return yes or sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    if clear(folder, model=model, older_than=older_than, agreed=confirmed):
+        return 0
+    sys.stderr.write("nothing was deleted; --yes skips the confirmation\n")
+    return 1
+
+
+def _command(job: Any) -> Callable[..., int]:
+    """Return a function whose parameters are the settings of a job, for the library that reads flags."""
+    from rewardsmith.runs.commands import input_kind, option_classes, run_command  # noqa: PLC0415
+
+    positional, flags = [], []
+    kinds = inspect.Parameter
+    for settings in (job, *option_classes(job)):
+        for name, info in settings.model_fields.items():
+            text = input_kind(info) != "value"
+            kind = (str if info.is_required() else str | None) if text else info.annotation
+            default = kinds.empty if info.is_required() else info.get_default(call_default_factory=True)
+            flag = f"--{name.removeprefix('as_').replace('_', '-')}"
+            about = Parameter(help=_help(info, input_kind(info)), name=None if name in job.arguments else flag)
+            of_type: Any = Annotated[kind, about]
+            if settings is job and name in job.arguments:
+                positional.append(kinds(name, kinds.POSITIONAL_ONLY, annotation=of_type, default=default))
+            else:
+                flags.append(kinds(name, kinds.KEYWORD_ONLY, annotation=of_type, default=default))
+    overrides = kinds("overrides", kinds.VAR_POSITIONAL, annotation=Overrides)
+
+    def command(*arguments: Any, **values: Any) -> int:
+        count = len(job.arguments)
+        return run_command(job, dict(zip(job.arguments, arguments, strict=False)) | values, arguments[count:])
+
+    command.__signature__ = inspect.Signature([*positional, overrides, *flags])  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in (*positional, overrides, *flags)}
+    command.__doc__ = inspect.getdoc(job)
+    return command
+
+
+_HELP = {
+    "reward": "RECIPE[:PATH] or RUN[:PATH]: which reward of a recipe, or of a run with its trained models, such as"
+    " recipe.toml:policy; or a TOML file that is a reward table",
+    "data": "JSONL or Parquet files: a file, a folder, a pattern; or RECIPE.toml:NAME of its data",
+    "model": "one of the models of --models",
+}
+
+
+def _help(info: Any, kind: str) -> str:
+    about = info.description or ""
+    return f"{about}. {_HELP[kind]}".lstrip(". ") if kind in _HELP else about
+
+
+def _register(words: str, job: Any) -> None:
+    """Add a job as a command of one or two words."""
+    *group, name = words.split()
+    place = app
+    for word in group:
+        place = place[word]
+    if name not in place:
+        place.command(_command(job), name=name)
 
 
 def main() -> None:
@@ -306,10 +199,21 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # descriptions hold letters that a terminal may not have
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
-    except UserError as error:
+        if sys.argv[1:2] and sys.argv[1] in ("score", "evaluate", "prepare"):
+            from rewardsmith.cli.old import app as old  # noqa: PLC0415
+
+            old()
+            return
+        for words, place in JOBS.items():
+            if sys.argv[1:2] in ([], [words.split()[0]]) or sys.argv[1].startswith("-"):
+                _register(words, import_name(place))
+        sys.exit(app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value") or 0)
+    except (UserError, CycloptsError) as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        sys.exit(130)
     except BrokenPipeError:  # the reader went away, as in `rewardsmith explain … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -59,7 +59,7 @@ class Progress:
         self._validation = ""
         self._percent = True
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Write a line."""
         style = "yellow" if text.startswith("warning") else "dim"
         self._console.print(printable_lines(text), style=style, highlight=False, markup=False, soft_wrap=True)
@@ -71,7 +71,7 @@ class Progress:
         self._written, self._validation = time.monotonic(), ""
         self._percent = True  # until a validation tells otherwise
         if not self._live:
-            self.say(
+            self.log(
                 f"{name}: {total} {unit.removesuffix('s') if total == 1 else unit}"
                 + (f", going on after {done}" if done else "")
             )
@@ -97,7 +97,7 @@ class Progress:
         now.phase.done, now.phase.total, now.phase.unit, now.phase.tokens = done, total, unit, tokens
         if not self._live and time_ - self._written > _PHASE_SECONDS:
             self._written = time_
-            self.say(f"{now.name} step {now.done + 1}/{now.total}: {'  '.join(now.phase.items())}")
+            self.log(f"{now.name} step {now.done + 1}/{now.total}: {'  '.join(now.phase.items())}")
 
     def step(self, update: Update) -> None:
         """Show what a step brought."""
@@ -107,7 +107,7 @@ class Progress:
         if update.step in (0, self._now.total) or time.monotonic() - self._written > _QUIET_SECONDS:
             self._written = time.monotonic()
             now = self._now
-            self.say("  ".join([f"{now.name} {now.done}/{now.total}", *now.numbers, *now.times()]))
+            self.log("  ".join([f"{now.name} {now.done}/{now.total}", *now.numbers, *now.times()]))
 
     def _numbers(self, update: Update) -> list[str]:
         """Return the numbers of a step that matter, and those of the last validation."""

@@ -16,6 +16,7 @@ from rewardsmith.data import Reads, Source, open_source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.settings import ModelSettings
 from rewardsmith.errors import UserError
+from rewardsmith.jobs import Result
 from rewardsmith.llm import Usage
 from rewardsmith.recipe import Recipe, explain
 from rewardsmith.recipe_checks import check_rewards, warnings
@@ -65,7 +66,8 @@ class Run:
         self.seed = recipe.seed
         self.folder = folder.path
         self.stopping = False
-        self.log = RunLog(self.folder / LOG)
+        self.fresh = False  # a stage that is run again goes on from what it kept
+        self.run_log = RunLog(self.folder / LOG)
         self._files = folder
         self._progress = progress
         self._accept_changes = accept_changes
@@ -85,7 +87,7 @@ class Run:
         self._asked_before: dict[str, Usage] = {}  # of models, until the run was resumed
         if recipe.workers is not None:
             shared(recipe.workers)
-        self._models = AskedModels(recipe.models, self.engine, folder=self.folder, say=self.say, cache=recipe.cache)
+        self._models = AskedModels(recipe.models, self.engine, folder=self.folder, say=self.log, cache=recipe.cache)
         self._lineage = Lineage(recipe, folder, self._identify)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
 
@@ -94,7 +96,7 @@ class Run:
     def engine(self, name: str) -> EmbeddedEngine:
         """Return a model of the recipe, loaded when it is first asked for, with the weights of the last checkpoint."""
         if name not in self._engines:
-            engine = open_engine(self.recipe.models, name, self.engine, seed=self.seed, say=self.say)
+            engine = open_engine(self.recipe.models, name, self.engine, seed=self.seed, say=self.log)
             if self._resumed is not None and name in self._saved:
                 engine.load(self._files.model(self._resumed.name, name))
             elif engine.settings.copy_of is not None:
@@ -125,10 +127,15 @@ class Run:
         """Write what the stage measured."""
         self._files.keep_evaluation(self._stage, evaluation.as_json())
 
-    def say(self, text: str) -> None:
+    def keep_result(self, result: Result) -> None:
+        """Write what a job returned."""
+        found = Evaluation(self._stage, "job", result.metrics, tables=result.tables)
+        self._files.keep_evaluation(self._stage, found.as_json())
+
+    def log(self, text: str) -> None:
         """Tell the user something."""
-        self.log.write(text)
-        self._progress.say(text)
+        self.run_log.write(text)
+        self._progress.log(text)
 
     def pause(self) -> None:
         """Raise `Stopped` if the user wants to stop."""
@@ -170,7 +177,7 @@ class Run:
         trainer: Trainer = import_name(stage.runs_by)(stage, self)
         planned = self.summary.begin(stage.name, kind, trainer.steps)
         if done > 0 and (text := other_length(self.recipe.stages[index], planned, done, trainer.steps)):
-            self.say(f"stages.{index}: {text}")
+            self.log(f"stages.{index}: {text}")
         if done >= trainer.steps:
             await self._lineage.end(index, trainer)
             self._finish(trainer)
@@ -188,7 +195,7 @@ class Run:
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise unusable(self._files, self._resumed.name, error) from None
         after = f", going on after {done}" * (done > 0)
-        self.log.write(f"stage {stage.name} begins: {trainer.steps} steps{after}")
+        self.run_log.write(f"stage {stage.name} begins: {trainer.steps} steps{after}")
         with self._progress.stage(stage.name, trainer.steps, max(0, done)):
             if trainer.reward is not None:
                 self.progress("checking the reward", 0, 0)
@@ -202,7 +209,7 @@ class Run:
                 self._log(update)
                 self._is_best(trainer, update, index)
             await self._steps_of(index, trainer, stage, max(0, done))
-        self.log.write(f"stage {stage.name} has ended")
+        self.run_log.write(f"stage {stage.name} has ended")
         await self._lineage.end(index, trainer)
         self._finish(trainer)
 
@@ -298,7 +305,7 @@ class Run:
 
     def _position(self) -> tuple[int, int]:
         """Return (stage, steps done) of the checkpoint to go on from, and take over what it holds; else (0, -1)."""
-        found = read_checkpoint(self._files, self.recipe, accept_changes=self._accept_changes, say=self.say)
+        found = read_checkpoint(self._files, self.recipe, accept_changes=self._accept_changes, say=self.log)
         self.placed = True
         if found is None:
             return 0, -1
@@ -307,7 +314,7 @@ class Run:
         self._best, self._learned = dict(found.best), found.learned
         self._begun = time.monotonic() - found.seconds
         self.summary, self._asked_before = found.summary, found.summary.models
-        self.say(f"going on from {found.name}")
+        self.log(f"going on from {found.name}")
         return found.stage, found.step
 
     def _rewind(self, position: tuple[int, int]) -> None:
@@ -327,7 +334,7 @@ class Run:
         """Write every model that was trained, and every copy that one was measured against, as a plain folder."""
         parts: list[Any] = [part.settings for stage in self.recipe.stages for part in process_parts(stage).values()]
         for name in sorted(self._trained | (self._saved & {part.reference_model for part in parts})):
-            self.say(f"writing models/{name}")
+            self.log(f"writing models/{name}")
             with writing(self.folder), new_folder(self.folder / "models" / name) as folder:
                 self.engine(name).publish(folder)
 
@@ -335,19 +342,19 @@ class Run:
         """Check every reward, and the data where a source can check itself, before any model is loaded."""
         check_rewards(self.recipe)
         for text in warnings(self.recipe):
-            self.say(f"warning: {text}")
+            self.log(f"warning: {text}")
         for name, of, _ in used(self.recipe):
             if not hasattr(self.source(name), of):
                 raise UserError(f'data.{name} has no {of}: a source of type "{self.recipe.data[name].name}" has none')
             check_data = getattr(self.source(name), "check", None)
             if check_data is not None:
-                self.say(f"checking data.{name}")
+                self.log(f"checking data.{name}")
                 check_data(of=of)
         check_items(self.recipe, self.source)
-        check_models(self.recipe, self.say)
+        check_models(self.recipe, self.log)
         for i, stage in enumerate(self.recipe.stages):
             for text in forgotten(self.recipe, i):
-                self.say(f"warning: stages.{i}: {text}")
+                self.log(f"warning: stages.{i}: {text}")
             settings: Any = stage.settings
             reads: Reads = getattr(settings, "reads", "prompts")
             for name, place in (("", settings), (".validation", getattr(settings, "validation", None))):
@@ -355,7 +362,7 @@ class Run:
                 for setting, reward in (("reward", chosen), ("sound", getattr(place, "sound", None))):
                     if place is None or reward is None:
                         continue
-                    self.say(f"checking stages.{i}{name}.{setting}: {reward.name}")
+                    self.log(f"checking stages.{i}{name}.{setting}: {reward.name}")
                     try:
                         online = getattr(settings, "trains_rewards", False) and reward is settings.reward
                         await self._check_reward(reward, place.data, reads, online=online)
@@ -364,7 +371,7 @@ class Run:
 
     async def _check_reward(self, chosen: Chosen, data: str, of: Reads, *, online: bool) -> None:
         """Make a reward once, ask whether it can work, and whether it knows where the prompts go."""
-        reward = Component.root(chosen, self.say, self._models.before)
+        reward = Component.root(chosen, self.log, self._models.before)
         if online:
             take_over(reward)
         self._check_prompts(reward, data, of)

@@ -89,18 +89,18 @@ def start(
 @contextmanager
 def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
     """Write down how a run ended: in `run.log`, and in its summary, which the report shows."""
-    run.log.write(f"rewardsmith {__version__} starts in {files.path}")
+    run.run_log.write(f"rewardsmith {__version__} starts in {files.path}")
     finished = _state(files.path) == "finished"  # which it stays if this start fails before it changes anything
     try:
-        with run.log.warnings():
+        with run.run_log.warnings():
             yield
     except BaseException as caught:
         error = _as_shown(caught, files)
         stopped = isinstance(error, Stopped)
         if stopped:
-            run.log.write(str(error))
+            run.run_log.write(str(error))
         else:
-            run.log.failed(error)
+            run.run_log.failed(error)
         run.summary.state = "stopped" if stopped else "failed"
         run.summary.error = "" if stopped else _cause(error)
         if run.placed and not (finished and _state(files.path) == "finished"):
@@ -111,7 +111,7 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
         raise error from None
     run.summary.state = "finished"
     files.write(SUMMARY, run.summary.dumps())
-    run.log.write(f"finished after {run.summary.seconds:.0f} s")
+    run.run_log.write(f"finished after {run.summary.seconds:.0f} s")
 
 
 def _as_shown(error: BaseException, files: RunFolder) -> BaseException:
@@ -225,7 +225,7 @@ def _stopping(run: Run, files: RunFolder, console: Console) -> Iterator[None]:
         if run.stopping:
             raise KeyboardInterrupt
         run.stopping = True
-        run.log.write("stopping: saving at the next safe point")
+        run.run_log.write("stopping: saving at the next safe point")
         console.print(
             "\nstopping: the run saves and ends at the next safe point, at the latest after the update in progress."
             f" Ctrl-C again stops at once; then {_lost(files)}.",

@@ -34,8 +34,8 @@ class Evaluation:
         self.steps = 1
         self.learners: dict[str, Any] = {}
         self.best_by = ""
-        self.reward = Component.root(stage.reward, context.say, context.model)
-        self._sound = Component.root(stage.sound, context.say, context.model) if stage.sound else None
+        self.reward = Component.root(stage.reward, context.log, context.model)
+        self._sound = Component.root(stage.sound, context.log, context.model) if stage.sound else None
         if self._sound is not None:
             require_free(self.reward)
 

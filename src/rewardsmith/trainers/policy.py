@@ -74,7 +74,7 @@ class PolicyTrainer:
         self._reference: Reference | None = None
         if stage.kl.coefficient:
             self._reference = Reference(self._policy, context, name=stage.name, model=stage.kl.reference)
-        self.reward = Component.root(stage.reward, context.say, context.model)
+        self.reward = Component.root(stage.reward, context.log, context.model)
         self._process = ProcessRewards(
             self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
         )
@@ -95,9 +95,9 @@ class PolicyTrainer:
             by_parts=self._credit["combine"] == "after",
             longest=self._process.longest,
         )
-        self._failures = FirstFailures(context.say)
-        self._nothing = NothingToLearn(context.say, stage.name, stage.steps)
-        warn_of_rate(context.say, stage, self._policy.settings.init)
+        self._failures = FirstFailures(context.log)
+        self._nothing = NothingToLearn(context.log, stage.name, stage.steps)
+        warn_of_rate(context.log, stage, self._policy.settings.init)
         self._warmup = max(self._process.warmup, stage.critic.warmup if stage.critic else 0)
         self.steps = stage.steps
         self.learners: dict[str, EmbeddedEngine] = {stage.model: self._policy}
@@ -107,9 +107,9 @@ class PolicyTrainer:
             self._critic.learn_with(stage.critic.optimizer)
         self.learners |= self._process.learners
         own = stage.validation and stage.validation.reward
-        self._validation_reward = Component.root(own, context.say, context.model) if own else self.reward
+        self._validation_reward = Component.root(own, context.log, context.model) if own else self.reward
         second = stage.validation and stage.validation.sound
-        self._sound = Component.root(second, context.say, context.model) if second else None
+        self._sound = Component.root(second, context.log, context.model) if second else None
         if self._sound is not None:
             require_free(self._validation_reward)
         n = stage.validation.rollouts_per_prompt if stage.validation else 0

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from rewardsmith.algorithms.schedules import SCHEDULES
-from rewardsmith.data import Source
 from rewardsmith.engines.protocol import Loss, Outputs
 from rewardsmith.errors import UserError
+from rewardsmith.jobs import JobContext, Result
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.component import Component
 from rewardsmith.types import ScoredGroup
@@ -98,26 +97,15 @@ def counting(report: Report, phase: str, total: int, unit: str = "rollouts") -> 
     return counted
 
 
-class Context(Protocol):
+class Context(JobContext, Protocol):
     """What a run gives its trainers."""
-
-    seed: int
-    folder: Path
 
     def engine(self, name: str) -> EmbeddedEngine:
         """Return a model of the recipe, loaded when it is first asked for."""
         ...
 
-    def model(self, name: str) -> Any:
-        """Return a model of the recipe as rewards use it (`rewardsmith.llm`)."""
-        ...
-
     def turn(self, *names: str) -> AbstractAsyncContextManager[None]:
         """Keep these models awake; those that share the device with them sleep meanwhile."""
-        ...
-
-    def source(self, name: str) -> Source:
-        """Return a data source of the recipe."""
         ...
 
     def keep(self, records: Sequence[GroupRecord]) -> None:
@@ -128,24 +116,8 @@ class Context(Protocol):
         """Write what the stage measured: its tables are shown in the report."""
         ...
 
-    def say(self, text: str) -> None:
-        """Tell the user something."""
-        ...
-
-    def progress(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
-        """Show how far a part of the present step is; cheap enough to be called for every token.
-
-        Args:
-            phase: what is being done, such as `writing`.
-            done: how much of it is done.
-            total: how much there is; 0 where that is not known.
-            unit: of both.
-            tokens: written so far, where that is counted.
-        """
-        ...
-
-    def pause(self) -> None:
-        """Raise if the user wants to stop; called where nothing has been changed yet in this step."""
+    def keep_result(self, result: Result) -> None:
+        """Write what a job returned: its tables are shown in the report."""
         ...
 
 

@@ -54,7 +54,7 @@ class RewardModelTrainer:
         items, seed = self._items(stage.data), derive(self._seed, stage.learn_from)
         self._left: int | None = None
         if stage.epochs is not None:
-            self._left = stage.epochs * count_items(items(derive(seed, 0)), stage.learn_from, stage.data, context.say)
+            self._left = stage.epochs * count_items(items(derive(seed, 0)), stage.learn_from, stage.data, context.log)
         self._draws: Draws[Preference | Ranking] = Draws(items, seed, stage.data)
         self._engine: EmbeddedEngine = context.engine(stage.model)
         require_chat_template(self._engine.tokenizer, self._engine.settings.init or stage.model)

@@ -40,7 +40,7 @@ class SftTrainer:
         self._held_out: list[Row] = []
         self.steps = stage.steps or 0
         if stage.epochs is not None:
-            each = count_items(shown(derive(seed, 0)), "demonstrations", stage.data, context.say)
+            each = count_items(shown(derive(seed, 0)), "demonstrations", stage.data, context.log)
             self.steps = math.ceil(stage.epochs * each / stage.batch_size)
         self.learners = {stage.model: self._engine}
         self.reward = None

@@ -138,7 +138,7 @@ class Silent(Progress):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.said.append(text)
 
     def stage(self, *_: Any, **__: Any) -> Any:

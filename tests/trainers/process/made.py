@@ -77,7 +77,7 @@ class ProcessWorld(World):
                 self._engines[name] = EmbeddedEngine.open(settings, name=name)
         return self._engines[name]
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.said.append(text)
 
     def stage(self, table: dict[str, Any]) -> Any:

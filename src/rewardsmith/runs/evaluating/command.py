@@ -118,7 +118,7 @@ def evaluate_stored(
     require_finite("--threshold", how.threshold)
     progress = Progress(Console(stderr=True))
     found = find_reward(reward, overrides)
-    items = read_items(data, READS[kind], settings, items=how.items, say=progress.say)
+    items = read_items(data, READS[kind], settings, items=how.items, say=progress.log)
     measured, used = with_models(
         found, progress, show_prompts, lambda models: _measured(kind, data, items, found, models, how, progress)
     )
@@ -131,7 +131,7 @@ def evaluate_stored(
 async def _measured(
     kind: Kind, data: str, items: Sequence[Any], found: Found, models: Any, how: How, progress: Progress
 ) -> Evaluation:
-    scorer = Scorer(found.reward, models, say=progress.say, at_once=how.at_once, tick=Ticks(progress))
+    scorer = Scorer(found.reward, models, say=progress.log, at_once=how.at_once, tick=Ticks(progress))
     await scorer.check()
     with progress.stage("evaluate", passes(kind, items, how.orders, how.repeats), 0, unit=UNITS[kind]):
         return await evaluate_reward(
@@ -165,8 +165,8 @@ def with_models(
     Raises:
         Interrupted: after Ctrl-C.
     """
-    logs, watch = Logs(), Shows(show_prompts, progress.say) if show_prompts else None
-    models = models_of(found, progress.say, logs)
+    logs, watch = Logs(), Shows(show_prompts, progress.log) if show_prompts else None
+    models = models_of(found, progress.log, logs)
 
     async def closing() -> tuple[Result, dict[str, Usage]]:
         try:

@@ -44,13 +44,9 @@ def read_items(
     Raises:
         UserError: for whatever a user can mend.
     """
-    file, colon, name = where.rpartition(":")
-    from_recipe = where.endswith(".toml") or (bool(colon) and file.endswith(".toml"))
-    if from_recipe:
-        chosen = _of_recipe(*((file, name) if colon and file.endswith(".toml") else (where, "")), settings)
-    else:
-        chosen = _of_files(where, settings)
-    source = open_source(name, chosen)
+    from_recipe = _recipe_and_name(where) is not None
+    chosen = find_source(where, settings)
+    source = open_source(where, chosen)
     read = getattr(source, of, None)
     if read is None:
         raise UserError(f'{where} has no {of}: a source of type "{chosen.name}" has none')
@@ -67,6 +63,19 @@ def read_items(
     if from_recipe and items is None and len(found) == ENDLESS:
         say(f"{where}: the first {ENDLESS} {of}; --items N takes another number")
     return found
+
+
+def _recipe_and_name(where: str) -> tuple[str, str] | None:
+    file, colon, name = where.rpartition(":")
+    if colon and file.endswith(".toml"):
+        return file, name
+    return (where, "") if where.endswith(".toml") else None
+
+
+def find_source(where: str, settings: Sequence[str] = ()) -> Chosen:
+    """Return the data source that a file, a folder, a pattern or `RECIPE.toml:NAME` stands for."""
+    recipe = _recipe_and_name(where)
+    return _of_files(where, settings) if recipe is None else _of_recipe(*recipe, settings)
 
 
 def _require_kind(where: str, chosen: Chosen, of: Reads) -> None:

@@ -68,7 +68,7 @@ def evaluate_policy(
     asked += [_Told.of("--sound", sound, sound_from)] if sound is not None else []
     rollouts.count()
     for text in rollouts.left_out:
-        progress.say(text)
+        progress.log(text)
     stored = list(rollouts)
     used: dict[str, Usage] = {}
     answers = asked[0].verdicts(stored, None, progress, at_once, used)
@@ -142,7 +142,7 @@ class _Told:
         groups = [one.group for one in stored]
 
         async def ask(models: Callable[[str], Any]) -> list[Sequence[Score]]:
-            reward = Component.root(found.reward, progress.say, models)
+            reward = Component.root(found.reward, progress.log, models)
             await check(reward)
             with progress.stage(self.option.removeprefix("--"), len(groups), 0, unit="groups"):
                 return await ask_all(reward, groups, wanted, at_once=at_once, tick=Ticks(progress))

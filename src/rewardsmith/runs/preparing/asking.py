@@ -143,13 +143,13 @@ class AskAll(Generic[T]):
                     raise UserError(f"the model is out of reach: {error}\n{self._remedy}") from None
                 if not self._waiting:
                     self._waiting = True
-                    self.progress.say(f"the model is out of reach; waiting up to {left:.0f} s for it: {error}")
+                    self.progress.log(f"the model is out of reach; waiting up to {left:.0f} s for it: {error}")
                 await asyncio.sleep(min(pause, left))
                 pause = min(2 * pause, LONGEST_WAIT)
             else:
                 if self._waiting:
                     self._waiting = False
-                    self.progress.say("the model answers again")
+                    self.progress.log("the model answers again")
                 return answer
 
     @property

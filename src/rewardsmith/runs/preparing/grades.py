@@ -110,7 +110,7 @@ def grade_solutions(path: str, out: Path, named: Named, grading: Grading, how: H
     if len(set(outputs.values())) < len(outputs):
         raise UserError(f'the held-out part would be written to "{out}" too: give --held-out-out another name')
     template = load_grading_template(grading.template)
-    rule = None if grading.rule is None else make_rule(grading.rule, Progress(Console(stderr=True)).say)
+    rule = None if grading.rule is None else make_rule(grading.rule, Progress(Console(stderr=True)).log)
     teacher = grading.teacher(None, template, how)
     apart = limit_of_share(grading.held_out)
     solutions = Solutions(

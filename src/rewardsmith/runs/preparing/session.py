@@ -125,7 +125,7 @@ def answer_all(
         return Answered(0, resumed, {}, {})
     progress = Progress(Console(stderr=True))
     logs = Logs()
-    models = models_of(named, progress.say, logs)
+    models = models_of(named, progress.log, logs)
     ask: AskAll[T] = AskAll(_nothing, kept, progress, how.at_once, how.wait)
     used: dict[str, Usage] = {}
 
@@ -134,7 +134,7 @@ def answer_all(
             model: Any = models(named.name)
             identity = await _checked(model, named.name)
             kept.identify(identity)
-            shown = Shows(how.show_prompts, progress.say)(model) if how.show_prompts else model
+            shown = Shows(how.show_prompts, progress.log)(model) if how.show_prompts else model
             ask.work = work(shown, identity)
             await ask(jobs(), resumed)
         finally:

@@ -102,12 +102,12 @@ def score_stored(
             rollouts,
             found.reward,
             progress=progress,
-            models=models_of(found, progress.say, logs),
+            models=models_of(found, progress.log, logs),
             kept=None if out is None else KeptScores(out, maker, rollouts.files, fresh=fresh),
             comparison=None if show is None else Comparison(show),
             outcomes=None if outcome is None else Outcomes(outcome),
             at_once=at_once,
-            watch=Shows(show_prompts, progress.say) if show_prompts else None,
+            watch=Shows(show_prompts, progress.log) if show_prompts else None,
         )
     except Halted as stopped:
         if stopped.rescored.groups:

@@ -113,12 +113,12 @@ def rescore(
         Interrupted: after Ctrl-C or a polite kill.
     """
     watched = models if models is None or watch is None else lambda name: watch(models(name))
-    reward = Component.root(chosen, progress.say, watched)
+    reward = Component.root(chosen, progress.log, watched)
     tally = _Tally(kept, comparison, Alike(reward), outcomes, progress)
     try:
         with stoppable(), _kept(rollouts, kept) as total:
             for text in rollouts.left_out:
-                progress.say(text)
+                progress.log(text)
             stored = tally.replayed(_comparable(rollouts, comparison))
             with progress.stage("score", total, tally.resumed, unit="groups"):
                 asyncio.run(_score(reward, stored, tally, at_once, models))

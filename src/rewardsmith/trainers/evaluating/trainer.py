@@ -27,7 +27,7 @@ class RewardEvaluation:
         self._scorer = Scorer(
             stage.reward,
             context.model,
-            say=context.say,
+            say=context.log,
             at_once=stage.at_once,
             pause=context.pause,
             tick=self._count,
@@ -66,7 +66,7 @@ class RewardEvaluation:
             seed=seed,
         )
         for what, said in found.details.items():
-            self._context.say(f"{what}, the first: {said[:300]}")
+            self._context.log(f"{what}, the first: {said[:300]}")
         self._context.keep_evaluation(found)
         if found.metrics.get("failed") == 1:
             cause = next((f". {what}, the first: {said[:300]}" for what, said in found.details.items()), "")

@@ -130,7 +130,7 @@ class ProcessRewards:
         """Say it once when a model could not learn at all in a step."""
         if metrics.get("skipped_updates") and "grad_norm" not in metrics and path not in self._told:
             self._told.add(path)
-            self._context.say(
+            self._context.log(
                 f"{path}: no gradient of this step was finite, so its model has not learned: lower"
                 f" parts.{path}.learn.optimizer.lr"
             )

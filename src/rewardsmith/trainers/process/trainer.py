@@ -32,7 +32,7 @@ class ProcessModelTrainer:
         self._seed = derive(context.seed, stage.twin_of or stage.name)
         self._policy = context.engine(stage.model)
         self._turn = partial(context.turn, stage.model)
-        self.reward = Component.root(stage.reward, context.say, context.model)
+        self.reward = Component.root(stage.reward, context.log, context.model)
         self._process = ProcessRewards(
             self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
         )
@@ -47,7 +47,7 @@ class ProcessModelTrainer:
             report=context.progress,
             longest=self._process.longest,
         )
-        self._failures = FirstFailures(context.say)
+        self._failures = FirstFailures(context.log)
         self.steps = stage.steps
         self.learners = self._process.learners
         first = next(path for path, part in self._process.parts.items() if part.learns)

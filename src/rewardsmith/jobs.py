@@ -1,0 +1,94 @@
+"""A job: one settings class with one `run`. It is a stage of a recipe, and a command whose flags are its settings.
+
+    class CountLetters(Job):
+        \"\"\"Count the letters of a text.\"\"\"
+
+        arguments: ClassVar[tuple[str, ...]] = ("text",)
+        text: str = Field(description="the text to count in")
+
+        async def run(self, context: JobContext) -> Result:
+            return Result(metrics={"letters": len(self.text)})
+
+A setting that chooses a reward is a table in a recipe, and `--reward RECIPE[:PATH]` on the command line. One that names
+data is `data = "NAME"` in a recipe, and a file or `RECIPE.toml:NAME` on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from rewardsmith.config import Settings
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job returns: the run writes it to a file, the command prints it.
+
+    Attributes:
+        metrics: finite numbers by name.
+        tables: `rewardsmith.console.Table`s, for people and for the report.
+        notes: sentences that are printed below the tables.
+        facts: further JSON values for `--json`.
+        failed: share of the items without a result; the command ends with status 1 above `--fail-above`.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    tables: Sequence[Any] = ()
+    notes: Sequence[str] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    failed: float = 0.0
+
+
+class JobContext(Protocol):
+    """What a run, or a command, gives its jobs.
+
+    Attributes:
+        seed: of the recipe, or of the command.
+        folder: the run folder; of a command an empty one that is removed when the command ends well.
+        fresh: whether results of an earlier start are to be discarded.
+    """
+
+    seed: int
+    fresh: bool
+
+    @property
+    def folder(self) -> Path: ...  # noqa: D102 see above
+
+    def model(self, name: str) -> Any:
+        """Return a model as rewards use it (`rewardsmith.llm`), opened when it is first used."""
+        ...
+
+    def source(self, name: str) -> Any:
+        """Return a data source of the recipe."""
+        ...
+
+    def log(self, text: str) -> None:
+        """Print a line above the progress bar, and write it to the log."""
+        ...
+
+    def progress(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
+        """Show how far a phase is; a total of 0 is unknown. It is cheap enough to be called for every token."""
+        ...
+
+    def pause(self) -> None:
+        """Raise if the user wants to stop. Call it where everything that is done is also saved."""
+        ...
+
+
+class Job(Settings):
+    """Something a user can run.
+
+    Attributes:
+        arguments: the settings that are positional on the command line, in order.
+        runs_by: what runs it as a stage.
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ()
+    runs_by: ClassVar[str] = "rewardsmith.trainers.job_stage:JobStage"
+
+    async def run(self, context: JobContext) -> Result:
+        """Do it."""
+        raise NotImplementedError

@@ -1,0 +1,243 @@
+"""Run a job as a command: find its reward, data and models, show progress, stop on Ctrl-C, print the result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
+from rich.console import Console
+
+from rewardsmith.config import Choice, Chosen, Refers, Settings
+from rewardsmith.data import open_source
+from rewardsmith.errors import Problem, UserError
+from rewardsmith.jobs import Job, Result
+from rewardsmith.problems import problems_of
+from rewardsmith.recipe import load_table, parse_models
+from rewardsmith.runs.evaluating.data import find_source
+from rewardsmith.runs.models import AskedModels, open_engine
+from rewardsmith.runs.progress import Progress
+from rewardsmith.runs.rescoring.choice import find_reward
+from rewardsmith.runs.rescoring.showing import Shows
+from rewardsmith.runs.stopping import stoppable
+from rewardsmith.runs.usage import told
+
+if TYPE_CHECKING:
+    from rewardsmith.engines.embedded.engine import EmbeddedEngine
+
+Input = Literal["reward", "data", "model", "value"]
+
+
+class CommandOptions(Settings):
+    """Flags that every job has as a command."""
+
+    fail_above: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="end with status 1 if more than this share has no result",
+    )
+    fresh: bool = Field(default=False, description="discard the results of an earlier start of this command")
+    show_prompts: int = Field(default=0, ge=0, description="print the first N requests to models, with their replies")
+    as_json: bool = Field(default=False, description="print JSON instead of tables")
+
+
+class SourceOptions(Settings):
+    """Flags of a job that reads data."""
+
+    source: list[str] = Field(
+        default=[], description="KEY=VALUE: a setting of the data source, such as columns.candidates=mt_texts"
+    )
+
+
+class ModelOptions(Settings):
+    """Flags of a job that calls a model without a reward."""
+
+    models: Path = Field(description="TOML file with [models.NAME] tables, such as a recipe")
+
+
+def input_kind(info: FieldInfo) -> Input:
+    """Return how a setting of a job is given on the command line."""
+    for mark in info.metadata:
+        if isinstance(mark, Choice):
+            return "reward"
+        if isinstance(mark, Refers):
+            return "data" if mark.table == "data" else "model"
+    return "value"
+
+
+def option_classes(job: type[Job]) -> list[type[Settings]]:
+    """Return the classes whose fields are flags of the command, apart from the job's own."""
+    kinds = {input_kind(info) for info in job.model_fields.values()}
+    return [
+        *([SourceOptions] if "data" in kinds else []),
+        *([ModelOptions] if "model" in kinds and "reward" not in kinds else []),
+        CommandOptions,
+    ]
+
+
+def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[str] = ()) -> int:
+    """Run a job with settings as the command line gives them; return the exit status.
+
+    Args:
+        kind: the job.
+        values: the flags that were given, by the name of the setting.
+        overrides: `KEY.PATH=VALUE` changes of the file that the reward or the models come from.
+
+    Raises:
+        UserError: for every mistake of a user.
+    """
+    own = {name: value for name, value in values.items() if name in kind.model_fields}
+    flags: dict[str, Any] = {name: value for name, value in values.items() if name not in own}
+    options = _validated(CommandOptions, {n: v for n, v in flags.items() if n in CommandOptions.model_fields})
+    inputs = CommandInputs()
+    for name, info in kind.model_fields.items():
+        if name in own and (found := input_kind(info)) != "value" and own[name] is not None:
+            own[name] = inputs.find(found, own[name], flags, overrides)
+    job = _validated(kind, own)
+    if "models" in flags:
+        inputs.load_models(flags["models"], job, overrides)
+    inputs.require_used(overrides)
+    return CommandRun(job, inputs, options).run()
+
+
+def _validated(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        problems = [_as_flag(kind, problem) for problem in problems_of(error, kind, owner="this command")]
+        raise UserError("\n".join(map(str, problems))) from None
+
+
+def _as_flag(kind: type[Any], problem: Problem) -> Problem:
+    """Name a setting as one writes it on the command line."""
+    if not problem.path or problem.path in getattr(kind, "arguments", ()):
+        return Problem(problem.path.upper(), problem.message, problem.value)
+    return Problem(f"--{problem.path.replace('_', '-')}", problem.message, problem.value)
+
+
+class CommandInputs:
+    """The reward, data and models that a command names, as the tables of a recipe."""
+
+    def __init__(self) -> None:
+        self.models: Mapping[str, Chosen] = {}
+        self.data: dict[str, Chosen] = {}
+        self.cache: str | None = None
+        self.seed = 0
+        self.warnings: Mapping[str, str] = {}
+        self._overridden = False
+
+    def find(self, kind: Input, value: str, flags: Mapping[str, Any], overrides: Sequence[str]) -> Any:
+        """Return what a flag stands for."""
+        if kind == "reward":
+            found = find_reward(value, overrides)
+            self.models, self.cache, self.seed = found.models, found.cache, found.seed
+            self.warnings, self._overridden = found.doubts, True
+            return found.reward
+        if kind == "data":
+            self.data[value] = find_source(value, flags.get("source") or ())
+            return value
+        return value
+
+    def load_models(self, file: Path, job: Job, overrides: Sequence[str]) -> None:
+        """Take the models of a TOML file, of which the job names one or more."""
+        table = load_table(file, overrides)
+        found = parse_models({n: table[n] for n in ("models", "cache") if n in table}, job, source=str(file))
+        self.models, self.cache, self.seed, self._overridden = found.models, found.cache, table.get("seed", 0), True
+
+    def require_used(self, overrides: Sequence[str]) -> None:
+        """Refuse overrides that change nothing."""
+        if overrides and not self._overridden:
+            raise UserError(f"{overrides[0]!r}: this command reads no recipe that could be changed; leave it out")
+
+
+class CommandRun:
+    """One job as a command; its `JobContext`."""
+
+    def __init__(self, job: Job, inputs: CommandInputs, options: CommandOptions) -> None:
+        self._job, self._inputs, self._options = job, inputs, options
+        self._progress = Progress(Console(stderr=True))
+        self._engines: dict[str, EmbeddedEngine] = {}
+        self._folder: Path | None = None
+        self.seed: int = getattr(job, "seed", inputs.seed)
+        self.fresh = options.fresh
+        self.log = self._progress.log
+        self.progress = self._progress.within
+        self._print_prompts = Shows(options.show_prompts, self.log) if options.show_prompts else None
+        self._models = AskedModels(
+            inputs.models, self._engine, folder=lambda: self.folder, say=self.log, cache=inputs.cache
+        )
+
+    @property
+    def folder(self) -> Path:
+        """A folder for logs of servers."""
+        self._folder = self._folder or Path(tempfile.mkdtemp(prefix="rewardsmith-"))
+        return self._folder
+
+    def model(self, name: str) -> Any:
+        """Return a model as rewards use it."""
+        model = self._models(name)
+        return self._print_prompts(model) if self._print_prompts else model
+
+    def source(self, name: str) -> Any:
+        """Return the data source of a flag."""
+        return open_source(name, self._inputs.data[name])
+
+    def pause(self) -> None:
+        """Ctrl-C raises where it comes: nothing is to be saved here."""
+
+    def _engine(self, name: str) -> EmbeddedEngine:
+        if name not in self._engines:
+            if name in self._inputs.warnings:
+                self.log(f"warning: {self._inputs.warnings[name]}")
+            tables, seed = self._inputs.models, self._inputs.seed
+            self._engines[name] = open_engine(tables, name, self._engine, seed=seed, say=self.log)
+            self._models.share(self._engines[name])
+        return self._engines[name]
+
+    def run(self) -> int:
+        """Run the job, print its result, and return the exit status."""
+        try:
+            with stoppable():
+                result = asyncio.run(self._run())
+        except KeyboardInterrupt:
+            sys.stderr.write("stopped. The same command continues with the results and replies that it saved\n")
+            return 130
+        if self._folder is not None:
+            rmtree(self._folder, ignore_errors=True)
+        print_result(result, as_json=self._options.as_json)
+        return int(result.failed >= 1 or result.failed > self._options.fail_above)
+
+    async def _run(self) -> Result:
+        try:
+            result = await self._job.run(self)
+            for name, usage in self._models.totals().items():
+                self.log(f"{name}: {told(usage)}")
+            return result
+        finally:
+            await self._models.close()
+
+
+def print_result(result: Result, *, as_json: bool) -> None:
+    """Print a result: tables for people, JSON for programs."""
+    if as_json:
+        facts = {
+            "metrics": dict(result.metrics),
+            "tables": [table.as_json() for table in result.tables],
+            **result.facts,
+        }
+        sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        return
+    # A pipe has no width of its own, and a number that is cut off is worth nothing.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    for table in result.tables:
+        console.print(table.as_rich() if hasattr(table, "as_rich") else table)
+    for note in result.notes:
+        console.print(note, soft_wrap=True, markup=False)
