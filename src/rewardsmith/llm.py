@@ -442,9 +442,8 @@ def _complete(reply: ChatReply, max_tokens: int) -> str:
     """Return a reply without its reasoning; `Unparsable` if it was truncated."""
     if not reply.truncated:
         return after_thinking(reply.text)
-    detail = (
-        f"after {reply.tokens} tokens (max_tokens = {max_tokens})" if reply.tokens else f"max_tokens = {max_tokens}"
-    )
+    detail = f"after {reply.tokens} tokens, " if reply.tokens else ""
+    detail += f"max_tokens = {max_tokens}"
     if 0 < reply.tokens < 0.9 * max_tokens:
         detail += (
             ": prompt and reply fill the model's context. Give it a larger one (max_length of a managed model, or the"
