@@ -87,7 +87,7 @@ class ResumableJsonl:
 
         results = ResumableJsonl(Path("scores.jsonl"))
         with results.open():
-            results.claim({"reward": table}, differences)     # refuses a file that something else made
+            results.claim({"reward": table})     # refuses a file that something else made
             done = [entry for _, entry in results.entries()]
             results.append({"id": "7", "score": 0.5})
 
@@ -126,20 +126,20 @@ class ResumableJsonl:
             with suppress(OSError):  # what could not be written has been reported by then
                 handle.close()
 
-    def check(self, note: Mapping[str, Any], differences: Callable[[Any, Any], Iterable[str]]) -> None:
+    def check(self, note: Mapping[str, Any], compare: Callable[[Any, Any], Iterable[str]] | None = None) -> None:
         """Raise a `UserError` with the differences if the entries were made under another note."""
         if not self.file.stat().st_size:
             return
         before = self.note
         shared = {name: before.get(name) for name in note}
-        lines = [f"  {line}" for line in differences(shared, json.loads(json.dumps(note)))]
+        lines = [f"  {line}" for line in (compare or differences)(shared, json.loads(json.dumps(note)))]
         if lines:
             heading = f"{str(self.file)!r} was made with other settings:"
             raise UserError("\n".join([heading, *lines, f"To continue, {self._remedy}"]))
 
-    def claim(self, note: Mapping[str, Any], differences: Callable[[Any, Any], Iterable[str]]) -> None:
+    def claim(self, note: Mapping[str, Any], compare: Callable[[Any, Any], Iterable[str]] | None = None) -> None:
         """Check the note of the entries, or write it where there are none."""
-        self.check(note, differences)
+        self.check(note, compare)
         if not self.file.stat().st_size:
             with writing(self.note_file):
                 write_atomically(self.note_file, json.dumps(note, indent=2, ensure_ascii=False) + "\n")
@@ -183,6 +183,15 @@ class ResumableJsonl:
         except ValueError:
             raise UserError(f"{str(self.file)!r} is damaged at byte {position}: {self._remedy}") from None
         return entry
+
+
+def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
+    """Yield `path: old -> new` for each value that differs between two JSON tables."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*before, *now]):
+            yield from differences(before.get(name), now.get(name), f"{path}.{name}".lstrip("."))
+    elif before != now:
+        yield f"{path}: {str(before)[:300]!r} -> {str(now)[:300]!r}"
 
 
 def _end_of_last_line(handle: IO[bytes]) -> int:
@@ -263,3 +272,14 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def file_facts(file: Path, rows: int | None = None) -> dict[str, Any]:
+    """Return what identifies a file: its path, bytes, SHA-256, and how many rows it has, where known."""
+    try:
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        size = file.stat().st_size
+    except OSError as error:
+        raise UserError(f"cannot read {str(file)!r}: {error.strerror or error}") from None
+    return {"path": str(file), "bytes": size, "sha256": digest, "rows": rows}
