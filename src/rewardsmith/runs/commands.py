@@ -15,22 +15,20 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 from rich.console import Console
 
-from rewardsmith.config import Choice, Chosen, Refers, Settings
+from rewardsmith.config import Choice, Chosen, Refers, Settings, problems_of
 from rewardsmith.data import open_source
 from rewardsmith.errors import Problem, UserError
 from rewardsmith.jobs import Job, Result
-from rewardsmith.problems import problems_of
 from rewardsmith.recipe import load_table, parse_models
 from rewardsmith.runs.evaluating.data import find_source
-from rewardsmith.runs.models import AskedModels, open_engine
+from rewardsmith.runs.model_registry import ModelRegistry, open_engine, usage_line
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.choice import find_reward
-from rewardsmith.runs.rescoring.showing import Shows
+from rewardsmith.runs.rescoring.showing import PromptPrinter
 from rewardsmith.runs.stopping import stoppable
-from rewardsmith.runs.usage import told
 
 if TYPE_CHECKING:
-    from rewardsmith.engines.embedded.engine import EmbeddedEngine
+    from rewardsmith.engines.protocol import Engine
 
 Input = Literal["reward", "data", "model", "value"]
 
@@ -164,15 +162,15 @@ class CommandRun:
     def __init__(self, job: Job, inputs: CommandInputs, options: CommandOptions) -> None:
         self._job, self._inputs, self._options = job, inputs, options
         self._progress = Progress(Console(stderr=True))
-        self._engines: dict[str, EmbeddedEngine] = {}
+        self._engines: dict[str, Engine] = {}
         self._folder: Path | None = None
         self.seed: int = getattr(job, "seed", inputs.seed)
         self.fresh = options.fresh
         self.log = self._progress.log
         self.progress = self._progress.within
-        self._print_prompts = Shows(options.show_prompts, self.log) if options.show_prompts else None
-        self._models = AskedModels(
-            inputs.models, self._engine, folder=lambda: self.folder, say=self.log, cache=inputs.cache
+        self._print_prompts = PromptPrinter(options.show_prompts, self.log) if options.show_prompts else None
+        self._models = ModelRegistry(
+            inputs.models, self._engine, folder=lambda: self.folder, log=self.log, cache=inputs.cache
         )
 
     @property
@@ -193,12 +191,12 @@ class CommandRun:
     def pause(self) -> None:
         """Ctrl-C raises where it comes: nothing is to be saved here."""
 
-    def _engine(self, name: str) -> EmbeddedEngine:
+    def _engine(self, name: str) -> Engine:
         if name not in self._engines:
             if name in self._inputs.warnings:
                 self.log(f"warning: {self._inputs.warnings[name]}")
             tables, seed = self._inputs.models, self._inputs.seed
-            self._engines[name] = open_engine(tables, name, self._engine, seed=seed, say=self.log)
+            self._engines[name] = open_engine(tables, name, self._engine, seed=seed, log=self.log)
             self._models.share(self._engines[name])
         return self._engines[name]
 
@@ -219,7 +217,7 @@ class CommandRun:
         try:
             result = await self._job.run(self)
             for name, usage in self._models.totals().items():
-                self.log(f"{name}: {told(usage)}")
+                self.log(f"{name}: {usage_line(usage)}")
             return result
         finally:
             await self._models.close()

@@ -191,7 +191,7 @@ def test_the_same_command_continues(serving: Serving, name: str, stop: signal.Si
     assert Path("out.replies.jsonl").read_text().startswith("".join(lines[:6]))
 
 
-GONE = ("models.strong.retries=1", "models.strong.connect=1.0")
+GONE = ("models.strong.retries=1", "models.strong.connect_timeout=1.0")
 
 
 @pytest.mark.slow

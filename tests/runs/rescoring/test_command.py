@@ -84,7 +84,7 @@ def test_turned_rollouts_are_listed_and_cannot_steer_the_terminal(
 def test_json_holds_all_of_it(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "sum.toml").write_text(
         'type = "sum"\nparts.long = { type = "own_rewards_5f:Length" }\n'
-        'parts.picky = { type = "own_rewards_5f:Picky", weight = 0.5, failure = { least = 500 } }\n'
+        'parts.picky = { type = "own_rewards_5f:Picky", weight = 0.5, failure = { min_failures = 500 } }\n'
     )
     assert run(monkeypatch, "groups.jsonl", "--reward", "sum.toml", "--compare", "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -104,7 +104,7 @@ def test_json_holds_all_of_it(place: Path, monkeypatch: pytest.MonkeyPatch, caps
 def test_the_table_shows_failures_by_cause(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (place / "picky.toml").write_text('type = "own_rewards_5f:Picky"\nfailure = { least = 500 }')
+    (place / "picky.toml").write_text('type = "own_rewards_5f:Picky"\nfailure = { min_failures = 500 }')
     assert run(monkeypatch, "groups.jsonl", "--reward", "picky.toml") == 0
     lengths = [len(r.text) for group in some(40) for r in group.group.rollouts]
     assert f"│ timeout {sum(n <= 2 for n in lengths) / len(lengths):.1%} │" in capsys.readouterr().out

@@ -157,7 +157,7 @@ def test_measures_are_those_of_the_groups(place: Path) -> None:
 
 
 def test_failures_are_failures_in_the_file_and_in_the_measures(place: Path) -> None:
-    found = go(place, chosen("Picky", failure={"least": 500}), out="new.jsonl", compare=True)
+    found = go(place, chosen("Picky", failure={"min_failures": 500}), out="new.jsonl", compare=True)
     short = sum(len(r.text) <= 2 for group in some(20) for r in group.group.rollouts)
     count = sum(len(group.scores) for group in some(20))
     assert found.measured[""].failed == {"timeout": short / count}

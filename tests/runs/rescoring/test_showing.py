@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError, Usage
-from rewardsmith.runs.rescoring.showing import Shows
+from rewardsmith.runs.rescoring.showing import PromptPrinter
 from rewardsmith.types import Message
 
 
@@ -34,15 +34,15 @@ def question(text: str, **how: int) -> ChatRequest:
 
 def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() -> None:
     said: list[str] = []
-    model = Shows(2, said.append)(Scripted())
+    model = PromptPrinter(2, said.append)(Scripted())
 
     async def all_at_once() -> list[ChatReply]:
         return await asyncio.gather(*(model.chat(question(text, max_tokens=5)) for text in ("ab", "cd", "ef")))
 
     assert [answer.text for answer in asyncio.run(all_at_once())] == ["ba", "dc", "fe"]
     assert said == [
-        f"--- {i}, judge is asked, temperature 0, at most 5 tokens:\n[system]\nBe just.\n[user]\n{text}\n"
-        f"--- {i}, judge says:\n{text[::-1]}\n---"
+        f"--- prompt {i} to judge, temperature 0, max_tokens 5:\n[system]\nBe just.\n[user]\n{text}\n"
+        f"--- reply {i} of judge:\n{text[::-1]}\n---"
         for i, text in ((1, "ab"), (2, "cd"))
     ]
     assert model.usage.calls == 7
@@ -52,28 +52,28 @@ def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() 
 @pytest.mark.parametrize(
     ("asked", "shown"),
     [
-        (question("long"), "gnol\n(cut off)"),
+        (question("long"), "gnol\n(truncated)"),
         (question("deep"), "(thought)\nhm\n(answer)\npeed"),
-        (ChatRequest("plain"), "10, judge is asked, temperature 0, at most 1024 tokens:\nplain\n"),
-        (question("again", attempt=1), "is asked again (try 2), "),
+        (ChatRequest("plain"), "prompt 10 to judge, temperature 0, max_tokens 1024:\nplain\n"),
+        (question("again", attempt=1), " (attempt 2), "),
     ],
 )
 def test_what_is_special_about_an_answer_is_told(asked: ChatRequest, shown: str) -> None:
     said: list[str] = []
-    asyncio.run(Shows(1, said.append, number=9)(Scripted()).chat(asked))
+    asyncio.run(PromptPrinter(1, said.append, number=9)(Scripted()).chat(asked))
     assert shown in said[0]
 
 
 def test_what_was_not_answered_is_shown_and_stays_a_failure() -> None:
     said: list[str] = []
     with pytest.raises(ModelCallError, match="within 3 s"):
-        asyncio.run(Shows(1, said.append)(Scripted()).chat(question("hard")))
-    assert said[0].endswith("--- 1, judge says:\n(no answer: no answer within 3 s)\n---")
+        asyncio.run(PromptPrinter(1, said.append)(Scripted()).chat(question("hard")))
+    assert said[0].endswith("--- reply 1 of judge:\n(no reply: no answer within 3 s)\n---")
 
 
 def test_numbers_are_shown_conversation_by_conversation() -> None:
     said: list[str] = []
     talks = [[Message("user", "a")], [Message("user", "b"), Message("assistant", "c")], [Message("user", "d")]]
-    assert asyncio.run(Shows(2, said.append)(Scripted()).rate(talks)) == [1.0, 2.0, 1.0]
-    assert said[1] == ("--- 2, judge is asked for a number:\n[user]\nb\n[assistant]\nc\n--- 2, judge says:\n2\n---")
+    assert asyncio.run(PromptPrinter(2, said.append)(Scripted()).rate(talks)) == [1.0, 2.0, 1.0]
+    assert said[1] == ("--- prompt 2 to judge (rate):\n[user]\nb\n[assistant]\nc\n--- reply 2 of judge:\n2\n---")
     assert len(said) == 2

@@ -11,7 +11,7 @@ import pytest
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards import REWARD
-from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.rewards.judges.orders import arranged, balanced
 from rewardsmith.trainers.evaluating.rankings import evaluate_rankings
 from rewardsmith.trainers.evaluating.scoring import APART, Again, Scorer, group_of
@@ -70,7 +70,7 @@ def test_a_reward_that_cannot_work_is_told_before_the_first_group() -> None:
 def test_repeats_go_past_the_cache_with_seeds_of_their_own(tmp_path: Path) -> None:
     judge = Scripted(lambda question: f"Score: {1 + question.seed // APART}")
     cache = VerdictCache(tmp_path, say=pytest.fail)
-    asked = Scorer(JUDGE, lambda name: Cached(judge, cache))
+    asked = Scorer(JUDGE, lambda name: CachedModel(judge, cache))
     group = [group_of(prompt(), ["a"])]
 
     async def both() -> list[float]:

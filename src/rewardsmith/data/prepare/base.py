@@ -15,6 +15,7 @@ from rewardsmith.data.prepare.row_files import BadRows, open_outputs, write_prov
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
 from rewardsmith.storage import file_facts
+from rewardsmith.types import Message
 
 T = TypeVar("T")
 
@@ -56,6 +57,11 @@ class SplitJob(PrepareJob):
     def outs(self) -> list[Path]:
         """The output files: of the training part, and of what is held out."""
         return [out.expanduser() for out in (self.out, self.held_out_file) if out is not None]
+
+
+def chat_rows(messages: Iterable[Message]) -> list[dict[str, str]]:
+    """Return messages as a row has them."""
+    return [{"role": message.role, "content": message.content} for message in messages]
 
 
 async def collect(items: Iterable[T]) -> list[T]:
@@ -117,4 +123,4 @@ async def write_prepared(
     return Result({"rows": sum(written)}, notes=[*notes, *([str(bad)] if bad.count else [])], facts=result)
 
 
-__all__ = ["OutFile", "PrepareJob", "SplitJob", "collect", "write_prepared"]
+__all__ = ["OutFile", "PrepareJob", "SplitJob", "chat_rows", "collect", "write_prepared"]

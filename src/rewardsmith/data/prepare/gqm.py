@@ -15,7 +15,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, permutations
@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 
 from rewardsmith.data.columns import Columns
 from rewardsmith.data.fields import ABSENT, Row, RowError, find, told
-from rewardsmith.data.prepare.base import SplitJob, collect, write_prepared
+from rewardsmith.data.prepare.base import SplitJob, chat_rows, collect, write_prepared
 from rewardsmith.data.prepare.letters import AmbiguousLetters, Mentions, find_mentions
 from rewardsmith.data.prepare.row_files import BadRows, ReadRow, RowFiles, require_outputs
 from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
@@ -171,12 +171,12 @@ class GqmJob(SplitJob):
         Raises:
             AnalysisError: a demonstration has no analysis for this order.
         """
-        scores = [group.scores[i] for i in order]
-        named = dict(zip(ascii_uppercase, [int(score) if score % 1 == 0 else score for score in scores], strict=False))
-        shown = quoted_ranking_prompt(
-            self.ranking_template, group.placeholders, [group.quoted[i] for i in order], self.verdicts
-        )
-        prompt = [{"role": message.role, "content": message.content} for message in shown]
+        raise NotImplementedError
+
+    def _parts(self, group: GqmGroup, order: Order, split: str) -> tuple[Row, list[dict[str, str]], dict[str, Any]]:
+        """Return what rows of both forms have: the first columns, the prompt, and extra_info."""
+        quoted = [group.quoted[i] for i in order]
+        prompt = quoted_ranking_prompt(self.ranking_template, group.placeholders, quoted, self.verdicts)
         picked = sorted(order)
         head = {"id": f"{group.id}/{''.join(ascii_uppercase[i] for i in order)}", "data_source": self.data_source}
         info = {
@@ -191,21 +191,9 @@ class GqmJob(SplitJob):
             "variant": variant_name(order, len(group.candidates)),
             "candidates": list(order),
             "permutation": [picked.index(i) for i in order],
-            "scores": scores,
+            "scores": [group.scores[i] for i in order],
         }
-        return self._finish(head, prompt, info, group, order, named)
-
-    def _finish(
-        self,
-        head: Row,
-        prompt: list[dict[str, str]],
-        info: dict[str, Any],
-        group: GqmGroup,
-        order: Order,
-        scores: Mapping[str, float],
-    ) -> Row:
-        """Return the row with the prompt and what is learned from it; `scores` are by letter."""
-        raise NotImplementedError
+        return head, chat_rows(prompt), info
 
 
 class GqmRl(GqmJob):
@@ -218,15 +206,10 @@ class GqmRl(GqmJob):
     command = "prepare gqm-rl"
     needs_analysis = False
 
-    def _finish(
-        self,
-        head: Row,
-        prompt: list[dict[str, str]],
-        info: dict[str, Any],
-        group: GqmGroup,
-        order: Order,
-        scores: Mapping[str, float],
-    ) -> Row:
+    def row(self, group: GqmGroup, order: Order, split: str) -> Row:
+        """Return a prompt with its ground truth."""
+        head, prompt, info = self._parts(group, order, split)
+        scores = group.by_letter(order)
         truth = write_levels(levels_of(scores)) if self.verdict == "ranking" else json.dumps(scores)
         info["mt_texts"] = [group.candidates[i] for i in order]
         original = order == tuple(range(len(group.candidates)))
@@ -251,16 +234,10 @@ class GqmSft(GqmJob):
         default=False, description="describe the outputs in dataset_info.json, for LLaMA-Factory"
     )
 
-    def _finish(
-        self,
-        head: Row,
-        prompt: list[dict[str, str]],
-        info: dict[str, Any],
-        group: GqmGroup,
-        order: Order,
-        scores: Mapping[str, float],
-    ) -> Row:
-        answer = write_ranking(scores, self._analysis(group, order), self.verdict)
+    def row(self, group: GqmGroup, order: Order, split: str) -> Row:
+        """Return a demonstration: the analysis with the letters of this order, and the verdict."""
+        answer = write_ranking(group.by_letter(order), self._analysis(group, order), self.verdict)
+        head, prompt, info = self._parts(group, order, split)
         return {**head, "messages": [*prompt, {"role": "assistant", "content": answer}], "extra_info": info}
 
     def _analysis(self, group: GqmGroup, order: Order) -> str:
@@ -307,6 +284,11 @@ class GqmGroup:
     analysis: str
     languages: tuple[str, str]
     placeholders: dict[str, str]
+
+    def by_letter(self, order: Order) -> dict[str, float]:
+        """Return the scores by the letters of an order, whole numbers as integers."""
+        scores = (self.scores[i] for i in order)
+        return {a: int(score) if score % 1 == 0 else score for a, score in zip(ascii_uppercase, scores, strict=False)}
 
     @cached_property
     def quoted(self) -> list[str]:

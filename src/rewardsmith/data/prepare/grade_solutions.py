@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from rewardsmith.config import Choice, Refers, build
 from rewardsmith.data.fields import Row, RowError, no_column
-from rewardsmith.data.prepare.base import SplitJob, collect, write_prepared
+from rewardsmith.data.prepare.base import SplitJob, chat_rows, collect, write_prepared
 from rewardsmith.data.prepare.model_calls import CallItem, KeptReplies, ModelCallJob
 from rewardsmith.data.prepare.row_files import BadRows, RowFiles
 from rewardsmith.data.prepare.rubric_rows import SolutionToGrade, read_solutions, right_answers
@@ -168,7 +168,7 @@ class GradedJob(ModelCallJob, SplitJob):
             for solution, prompt in zip(solutions, prompts, strict=True):
                 name = f"{solution.prompt.id}#{numbers[solution.prompt.id]}"
                 numbers[solution.prompt.id] += 1
-                key = digest_of([[message.role, message.content] for message in prompt], solution.total)
+                key = digest_of(prompt, solution.total)
                 if not solution.response.strip():
                     counts["blank solutions"] += 1
                 elif key in first:
@@ -349,7 +349,7 @@ class GradedSolution:
         mean = sum(shares) / len(shares)
         nearest = min(range(len(shares)), key=lambda i: abs(shares[i] - mean))
         answer = write_grade(self.reply["texts"][nearest], shares[nearest], self.solution.total)
-        messages = [*_messages(self.prompt), {"role": "assistant", "content": answer}]
+        messages = [*chat_rows(self.prompt), {"role": "assistant", "content": answer}]
         return {
             "id": self._name(copy),
             "data_source": SOURCE,
@@ -362,7 +362,7 @@ class GradedSolution:
         return {
             "id": self._name(copy),
             "data_source": SOURCE,
-            "prompt": _messages(self.prompt),
+            "prompt": chat_rows(self.prompt),
             "ability": "grading",
             "reward_model": {"style": "rule", "ground_truth": plain(self.share)},
             "extra_info": self._facts(copy),
@@ -375,7 +375,7 @@ class GradedSolution:
         return {
             "id": self._name(copy),
             "data_source": prompt.source,
-            "prompt": _messages(prompt.messages),
+            "prompt": chat_rows(prompt.messages),
             "response": self.solution.response,
             "grade": self.share,
             "right": self.is_right,
@@ -383,10 +383,6 @@ class GradedSolution:
             "reward_model": {"style": "rule", "ground_truth": _thawed(prompt.answer)},
             "extra_info": {**criteria, **self._facts(copy)},
         }
-
-
-def _messages(messages: Sequence[Message]) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in messages]
 
 
 def _thawed(value: object) -> Any:

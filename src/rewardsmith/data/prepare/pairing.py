@@ -110,8 +110,7 @@ def _places(scores: Sequence[float], which: Which) -> Iterable[tuple[int, int]]:
 
 def draw_key(ranking: Ranking, seed: int) -> str:
     """Return what seeds the draws from a group: the same for every order of its candidates and of the rows."""
-    messages = [[message.role, message.content] for message in ranking.prompt.messages]
-    return digest_of(seed, messages, sorted(ranking.candidates))
+    return digest_of(seed, ranking.prompt.messages, sorted(ranking.candidates))
 
 
 def pairs_of(ranking: Ranking, pairing: Pairing | None = None, *, seed: int = 0) -> tuple[Preference, ...]:

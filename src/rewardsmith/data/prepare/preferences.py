@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from rewardsmith.data.columns import Columns
 from rewardsmith.data.fields import Row, RowError, printable
 from rewardsmith.data.mqm import Annotations, agreement, read_annotations, read_averages
-from rewardsmith.data.prepare.base import SplitJob, write_prepared
+from rewardsmith.data.prepare.base import SplitJob, chat_rows, write_prepared
 from rewardsmith.data.prepare.pairing import Group, Pair, Pairing, Which, draw, draw_key, group_of, pairs_in
 from rewardsmith.data.prepare.row_files import BadRows, RowFiles, require_outputs
 from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
@@ -160,7 +160,7 @@ class PreferencesJob(SplitJob):
                 if isinstance(row, RowError):
                     raise row
                 ranking = rows.read(row, file, number)
-                messages = digest_of([[m.role, m.content] for m in ranking.prompt.messages])
+                messages = digest_of(ranking.prompt.messages)
                 other, same = first.setdefault(ranking.prompt.id, (where, messages))
                 if same != messages:
                     which = f"{ranking.prompt.id[:100]!r} is also that of {other}, with another prompt"
@@ -307,7 +307,7 @@ class PreferenceBuilder:
 
     def _prompt(self, prompt: Prompt) -> str | list[dict[str, str]]:
         if self._job.chat:
-            return [{"role": message.role, "content": message.content} for message in prompt.messages]
+            return chat_rows(prompt.messages)
         if len(prompt.messages) != 1 or prompt.messages[0].role != "user":
             raise RowError(f"the prompt has {len(prompt.messages)} messages: text is one of the user; set chat")
         return prompt.messages[0].content

@@ -44,8 +44,8 @@ def held_out_limit(held_out: float, keys: Callable[[], Iterable[int]]) -> int:
 
 
 def digest_of(*parts: object) -> str:
-    """Return 32 hexadecimal digits that depend on all parts: text, numbers, and lists of them."""
-    text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    """Return 32 hexadecimal digits that depend on all parts: text, numbers, messages, and lists of them."""
+    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"), default=lambda m: [m.role, m.content])
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 

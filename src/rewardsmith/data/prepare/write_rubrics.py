@@ -108,8 +108,7 @@ class RubricJob(ModelCallJob):
             try:
                 problem = read_problem(read, self.layout, self.solution_column, replace=self.replace)
                 prompt = writing_prompt(template, problem, hide_reference=self.hide_reference)
-                messages = [[message.role, message.content] for message in prompt]
-                key = digest_of(messages, problem.question, problem.answers, problem.solution)
+                key = digest_of(prompt, problem.question, problem.answers, problem.solution)
                 for name, what in ((key, "problem"), (f"id {problem.prompt.id}", "id")):
                     if (other := first.setdefault(name, read.where)) is not read.where:
                         raise RowError(f"this is the same {what} as in {other}: leave one of them out")

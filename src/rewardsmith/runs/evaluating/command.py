@@ -15,11 +15,11 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import Usage
 from rewardsmith.runs.evaluating.data import read_items
 from rewardsmith.runs.evaluating.printing import show
-from rewardsmith.runs.models import AskedModels
+from rewardsmith.runs.model_registry import ModelRegistry
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.choice import Found, find_reward
 from rewardsmith.runs.rescoring.models import Logs, models_of
-from rewardsmith.runs.rescoring.showing import Shows
+from rewardsmith.runs.rescoring.showing import PromptPrinter
 from rewardsmith.runs.stopping import Interrupted, stoppable
 from rewardsmith.trainers.evaluating.kinds import evaluate_reward, passes
 from rewardsmith.trainers.evaluating.pairs import Ties
@@ -165,7 +165,7 @@ def with_models(
     Raises:
         Interrupted: after Ctrl-C.
     """
-    logs, watch = Logs(), Shows(show_prompts, progress.log) if show_prompts else None
+    logs, watch = Logs(), PromptPrinter(show_prompts, progress.log) if show_prompts else None
     models = models_of(found, progress.log, logs)
 
     async def closing() -> tuple[Result, dict[str, Usage]]:
@@ -184,7 +184,7 @@ def with_models(
     return done
 
 
-def _kept(found: Found, models: AskedModels) -> str:
+def _kept(found: Found, models: ModelRegistry) -> str:
     asks = bool(models.totals() or found.asked)
     kept = "What models have said is in the cache: the same command asks for the rest only"
     return kept if asks and found.cache != "" else "Nothing was kept"

@@ -15,10 +15,10 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check
 from rewardsmith.runs.evaluating.command import Ticks, require_finite, with_models
 from rewardsmith.runs.evaluating.printing import show
+from rewardsmith.runs.model_registry import add_usage
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.choice import Found, find_reward, is_run
 from rewardsmith.runs.rescoring.stored import Stored, StoredRollouts, Wanted
-from rewardsmith.runs.usage import added
 from rewardsmith.trainers.evaluating.policies import JudgedGroup, evaluation_of
 from rewardsmith.trainers.evaluating.scoring import Notes
 from rewardsmith.trainers.evaluating.soundness import ask_all, at_least
@@ -148,7 +148,7 @@ class _Told:
                 return await ask_all(reward, groups, wanted, at_once=at_once, tick=Ticks(progress))
 
         said, asked = with_models(found, progress, 0, ask)
-        used |= added(used, asked)
+        used |= add_usage(used, asked)
         return said
 
     def _parts(self, stored: Sequence[Stored], wanted: Sequence[Sequence[bool]] | None) -> list[Sequence[Score]]:

@@ -16,7 +16,7 @@ from rich.text import Text
 from rewardsmith import __version__
 from rewardsmith.data.rows import printable
 from rewardsmith.llm import Usage
-from rewardsmith.runs.usage import told
+from rewardsmith.runs.model_registry import usage_line
 from rewardsmith.trainers.evaluating.tables import Cell, Evaluation, Form, Table
 
 WIDE = 200
@@ -47,7 +47,7 @@ def show(evaluation: Evaluation, used: Mapping[str, Usage], facts: Mapping[str, 
     for shown in rendered(evaluation):
         console.print(shown, soft_wrap=isinstance(shown, Text))
     for name, usage in used.items():
-        console.print(Text(f"{name}: {told(usage)}"), soft_wrap=True)
+        console.print(Text(f"{name}: {usage_line(usage)}"), soft_wrap=True)
 
 
 def rendered(evaluation: Evaluation) -> Iterator[RenderableType]:

@@ -18,7 +18,6 @@ from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import Around, Recipe, explain, load_table, parse_models, parse_recipe, places
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.component import Component
-from rewardsmith.runs.links import refuse_links
 from rewardsmith.runs.rescoring.trained import as_trained, learned_on, trained_in
 
 RECIPE = "recipe.toml"
@@ -83,8 +82,6 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> Found:
     file = name if run is None else str(run / RECIPE)
     if run is not None and not is_run(name):
         raise UserError(f"--reward {where!r}: the folder has no {RECIPE}: name the folder of a run, or a TOML file")
-    if run is not None:
-        refuse_links(run)
     if run is None and not Path(name).exists():
         raise _missing(name)
     table = load_table(file, overrides)

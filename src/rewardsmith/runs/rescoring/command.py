@@ -19,7 +19,7 @@ from rewardsmith.runs.rescoring.kept import KeptScores, Maker
 from rewardsmith.runs.rescoring.models import Logs, models_of
 from rewardsmith.runs.rescoring.outcomes import Outcomes
 from rewardsmith.runs.rescoring.rescore import Halted, Rescored, rescore
-from rewardsmith.runs.rescoring.showing import Shows
+from rewardsmith.runs.rescoring.showing import PromptPrinter
 from rewardsmith.runs.rescoring.stored import StoredRollouts, Wanted
 from rewardsmith.runs.rescoring.tables import as_json, as_tables, unscored
 from rewardsmith.runs.stopping import Interrupted
@@ -107,7 +107,7 @@ def score_stored(
             comparison=None if show is None else Comparison(show),
             outcomes=None if outcome is None else Outcomes(outcome),
             at_once=at_once,
-            watch=Shows(show_prompts, progress.log) if show_prompts else None,
+            watch=PromptPrinter(show_prompts, progress.log) if show_prompts else None,
         )
     except Halted as stopped:
         if stopped.rescored.groups:

@@ -22,12 +22,12 @@ from rewardsmith import __version__
 from rewardsmith.config import Chosen
 from rewardsmith.data.readers import jsonl_rows, parse_line
 from rewardsmith.data.rows import RowError, printable
-from rewardsmith.engines.settings import INCIDENTAL
+from rewardsmith.engines.model_settings import INCIDENTAL
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain, places
 from rewardsmith.records import dumps, from_json
-from rewardsmith.runs.changes import changes
 from rewardsmith.runs.rescoring.stored import Stored
+from rewardsmith.runs.resume import changes
 from rewardsmith.storage import write_atomically, writing
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.types import ScoredGroup
@@ -35,7 +35,7 @@ from rewardsmith.types import ScoredGroup
 ANEW = "add --fresh to start anew, or name another file with --out"
 
 # When a command gives up is no part of what a score is: who was stopped by these may change them and go on.
-_PATIENCE = ("failure.share", "failure.window", "failure.least", "failure.wait", "asking.deadline")
+_PATIENCE = ("failure.share", "failure.window", "failure.min_failures", "failure.wait", "asking.deadline")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from rewardsmith.rewards.base import Halt, Reward, score
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.measure import Measured, Measures, quantiles
 from rewardsmith.rewards.tree import check, latencies
-from rewardsmith.runs.models import AskedModels
+from rewardsmith.runs.model_registry import ModelRegistry
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.rescoring.alike import Alike
 from rewardsmith.runs.rescoring.compare import Compared, Comparison
@@ -88,7 +88,7 @@ def rescore(
     chosen: Chosen,
     *,
     progress: Progress,
-    models: AskedModels | None = None,
+    models: ModelRegistry | None = None,
     kept: KeptScores | None = None,
     comparison: Comparison | None = None,
     outcomes: Outcomes | None = None,
@@ -131,7 +131,7 @@ def rescore(
 
 
 async def _score(
-    reward: Component, stored: Iterator[Stored], tally: _Tally, at_once: int, models: AskedModels | None
+    reward: Component, stored: Iterator[Stored], tally: _Tally, at_once: int, models: ModelRegistry | None
 ) -> None:
     first = next(stored, None)
     if first is None:
@@ -140,7 +140,7 @@ async def _score(
         tally.require(reward, first)
         await check(reward)
         if models is not None:
-            models.tell_away()
+            models.log_unreachable()
         tally.begin()
         await score_in_order(reward, _chain(first, stored), tally.keep, at_once=at_once)
     finally:

@@ -1,4 +1,4 @@
-"""What a model is asked and what it says, word for word, for a person to look at."""
+"""Print the first prompts and replies of a run, word for word, for a person to look at."""
 
 from __future__ import annotations
 
@@ -6,83 +6,78 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewardsmith.llm import ChatReply, ChatRequest, Conversation
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, WrappedModel
 
 
 @dataclass
-class Shows:
-    """Shows the first questions; called with a model, it returns one that is watched.
+class PromptPrinter:
+    """Prints the first calls; called with a model, it returns one whose calls are printed.
 
     Attributes:
-        left: how many are still to be shown, of all models together.
-        say: where they go.
+        left: calls still to print, of all models together.
+        write: where they go.
     """
 
     left: int
-    say: Callable[[str], None]
+    write: Callable[[str], None]
     number: int = 0
 
-    def __call__(self, model: Any) -> Showing:
-        """Return what stands in the place of a model."""
-        return Showing(model, self)
+    def __call__(self, model: Any) -> PrintedModel:
+        """Wrap a model."""
+        return PrintedModel(model, self)
 
     def next(self) -> int | None:
-        """Return the number of a question, from 1; None when enough were shown."""
+        """Return the number of a call, from 1; None when enough were printed."""
         if self.left <= 0:
             return None
         self.left -= 1
         self.number += 1
         return self.number
 
-    def show(self, number: int, model: Any, how: str, asked: Conversation | str, said: str) -> None:
-        """Say a question and its answer together: those that are asked at the same time do not mix."""
-        turns = [("", asked)] if isinstance(asked, str) else [(turn.role, turn.content) for turn in asked]
-        text = "\n".join(f"[{role}]\n{content}" if role else content for role, content in turns)
-        self.say(f"--- {number}, {model.name} is asked{how}:\n{text}\n--- {number}, {model.name} says:\n{said}\n---")
+    def show(self, number: int, model: str, details: str, prompt: Conversation | str, reply: str) -> None:
+        """Print a prompt and its reply together, so that concurrent calls do not mix."""
+        messages = [("", prompt)] if isinstance(prompt, str) else [(one.role, one.content) for one in prompt]
+        text = "\n".join(f"[{role}]\n{content}" if role else content for role, content in messages)
+        self.write(f"--- prompt {number} to {model}{details}:\n{text}\n--- reply {number} of {model}:\n{reply}\n---")
 
 
-class Showing:
-    """A model whose questions and answers are shown; all else passes through."""
+class PrintedModel(WrappedModel):
+    """A model whose first calls are printed."""
 
-    def __init__(self, model: Any, shows: Shows) -> None:
-        self._model = model
-        self._shows = shows
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what the model has."""
-        return getattr(self._model, name)
+    def __init__(self, model: Any, printer: PromptPrinter) -> None:
+        super().__init__(model)
+        self._printer = printer
 
     async def chat(self, question: ChatRequest) -> ChatReply:
-        """Return the model's answer."""
-        number = self._shows.next()
+        """Return the model's reply, and print both."""
+        number = self._printer.next()
         if number is None:
-            answer: ChatReply = await self._model.chat(question)
-            return answer
-        said = "(nothing)"
+            return await super().chat(question)
+        text = "(nothing)"
         try:
-            answer = await self._model.chat(question)
-            said = _told(answer)
+            reply = await super().chat(question)
+            text = _reply_text(reply)
         except BaseException as error:
-            said = f"(no answer: {error or type(error).__name__})"
+            text = f"(no reply: {error or type(error).__name__})"
             raise
         finally:
-            again = f" again (try {question.attempt + 1})" if question.attempt else ""
-            how = f"{again}, temperature {question.temperature:g}, at most {question.max_tokens} tokens"
-            self._shows.show(number, self._model, how, question.prompt, said)
-        return answer
+            retry = f" (attempt {question.attempt + 1})" if question.attempt else ""
+            details = f"{retry}, temperature {question.temperature:g}, max_tokens {question.max_tokens}"
+            self._printer.show(number, self.name, details, question.prompt, text)
+        return reply
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
-        """Return the model's numbers."""
-        values: list[float] = await self._model.rate(conversations)
+        """Return the model's numbers, and print them with the conversations."""
+        values = await super().rate(conversations)
         for conversation, value in zip(conversations, values, strict=False):
-            number = self._shows.next()
+            number = self._printer.next()
             if number is None:
                 break
-            self._shows.show(number, self._model, " for a number", conversation, f"{value:g}")
+            self._printer.show(number, self.name, " (rate)", conversation, f"{value:g}")
         return values
 
 
-def _told(answer: ChatReply) -> str:
-    thought = f"(thought)\n{answer.thought}\n(answer)\n" if answer.thought else ""
-    notes = [note for note, holds in (("cut off", answer.truncated), ("from the cache", answer.cached)) if holds]
-    return f"{thought}{answer.text}" + (f"\n({', '.join(notes)})" if notes else "")
+def _reply_text(reply: ChatReply) -> str:
+    thought = f"(thought)\n{reply.thought}\n(answer)\n" if reply.thought else ""
+    notes = [note for note, holds in (("truncated", reply.truncated), ("from the cache", reply.cached)) if holds]
+    return f"{thought}{reply.text}" + (f"\n({', '.join(notes)})" if notes else "")

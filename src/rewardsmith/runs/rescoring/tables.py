@@ -12,10 +12,10 @@ from rich.text import Text
 
 from rewardsmith.data.rows import printable
 from rewardsmith.rewards.measure import Measured
+from rewardsmith.runs.model_registry import usage_line
 from rewardsmith.runs.rescoring.compare import Compared, Turn
 from rewardsmith.runs.rescoring.outcomes import Known
 from rewardsmith.runs.rescoring.rescore import Rescored
-from rewardsmith.runs.usage import told
 
 DETAIL = 300
 """Characters shown of what a failure said."""
@@ -59,7 +59,7 @@ def as_tables(rescored: Rescored) -> Iterator[RenderableType]:
         yield Text(f"{printable(what, 100)}, the first: {printable(said, DETAIL)}")
     yield Text(_pace(rescored))
     for name, used in rescored.used.items():
-        yield Text(f"{name}: {told(used)}")
+        yield Text(f"{name}: {usage_line(used)}")
     if rescored.compared is not None:
         yield from _comparison(rescored.compared)
     if rescored.known is not None:

@@ -16,7 +16,7 @@ from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, Models, Usage
 from rewardsmith.rewards.base import score
-from rewardsmith.rewards.component import Component, Instead
+from rewardsmith.rewards.component import Component, UseInstead
 from rewardsmith.rewards.judges.candidates import shown_as_given
 from rewardsmith.rewards.judges.shown import stored_answers
 from rewardsmith.rewards.measure import Measures
@@ -159,7 +159,7 @@ class Scorer:
         if take is not None:
             take(find)
         for name, inner in components_of(component.reward).items():
-            fallback = isinstance(component.reward, Instead) and name == "instead"
+            fallback = isinstance(component.reward, UseInstead) and name == "instead"
             self._connect(inner, models, needed=needed and not fallback)
 
     def _usages(self) -> dict[str, Usage]:

@@ -48,7 +48,7 @@ async def ask_all(
         component.unlimited = True
 
     async def one(i: int) -> Sequence[Score]:
-        return (await reward.chat(groups[i], None if wanted is None else wanted[i])).scores
+        return await reward.score(groups[i], None if wanted is None else wanted[i])
 
     return await each(range(len(groups)), one, at_once=at_once, pause=pause, tick=tick)
 
