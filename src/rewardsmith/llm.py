@@ -1,23 +1,36 @@
-"""What may be asked of a model, and what comes back: the seam between rewards and whatever runs a model.
+"""Language models as rewards and data preparation use them: the protocols, and `Asker`, which sends requests.
 
-Rewards know models by the names that a recipe gives them, and get them from the trainer (`Models`). A model answers
-questions (`ChatModel`), gives a conversation a number (`Rater`), turns texts into vectors (`Embedder`), or gives the
-log-probabilities of answers (`LogprobModel`); a server may do the first three. What cannot be answered is a
-`ModelCallError` with a kind, never a text.
+Rewards know models by the names in a recipe and get them from the run (`Models`). A model writes text (`ChatModel`),
+rates a conversation (`Rater`), embeds texts (`Embedder`) or returns log-probabilities (`LogprobModel`). A call without
+a result raises `ModelCallError` with a kind; a failure is never a text or a number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from rewardsmith.config import Settings
+from rewardsmith.errors import UserError
+from rewardsmith.text.quoting import shortened
+from rewardsmith.text.reading import Unreadable as Unparsable
+from rewardsmith.text.reading import after_thinking
 from rewardsmith.types import FailureKind, Message, RolloutGroup
 
+T = TypeVar("T")
+V = TypeVar("V")
+
 Conversation = Sequence[Message]
+
+# ---- requests and replies ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -27,14 +40,8 @@ class ChatRequest:
     Attributes:
         prompt: a conversation, to which the model's chat template is applied; or text that is continued as it is.
         temperature: 0 is greedy.
-        top_p: keep the likeliest tokens of this total probability.
-        max_tokens: longest answer.
-        stop: texts that end it; they are not part of it.
-        seed: of the sampling, where a model takes one.
-        attempt: which try this is, from 0. It changes nothing but the identity of the question: a cache that knows
-            the answer to the first try does not know that to the second.
-        logprobs: whether the log-probabilities of the answer's tokens are wanted.
-        deadline: seconds from when it is first sent; waiting for a free place does not count.
+        attempt: number of the try. It changes only the cache key: a cached first reply is not the second reply.
+        deadline: seconds after it is first sent; waiting for a free connection does not count.
     """
 
     prompt: Conversation | str
@@ -53,15 +60,13 @@ class ChatReply:
     """What a model wrote.
 
     Attributes:
-        text: the answer.
         truncated: whether the token limit ended it.
-        thought: what it wrote before, where a server tells the two apart.
-        prompt_tokens: tokens that it read; 0 where that is not known.
-        tokens: tokens that it wrote; 0 where that is not known.
-        logprobs: of the written tokens, if they were asked for.
-        seconds: from when it was first sent.
-        attempts: how often it was sent.
-        cached: whether it was known already, and nobody was asked.
+        thought: the reasoning before the text, where a server separates the two.
+        prompt_tokens: tokens that the model read; 0 if unknown. `tokens` is the number that it wrote.
+        logprobs: of the written tokens, if requested.
+        seconds: since the request was first sent.
+        attempts: how often the request was sent.
+        cached: whether the reply came from a cache.
     """
 
     text: str
@@ -76,32 +81,30 @@ class ChatReply:
 
 
 class ModelCallError(Exception):
-    """Raised by a model that has no answer; a reward that lets it pass has failed for that reason.
+    """A model call without a usable result; a reward that lets it pass has failed with this kind.
 
     Attributes:
-        kind: why.
-        attempts: how often it was tried.
+        attempts: how often the request was sent.
+        replies: what the model wrote in all tries, for people.
     """
 
-    def __init__(self, kind: FailureKind, detail: str, attempts: int = 1) -> None:
+    def __init__(self, kind: FailureKind, detail: str, attempts: int = 1, replies: str = "") -> None:
         super().__init__(detail)
         self.kind: FailureKind = kind
         self.attempts = attempts
+        self.replies = replies
 
 
 @dataclass
 class Usage:
-    """What was asked of a model so far.
+    """Totals of one model.
 
     Attributes:
-        calls: requests that were answered.
-        cached: questions that needed no request.
-        retries: requests that were sent again.
-        failed: questions that stayed without an answer.
-        prompt_tokens: read by the model.
-        tokens: written by it.
-        seconds: waited for answers, all requests together.
-        cost: in the currency of the prices that the recipe gives.
+        calls: requests with a reply; `cached`: replies from the cache; `retries`: requests that were sent again;
+            `failed`: requests without any reply.
+        prompt_tokens: read by the model; `tokens`: written by it.
+        seconds: summed over all requests.
+        cost: in the currency of the recipe's prices.
     """
 
     calls: int = 0
@@ -118,13 +121,16 @@ class Usage:
         return Usage(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
 
 
+# ---- protocols -----------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class ProbeReply:
-    """What a model replies to a fixed probe: other weights reply something else.
+    """A model's reply to a fixed probe, which other weights would not give.
 
     Attributes:
-        text: what it wrote at temperature 0; "" for a model that gives numbers.
-        numbers: probabilities of the written tokens, or scores, or a vector; () where there are none.
+        text: written at temperature 0; "" for a model that returns numbers.
+        numbers: probabilities of the written tokens, or scores, or a vector.
     """
 
     text: str = ""
@@ -134,31 +140,27 @@ class ProbeReply:
 class Model(Protocol):
     """A model that rewards may use.
 
-    A model whose weights are not known may also have `fingerprint(deadline)`, which returns its replies to fixed
-    probes, or () where its identity is enough. It raises `ModelCallError`.
-
-    Attributes:
-        name: what the recipe calls it.
-        usage: what was asked of it so far.
+    A model whose weights are unknown may also have `fingerprint(deadline)`, which returns its replies to fixed probes,
+    or () where `identity` is enough. A cached model has `forget(requests)`, which removes replies from the cache.
     """
 
     name: str
     usage: Usage
 
     async def identity(self) -> str:
-        """Return what a cache knows it by: other weights have another identity, another address has not."""
+        """Return the cache key of the model: it changes with the weights, not with the address."""
         ...
 
     async def check(self) -> None:
-        """Raise if it cannot work: `UserError` for what a user must mend, `ModelCallError` while it is out of reach."""
+        """Raise `UserError` for what a user must fix, and `ModelCallError` while the model is unreachable."""
         ...
 
 
 class ChatModel(Model, Protocol):
-    """A model that writes."""
+    """A model that writes text."""
 
-    async def chat(self, question: ChatRequest) -> ChatReply:
-        """Return its answer; raise `ModelCallError` if there is none."""
+    async def chat(self, request: ChatRequest, /) -> ChatReply:
+        """Return its reply, or raise `ModelCallError`."""
         ...
 
 
@@ -166,25 +168,25 @@ class Rater(Model, Protocol):
     """A model that gives a conversation, which ends with an answer, a number."""
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
-        """Return one finite number for each conversation; raise `ModelCallError` if it cannot be done."""
+        """Return one finite number per conversation, or raise `ModelCallError`."""
         ...
 
 
 class Embedder(Model, Protocol):
-    """A model that turns texts into vectors."""
+    """A model that maps texts to vectors."""
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return a vector of length 1 for each text, [n, D]; raise `ModelCallError` if it cannot be done."""
+        """Return a unit vector for each text, [n, D], or raise `ModelCallError`."""
         ...
 
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """How likely a model finds an answer, token by token.
+    """Log-probabilities of a rollout.
 
     Attributes:
-        logprobs: float32 [T], log-probability of each token at temperature 1, given the prompt and the tokens before.
-        ends: int32 [T], how many characters of the answer's text there are up to the end of each token.
+        logprobs: float32 [T], of each token at temperature 1, given the prompt and the tokens before.
+        ends: int32 [T], the character of the text at which each token ends.
     """
 
     logprobs: NDArray[np.float32]
@@ -192,30 +194,29 @@ class TokenLogprobs:
 
 
 class LogprobModel(Model, Protocol):
-    """A model that says how likely it finds answers."""
+    """A model that returns the log-probabilities of answers."""
 
     async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs]:
-        """Return what it makes of each rollout; raise `ModelCallError` if it cannot be done.
+        """Return the log-probabilities of each rollout, or raise `ModelCallError`.
 
-        A rollout that has tokens is read as these tokens; one that has none as the model would write its text. Without
-        `adapter` the model is read with its adapter switched off.
+        A rollout without tokens is tokenised from its text. Without `adapter` the model's adapter is switched off.
         """
         ...
 
 
 Models = Callable[[str], Any]
-"""From the name of a model to the model."""
+"""From the name of a model in the recipe to the model."""
 
 
 @dataclass
 class UnconnectedModel:
-    """Stands where a model will be: a reward that was made, but not given its models."""
+    """Placeholder of a model before `connect()`."""
 
     name: str
     usage: Usage = field(default_factory=Usage)
 
     def __getattr__(self, verb: str) -> Any:
-        """Say what is missing."""
+        """Name the missing step."""
         raise RuntimeError(f"the reward has not been given its model {self.name!r}: call connect() first")
 
 
@@ -293,3 +294,262 @@ def unwrapped(model: Any) -> Any:
     while isinstance(model, WrappedModel):
         model = model.model
     return model
+
+
+# ---- requests until a reply parses ---------------------------------------------------------------------------------
+
+MAX_REPLY_CHARS = 20_000
+"""Characters of a reply that are kept for people."""
+
+FIRST_PAUSE, MAX_PAUSE = 1.0, 30.0
+"""Seconds between two requests to an unreachable server."""
+
+
+class RequestSettings(Settings):
+    """How a model is called."""
+
+    temperature: float = Field(default=0.0, ge=0, description="of the first try; 0 is greedy")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling: total probability of the kept tokens")
+    max_tokens: int = Field(default=2048, ge=1, description="token limit of a reply; a truncated reply is not parsed")
+    seed: int = Field(default=0, ge=0, lt=2**31, description="sampling seed, for servers that accept one")
+    tries: int = Field(default=3, ge=1, description="replies that may be unparsable or truncated until it is a failure")
+    temperature_step: float = Field(default=0.3, ge=0, description="added to the temperature after each such reply")
+    max_temperature: float = Field(default=1.0, ge=0, description="limit of the raised temperature")
+    deadline: float = Field(default=120.0, gt=0, description="seconds for one parsed reply, all tries together")
+
+
+@dataclass(frozen=True)
+class Parsed(Generic[V]):
+    """A reply that could be parsed.
+
+    Attributes:
+        value: what `parse` returned.
+        text: the reply without its reasoning.
+        feedback: the reply with its reasoning, shortened, for people.
+        attempts: replies that it took; `prompt_tokens` and `tokens` are the sums over these.
+    """
+
+    value: V
+    text: str
+    feedback: str
+    attempts: int = 1
+    prompt_tokens: int = 0
+    tokens: int = 0
+
+
+class Asker:
+    """Sends requests to one chat model until a reply can be parsed.
+
+        asker = Asker(model, RequestSettings(temperature=0.7, max_tokens=4096), wait=300, log=print)
+        parsed = await asker.request(messages, parse)        # parse(text) -> value, raises Unparsable(reason, detail)
+        parsed.value, parsed.attempts, parsed.tokens
+        votes = await asker.votes(messages, parse, 5)        # 5 requests at once, of which 3 or more must be parsed
+        mean = sum(vote.value for vote in votes) / len(votes)
+
+    Every failure is a `ModelCallError` whose `kind` is `unparsable`, `invalid`, `truncated`, `timeout`, or the model's
+    own. Replies that led to a failure are removed from the model's cache, so that the same request is sent again later.
+
+    Args:
+        model: a chat model, or its name, which `connect` resolves.
+        wait: seconds to wait for an unreachable server. Judges leave it at 0: `failure.wait` covers the whole reward.
+        log: receives one message when an outage begins and one when it ends.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel | str,
+        settings: RequestSettings,
+        *,
+        wait: float = 0.0,
+        log: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.model: ChatModel = UnconnectedModel(model) if isinstance(model, str) else model
+        self.settings = settings
+        self._wait, self._log, self._outage = wait, log, False
+
+    def connect(self, models: Models) -> None:
+        """Replace the name of the model by the model."""
+        self.model = models(self.model.name)
+
+    async def request(
+        self,
+        messages: Conversation | str,
+        parse: Callable[[str], V | Awaitable[V]],
+        *,
+        sample: int = 0,
+        revise: Callable[[str, Unparsable], Conversation] | None = None,
+    ) -> Parsed[V]:
+        """Return the first reply that can be parsed.
+
+        Args:
+            messages: the prompt of the first try.
+            parse: from a reply without its reasoning to a value; raises `Unparsable`. It may be a coroutine function;
+                its time does not count against the deadline.
+            sample: tells apart several requests with the same messages.
+            revise: returns the messages of the next try from the last reply ("" if truncated) and its error; without
+                it the same messages are sent again.
+        """
+        settings, left, error = self.settings, self.settings.deadline, Unparsable("no reply")
+        requests: list[ChatRequest] = []
+        replies: list[ChatReply] = []
+        notes: list[str] = []
+        prompt = messages
+        try:
+            while len(replies) < settings.tries and left > 0:
+                requests.append(self._chat_request(prompt, len(replies), sample, left))
+                reply = await self._send(requests[-1]) if self._wait else await self.model.chat(requests[-1])
+                replies.append(reply)
+                left -= reply.seconds
+                text, feedback = "", _for_people(reply)
+                notes.append(f"[try {len(replies)}]\n{feedback}")
+                try:
+                    text = _complete(reply, settings.max_tokens)
+                    value = parse(text)
+                    value = cast("V", await value if inspect.isawaitable(value) else value)
+                except Unparsable as why:
+                    error = why
+                    notes[-1] = f"[try {len(replies)}: {shortened(str(why), 300)}]\n{feedback}"
+                    prompt = prompt if revise is None else revise(text, why)
+                else:
+                    read, written = sum(one.prompt_tokens for one in replies), sum(one.tokens for one in replies)
+                    return Parsed(value, text, feedback, len(replies), read, written)
+            detail = f"{error}; it ends: {replies[-1].text[-300:]!r}"
+            kind: FailureKind = "invalid" if error.invalid else "unparsable"
+            if left <= 0:
+                kind, detail = "timeout", f"no parsable reply within {settings.deadline:g} s; the last try: {detail}"
+            elif replies[-1].truncated:
+                kind = "truncated"
+            raise ModelCallError(kind, detail, len(replies))
+        except UserError:
+            raise
+        except Exception as failure:  # of the model, or of `parse`
+            if forget := getattr(self.model, "forget", None):
+                await forget(requests)
+            kind = getattr(failure, "kind", "crashed")
+            detail = str(failure) if hasattr(failure, "kind") else f"{type(failure).__name__}: {failure}"
+            attempts = getattr(failure, "attempts", len(replies))
+            raise ModelCallError(kind, detail, attempts, joined_replies(notes)) from failure
+
+    async def votes(
+        self, messages: Conversation | str, parse: Callable[[str], V | Awaitable[V]], count: int
+    ) -> list[Parsed[V]]:
+        """Send `count` requests at once and return the parsed replies, which must be more than half.
+
+        Raises:
+            ModelCallError: with the cause of the first failure, or `unreachable` if one is; an outage is waited for.
+        """
+        found = await settle(self.request(messages, parse, sample=sample) for sample in range(count))
+        parsed = [one for one in found if isinstance(one, Parsed)]
+        if 2 * len(parsed) > count:
+            return parsed
+        errors = [one for one in found if isinstance(one, ModelCallError)]
+        cause = next((error for error in errors if error.kind == "unreachable"), errors[0])
+        notes = [
+            f"[vote {i} of {count}]\n{one.feedback if isinstance(one, Parsed) else getattr(one, 'replies', '')}"
+            for i, one in enumerate(found, 1)
+        ]
+        raise ModelCallError(cause.kind, str(cause), cause.attempts, joined_replies(notes))
+
+    def _chat_request(self, prompt: Conversation | str, attempt: int, sample: int, left: float) -> ChatRequest:
+        settings = self.settings
+        raised = min(settings.max_temperature, settings.temperature + attempt * settings.temperature_step)
+        number = sample * settings.tries + attempt
+        return ChatRequest(
+            prompt=prompt,
+            temperature=max(settings.temperature, raised),
+            top_p=settings.top_p,
+            max_tokens=settings.max_tokens,
+            seed=settings.seed + number,
+            attempt=number,
+            deadline=left,
+        )
+
+    async def _send(self, request: ChatRequest) -> ChatReply:
+        """Send a request, again and again for `wait` seconds while the server is unreachable."""
+        until, pause = None, FIRST_PAUSE
+        while True:
+            try:
+                reply = await self.model.chat(request)
+            except ModelCallError as error:
+                until = until or time.monotonic() + self._wait
+                left = until - time.monotonic()
+                if error.kind != "unreachable" or left <= 0:
+                    raise
+                if not self._outage:
+                    self._outage = True
+                    self._log(f"the model {self.model.name} is unreachable, waiting up to {left:.0f} s: {error}")
+                await asyncio.sleep(min(pause, left))
+                pause = min(2 * pause, MAX_PAUSE)
+            else:
+                if self._outage:
+                    self._outage = False
+                    self._log(f"the model {self.model.name} replies again")
+                return reply
+
+
+async def settle(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | Exception]:
+    """Await all calls at once; return what each returned or raised, in order.
+
+    Raises:
+        UserError: one of them did, such as a `Halt`: the run must stop.
+    """
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    for one in found:
+        if isinstance(one, UserError):
+            raise one
+    cancelled = ModelCallError("cancelled", "the call was cancelled")
+    return [cancelled if isinstance(one, asyncio.CancelledError) else one for one in found]  # type: ignore[misc]
+
+
+def joined_replies(texts: Sequence[str]) -> str:
+    """Join several replies for people, each cut so that all together stay within `MAX_REPLY_CHARS`."""
+    limit = MAX_REPLY_CHARS // max(1, len(texts))
+    return "\n\n".join(
+        text if len(text) <= limit else f"{text[: limit // 2]}\n…\n{text[-limit // 2 :]}" for text in texts
+    )
+
+
+def _for_people(reply: ChatReply) -> str:
+    text = f"<think>{reply.thought}</think>\n{reply.text}" if reply.thought else reply.text
+    return shortened(text, MAX_REPLY_CHARS)
+
+
+def _complete(reply: ChatReply, max_tokens: int) -> str:
+    """Return a reply without its reasoning; `Unparsable` if it was truncated."""
+    if not reply.truncated:
+        return after_thinking(reply.text)
+    detail = f"after {reply.tokens} tokens, " if reply.tokens else ""
+    detail += f"max_tokens = {max_tokens}"
+    if 0 < reply.tokens < 0.9 * max_tokens:
+        detail += (
+            ": prompt and reply fill the model's context. Give it a larger one (max_length of a managed model, or the"
+            " server's own option), or show less (max_chars)"
+        )
+    raise Unparsable("truncated", detail)
+
+
+__all__ = [
+    "MAX_REPLY_CHARS",
+    "Asker",
+    "ChatModel",
+    "ChatReply",
+    "ChatRequest",
+    "Conversation",
+    "Embedder",
+    "LogprobModel",
+    "Model",
+    "ModelCallError",
+    "Models",
+    "Parsed",
+    "ProbeReply",
+    "Rater",
+    "RequestSettings",
+    "TokenLogprobs",
+    "UnconnectedModel",
+    "Unparsable",
+    "Usage",
+    "WrappedModel",
+    "joined_replies",
+    "settle",
+    "unwrapped",
+]

@@ -1,18 +1,21 @@
 """Files and folders that are there as a whole or not at all, whatever happens while they are written.
 
-`write_sums` and `damaged` find files that have changed since.
+`write_sums` and `damaged` find files that have changed since. `ResumableJsonl` is a results file that grows by lines.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
 from safetensors import SafetensorError
 
@@ -77,6 +80,131 @@ def new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     _sync(folder.parent)
+
+
+class ResumableJsonl:
+    """JSON lines that are appended as results come, so that the same command resumes after a stop or a kill.
+
+        results = ResumableJsonl(Path("scores.jsonl"))
+        with results.open():
+            results.claim({"reward": table})     # refuses a file that something else made
+            done = [entry for _, entry in results.entries()]
+            results.append({"id": "7", "score": 0.5})
+
+    A note of what made the entries is in `scores.jsonl.made-by.json`. One process holds the file at a time, and a last
+    line that a killed process left incomplete is cut off.
+    """
+
+    def __init__(self, file: Path, *, remedy: str = "add --fresh to start again, or name another output") -> None:
+        self.file = file
+        self.note_file = file.with_name(f"{file.name}.made-by.json")
+        self._remedy = remedy
+        self._handle: IO[bytes] | None = None
+
+    @contextmanager
+    def open(self, *, fresh: bool = False) -> Iterator[None]:
+        """Lock the file and cut off an incomplete last line; `fresh` removes all entries."""
+        with writing(self.file):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            handle = self.file.open("ab+")
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                message = f"another process is writing to {str(self.file)!r}: stop it, or name another output"
+                raise UserError(message) from None
+            if handle.tell() and not self.note_file.exists():
+                raise UserError(f"{str(self.file)!r} exists, and this command did not write it: name another output")
+            with writing(self.file):
+                handle.truncate(0 if fresh else _end_of_last_line(handle))
+            self._handle = handle
+            yield
+            with writing(self.file):
+                os.fsync(handle.fileno())
+        finally:
+            self._handle = None
+            with suppress(OSError):  # what could not be written has been reported by then
+                handle.close()
+
+    def check(self, note: Mapping[str, Any], compare: Callable[[Any, Any], Iterable[str]] | None = None) -> None:
+        """Raise a `UserError` with the differences if the entries were made under another note."""
+        if not self.file.stat().st_size:
+            return
+        before = self.note
+        shared = {name: before.get(name) for name in note}
+        lines = [f"  {line}" for line in (compare or differences)(shared, json.loads(json.dumps(note)))]
+        if lines:
+            heading = f"{str(self.file)!r} was made with other settings:"
+            raise UserError("\n".join([heading, *lines, f"To continue, {self._remedy}"]))
+
+    def claim(self, note: Mapping[str, Any], compare: Callable[[Any, Any], Iterable[str]] | None = None) -> None:
+        """Check the note of the entries, or write it where there are none."""
+        self.check(note, compare)
+        if not self.file.stat().st_size:
+            with writing(self.note_file):
+                write_atomically(self.note_file, json.dumps(note, indent=2, ensure_ascii=False) + "\n")
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What made the entries."""
+        try:
+            note: dict[str, Any] = json.loads(self.note_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot read {str(self.note_file)!r} ({error}): {self._remedy}") from None
+        return note
+
+    def entries(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield each entry with its position, for `read`."""
+        position = 0
+        with self.file.open("rb") as lines:
+            for line in lines:
+                yield position, self._parse(line, position)
+                position += len(line)
+
+    def read(self, position: int) -> dict[str, Any]:
+        """Return the entry at a position."""
+        assert self._handle is not None
+        self._handle.seek(position)
+        return self._parse(self._handle.readline(), position)
+
+    def append(self, entry: Mapping[str, Any] | str) -> int:
+        """Write an entry, as JSON or as a line of JSON, and return its position."""
+        assert self._handle is not None
+        text = entry if isinstance(entry, str) else json.dumps(entry, ensure_ascii=False, allow_nan=False)
+        with writing(self.file):
+            position = self._handle.seek(0, os.SEEK_END)
+            self._handle.write(f"{text}\n".encode("utf-8", "backslashreplace"))
+            self._handle.flush()
+        return position
+
+    def _parse(self, line: bytes, position: int) -> dict[str, Any]:
+        try:
+            entry: dict[str, Any] = json.loads(line)
+        except ValueError:
+            raise UserError(f"{str(self.file)!r} is damaged at byte {position}: {self._remedy}") from None
+        return entry
+
+
+def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
+    """Yield `path: old -> new` for each value that differs between two JSON tables."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*before, *now]):
+            yield from differences(before.get(name), now.get(name), f"{path}.{name}".lstrip("."))
+    elif before != now:
+        yield f"{path}: {str(before)[:300]!r} -> {str(now)[:300]!r}"
+
+
+def _end_of_last_line(handle: IO[bytes]) -> int:
+    """Return the size of a file without an incomplete last line."""
+    end = handle.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - (1 << 16))
+        handle.seek(start)
+        newline = handle.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
 
 
 def recover(parent: Path) -> None:
@@ -144,3 +272,14 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def file_facts(file: Path, rows: int | None = None) -> dict[str, Any]:
+    """Return what identifies a file: its path, bytes, SHA-256, and how many rows it has, where known."""
+    try:
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        size = file.stat().st_size
+    except OSError as error:
+        raise UserError(f"cannot read {str(file)!r}: {error.strerror or error}") from None
+    return {"path": str(file), "bytes": size, "sha256": digest, "rows": rows}

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from rewardsmith import UserError
 from rewardsmith.data.fields import RowError
 from rewardsmith.data.mqm import Annotations, Weights, agreement, read_annotations, read_averages
-from rewardsmith.data.preferences import Translations, rankings_of
-from rewardsmith.data.preparing import BadRows
+from rewardsmith.data.prepare.preferences import PreferencesJob, mqm_rankings
+from rewardsmith.data.prepare.row_files import BadRows
 from tests.data.mqm_tables import PENALTIES, lines, write_annotations, write_averages
+
+JOB = PreferencesJob(input="mqm.tsv", out=Path("pairs.jsonl"), labels="mqm")
 
 
 def read(path: Path, *, skip: bool = False) -> tuple[Annotations, BadRows]:
@@ -81,7 +83,7 @@ def test_lines_that_test_a_rater_rate_nothing(tmp_path: Path) -> None:
 def test_segments_of_two_documents_may_have_one_number(tmp_path: Path) -> None:
     annotations, bad = read(write_annotations(tmp_path, [*lines("one"), *lines("two")[1:]]))
     assert (len(annotations.segments), bad.count) == (4, 0)
-    ids = [ranking.prompt.id for ranking in rankings_of(annotations, "t", Translations())]
+    ids = [ranking.prompt.id for ranking in mqm_rankings(annotations, "t", JOB)]
     assert ids == ["t-one-1", "t-one-2", "t-two-1", "t-two-2"]
 
 
@@ -107,7 +109,7 @@ def test_the_translation_of_a_bad_line_is_left_out_for_it_would_look_too_good(
     path.write_bytes("\n".join(given).encode("utf-8", "surrogateescape"))
     annotations, bad = read(path, skip=True)
     if not first or ("Eingang" not in line and "Door" not in line):  # of two that differ, the first counts
-        assert message in str(bad.settle(10))
+        assert message in str(bad)
         assert bad.count == 1
         assert penalties(annotations) == {key: p for key, p in PENALTIES.items() if key != ("a", "1")}
         assert annotations.left_out == 1
@@ -170,8 +172,9 @@ def test_averages_that_cannot_be_read(line: str, message: str, tmp_path: Path) -
 
 def test_groups_of_translations(tmp_path: Path) -> None:
     annotations, _ = read(write_annotations(tmp_path))
-    how = Translations("de", "en", "Translate into English: {source}", reference="b", leave_out=())
-    first, second = rankings_of(annotations, "talks", how)
+    languages = {"source_language": "de", "target_language": "en"}
+    changes = {**languages, "instruction": "Translate into English: {source}", "reference": "b"}
+    first, second = mqm_rankings(annotations, "talks", JOB.model_copy(update=changes))
     assert (first.prompt.id, first.prompt.source) == ("talks-1", "talks")
     assert first.prompt.messages[0].content == "Translate into English: Ausgang"
     assert (first.candidates, first.scores.tolist()) == (("Exit.", "Way out"), [-5.1, -13.0])
@@ -188,24 +191,15 @@ def test_groups_of_translations(tmp_path: Path) -> None:
 def test_scores_of_averages_take_the_place_of_those_of_the_annotations(tmp_path: Path) -> None:
     annotations, _ = read(write_annotations(tmp_path))
     scores = {("a", "1"): -2.0, ("b", "1"): -3.0, ("c", "2"): -1.0}
-    (only,) = rankings_of(annotations, "t", Translations(), scores)  # of segment 2 one candidate is left
+    (only,) = mqm_rankings(annotations, "t", JOB, scores)  # of segment 2 one candidate is left
     assert (only.prompt.info["systems"], only.scores.tolist()) == (("a", "b"), [-2.0, -3.0])
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"reference": "bb"}, "there is no system 'bb'. Did you mean \"b\"? There is: a, b, c"),
-        ({"leave_out": ("z",)}, "there is no system 'z'"),
-        ({"instruction": "Translate."}, "the instruction 'Translate.' has no {source}"),
-        ({"source_language": "xq"}, "'xq' is no language that we know"),
-    ],
-)
-def test_what_cannot_be_made_of_a_table(how: dict, message: str, tmp_path: Path) -> None:
+def test_unknown_systems_are_named(tmp_path: Path) -> None:
     annotations, _ = read(write_annotations(tmp_path))
-    with pytest.raises(UserError) as caught:
-        list(rankings_of(annotations, "t", Translations(**how)))
-    assert message in str(caught.value)
+    for changes in ({"reference": "bb"}, {"exclude_systems": ["bb"]}):
+        with pytest.raises(UserError, match=r"no system 'bb'.*Did you mean .b.*a, b, c"):
+            list(mqm_rankings(annotations, "t", JOB.model_copy(update=changes)))
 
 
 @given(line=st.binary(max_size=60).filter(lambda line: b"\n" not in line))
@@ -213,4 +207,4 @@ def test_no_line_breaks_the_reader(line: bytes, tmp_path_factory: pytest.TempPat
     path = tmp_path_factory.mktemp("mqm") / "x.tsv"
     path.write_bytes("\n".join(lines()).encode() + b"\n" + line + b"\n")
     _, bad = read(path, skip=True)
-    assert all(part.isprintable() for part in str(bad.settle(100)).splitlines())
+    assert all(part.isprintable() for part in str(bad).splitlines())

@@ -52,7 +52,7 @@ def test_a_prompt_comes_before_a_source_text(jsonl: Callable[..., Jsonl]) -> Non
     (ranking,) = jsonl(GROUP | {"src_text": "你好"}).rankings(0)
     assert (ranking.prompt.messages[0].content, ranking.prompt.info) == ("q", {"src_text": "你好"})
     told = wrong(jsonl(GROUP | {"src_text": "你好"}, prompt_column="chat"), of="rankings")
-    assert "there is no ask: prompt_column says" in told  # who names a column means it
+    assert "there is no chat: prompt_column says" in told  # who names a column means it
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.text.references import Tied
 from rewardsmith.text.rubrics import ALWAYS, FAILURES, PARTS, read_rubric, rubric_places
-from tests.runs.preparing.serving import rubric
+from tests.data.prepare.serving import rubric
 
 
 def written(value: object) -> str:

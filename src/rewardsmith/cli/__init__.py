@@ -22,7 +22,13 @@ from rewardsmith.recipe import load_recipe, load_table, parse_recipe
 from rewardsmith.recipe_checks import check_rewards, warnings
 from rewardsmith.runs.rescoring.choice import explain_reward, is_reward
 
-JOBS: dict[str, str] = {}
+JOBS: dict[str, str] = {
+    "prepare gqm-sft": "rewardsmith.data.prepare.gqm:GqmSft",
+    "prepare gqm-rl": "rewardsmith.data.prepare.gqm:GqmRl",
+    "prepare preferences": "rewardsmith.data.prepare.preferences:PreferencesJob",
+    "prepare rubric": "rewardsmith.data.prepare.write_rubrics:RubricJob",
+    "prepare graded": "rewardsmith.data.prepare.grade_solutions:GradedJob",
+}
 """Jobs that are commands, by the words of the command; imported when one is called."""
 
 app = App(
@@ -34,6 +40,7 @@ app = App(
 )
 cache = App(name="cache", help="Show or delete the cached replies of models.")
 app.command(cache)
+app.command(App(name="prepare", help="Make the data that reward models are trained on."))
 
 RecipeFile = Annotated[Path, Parameter(help="a TOML file, such as recipes/quickstart.toml")]
 Overrides = Annotated[str, Parameter(help="KEY.PATH=VALUE: settings to change, such as stages.policy.steps=10")]
@@ -204,7 +211,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # descriptions hold letters that a terminal may not have
             stream.reconfigure(errors="backslashreplace")
     try:
-        if sys.argv[1:2] and sys.argv[1] in ("score", "evaluate", "prepare"):
+        if sys.argv[1:2] and sys.argv[1] in ("score", "evaluate"):
             from rewardsmith.cli.old import app as old  # noqa: PLC0415
 
             old()

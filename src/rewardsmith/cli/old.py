@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from rewardsmith.cli.evaluate import evaluate
-from rewardsmith.cli.prepare import prepare
 
 app = typer.Typer(
     name="rewardsmith",
@@ -21,7 +20,6 @@ app = typer.Typer(
 )
 
 app.add_typer(evaluate)
-app.add_typer(prepare)
 
 RecipePath = Annotated[Path, typer.Argument(metavar="RECIPE", help="a TOML file, such as recipes/quickstart.toml")]
 Overrides = Annotated[

@@ -23,12 +23,12 @@ from pydantic import BeforeValidator, Field
 from rewardsmith.data.columns import Columns
 from rewardsmith.data.graded_rows import GradedRows
 from rewardsmith.data.preference_rows import PreferenceRows
-from rewardsmith.data.preparing.output import file_facts
 from rewardsmith.data.ranking_rows import RankingRows
 from rewardsmith.data.readers import Place, find_files, jsonl_rows, names_of, parquet_rows, parse_line, parse_row
 from rewardsmith.data.rows import ANSWER, ID, PROMPT, RESPONSE, SOURCE, Layout, Row, RowError, printable
 from rewardsmith.data.source import Reads
 from rewardsmith.errors import UserError, nearest
+from rewardsmith.storage import file_facts
 from rewardsmith.types import Demonstration, Graded, Message, Preference, Prompt, Ranking
 
 MOST_SHOWN = 10

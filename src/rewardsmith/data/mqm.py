@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rewardsmith.data.fields import RowError, printable, told
-from rewardsmith.data.preparing import BadRows
+from rewardsmith.data.prepare.row_files import BadRows
 from rewardsmith.data.readers import MAX_LINE
 from rewardsmith.errors import UserError, listing, nearest
 

@@ -1,0 +1,491 @@
+"""Training data for a model that ranks groups (a group quality metric, GQM), from groups of candidates with scores.
+
+    {"src_text": "你好", "src_lang": "zh", "trg_lang": "en", "mt_texts": ["Hello", "Bye"],
+     "analysis": "A is right. B is not.", "scores": [9, 1]}
+
+`GqmSft` writes demonstrations for a cold start, `GqmRl` prompts with a ground truth. Prompts and answers come from the
+functions that the `ranking` reward uses: a judge that is trained on these rows is called with the same text. Groups are
+augmented as in GRRM: parts of each group, and further orders of each. Groups are held in memory, rows are not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import combinations, permutations
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from rewardsmith.data.columns import Columns
+from rewardsmith.data.fields import ABSENT, Row, RowError, find, told
+from rewardsmith.data.prepare.base import SplitJob, chat_rows, collect, write_prepared
+from rewardsmith.data.prepare.letters import AmbiguousLetters, Mentions, find_mentions
+from rewardsmith.data.prepare.row_files import BadRows, ReadRow, RowFiles, require_outputs
+from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
+from rewardsmith.data.ranking_rows import RankingRows
+from rewardsmith.data.rows import ID, PROMPT, Layout
+from rewardsmith.errors import UserError, nearest
+from rewardsmith.jobs import JobContext, Result
+from rewardsmith.storage import write_atomically, writing
+from rewardsmith.text.languages import LANGUAGES, language
+from rewardsmith.text.questions import question_of
+from rewardsmith.text.quoting import quote
+from rewardsmith.text.ranking_prompts import Verdicts, load_ranking_template, quoted_ranking_prompt, showing
+from rewardsmith.text.rankings import (
+    MOST,
+    PARSER,
+    Output,
+    levels_of,
+    without_verdict,
+    write_levels,
+    write_ranking,
+)
+from rewardsmith.text.templates import Template
+
+ANALYSIS_OF_OTHERS = "the analysis mentions candidates that the subgroup leaves out"
+AMBIGUOUS_LETTERS = "the letters of the analysis are ambiguous"
+
+TRANSLATION_COLUMNS = {"reference": "trg_text", "source_language": "src_lang", "target_language": "trg_lang"}
+"""Columns of translations that `columns` may rename, with their usual names."""
+
+_LANGUAGE = re.compile(r"[\w ()'-]{3,40}")  # it stands in the prompt unquoted: it must look like a name
+
+Order = tuple[int, ...]
+"""Which candidates of a group are shown, in which order."""
+
+
+class GqmJob(SplitJob):
+    """Training data for a model that ranks groups."""
+
+    needs_analysis: ClassVar[bool]
+
+    verdict: Output = Field(default="both", description="what the judge writes: a ranking, scores or both")
+    template: str = Field(
+        default="ranking_translation", min_length=1, description="built-in template (ranking for questions), or a path"
+    )
+    criteria: str = Field(default="", description="what matters most; added to the text of the template")
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="other names for columns: candidates, scores, analysis, source_text, reference, source_language,"
+        " target_language",
+    )
+    prompt_column: str = Field(
+        default=PROMPT, min_length=1, description="the question, where groups are not translations"
+    )
+    id_column: str = Field(default=ID, description='unique name of a row; "" numbers the rows')
+    source_language: str | None = Field(default=None, description="of all rows, such as zh, instead of a column")
+    target_language: str | None = Field(default=None, description="of all rows, such as en, instead of a column")
+    min_score: float = Field(default=0.0, gt=-1e6, description="lowest score possible")
+    max_score: float = Field(default=10.0, lt=1e6, description="highest score possible")
+    decimals: bool = Field(default=False, description="allow scores between integers")
+    subgroups: int = Field(default=0, ge=0, le=1000, description="parts of each group that become groups of their own")
+    shuffles: int = Field(default=0, ge=0, le=1000, description="further orders of each group and part")
+    augment_held_out: bool = Field(default=False, description="augment the held-out groups too")
+    data_source: str = Field(default="gqm", min_length=1, description="data_source of all rows")
+
+    @model_validator(mode="after")
+    def _score_range(self) -> GqmJob:
+        if not self.min_score < self.max_score:
+            raise ValueError(f"min_score is {self.min_score:g} and max_score {self.max_score:g}: the range is empty")
+        if not self.decimals and (self.min_score % 1 or self.max_score % 1):
+            raise ValueError("min_score and max_score must be integers, or set decimals")
+        for code in (self.source_language, self.target_language):
+            if code is not None and _language_name(code) is None:
+                raise ValueError(_unknown_language(code))
+        return self
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        """What the judge is asked for, and the range of the scores."""
+        return Verdicts(self.verdict, self.min_score, self.max_score, self.decimals)
+
+    @cached_property
+    def ranking_template(self) -> Template:
+        """The template of the prompt."""
+        template = load_ranking_template(self.template)
+        if self.criteria and "criteria" not in template.places:
+            raise UserError(f"{template.where} has no {{{{criteria}}}}: remove the setting criteria, or add it there")
+        return template
+
+    async def run(self, context: JobContext) -> Result:
+        """Read the groups, and write their rows in an order that the seed and the contents decide."""
+        files = RowFiles(self.input)
+        require_outputs(self.outs, files.files, replace=context.fresh)
+        bad, counts = BadRows(skip=self.skip_bad), Counter[str]()
+        groups = await collect(self._groups(files, bad, counts))
+        bad.settle(counts["groups read"])
+        facts = {**self.ranking_template.facts(), "parser": PARSER}
+        rows = self._rows(groups, counts)
+        return await write_prepared(
+            self, context, self.outs, rows, inputs=files.facts, counts=counts, bad=bad, facts=facts
+        )
+
+    def _groups(self, files: RowFiles, bad: BadRows, counts: Counter[str]) -> Iterator[GqmGroup]:
+        reader = GqmReader(self)
+        first: dict[str, str] = {}
+        for read in files:
+            counts["groups read"] += 1
+            try:
+                group = reader.read(read)
+                for name, what in ((group.digest, "source, candidates and scores"), (f"id {group.id}", "id")):
+                    if (other := first.setdefault(name, read.where)) is not read.where:
+                        raise RowError(f"the same {what} as in {other}: leave one of them out")
+            except RowError as error:
+                bad.note(read.where, error)
+                continue
+            counts["groups with one text twice"] += len(set(group.candidates)) < len(group.candidates)
+            counts["groups with equal scores"] += len(set(group.scores)) == 1
+            yield group
+
+    def _rows(self, groups: Sequence[GqmGroup], counts: Counter[str]) -> Iterator[tuple[int, Row]]:
+        limit = held_out_limit(self.held_out, lambda: (group.source_key for group in groups))
+        drawn: list[tuple[str, int, Order]] = []
+        for i, group in enumerate(groups):
+            augment = self.augment_held_out or group.source_key >= limit
+            rng = random.Random(f"{self.seed} {group.digest}")
+            orders = draw_orders(len(group.candidates), self.subgroups * augment, self.shuffles * augment, rng)
+            drawn += [(digest_of(self.seed, group.digest, order), i, order) for order in orders]
+        drawn.sort()
+        for _, i, order in drawn:
+            held_out = groups[i].source_key < limit
+            try:
+                row = self.row(groups[i], order, "held-out" if held_out else "train")
+            except AnalysisError as error:
+                counts[f"variants left out: {error}"] += 1
+            else:
+                counts[f"rows: {variant_name(order, len(groups[i].candidates))}"] += 1
+                yield held_out, row
+
+    def row(self, group: GqmGroup, order: Order, split: str) -> Row:
+        """Return the row of a group that shows its candidates in an order.
+
+        Raises:
+            AnalysisError: a demonstration has no analysis for this order.
+        """
+        raise NotImplementedError
+
+    def _parts(self, group: GqmGroup, order: Order, split: str) -> tuple[Row, list[dict[str, str]], dict[str, Any]]:
+        """Return what rows of both forms have: the first columns, the prompt, and extra_info."""
+        quoted = [group.quoted[i] for i in order]
+        prompt = quoted_ranking_prompt(self.ranking_template, group.placeholders, quoted, self.verdicts)
+        picked = sorted(order)
+        head = {"id": f"{group.id}/{''.join(ascii_uppercase[i] for i in order)}", "data_source": self.data_source}
+        info = {
+            "split": split,
+            "index": group.number,
+            "file": group.file,
+            "group": group.id,
+            "source": f"{group.source_key:016x}",
+            "src_lang": group.languages[0],
+            "trg_lang": group.languages[1],
+            "output": self.verdict,
+            "variant": variant_name(order, len(group.candidates)),
+            "candidates": list(order),
+            "permutation": [picked.index(i) for i in order],
+            "scores": [group.scores[i] for i in order],
+        }
+        return head, chat_rows(prompt), info
+
+
+class GqmRl(GqmJob):
+    """Prompts with a ground truth for RL of a model that ranks groups.
+
+    The rows have verl's columns. The ground truth is what the reward `ranking_accuracy` compares with: the scores as
+    JSON, or with verdict = ranking a ranking such as A > B = C.
+    """
+
+    command = "prepare gqm-rl"
+    needs_analysis = False
+
+    def row(self, group: GqmGroup, order: Order, split: str) -> Row:
+        """Return a prompt with its ground truth."""
+        head, prompt, info = self._parts(group, order, split)
+        scores = group.by_letter(order)
+        truth = write_levels(levels_of(scores)) if self.verdict == "ranking" else json.dumps(scores)
+        info["mt_texts"] = [group.candidates[i] for i in order]
+        original = order == tuple(range(len(group.candidates)))
+        info["analysis"] = group.analysis if original else ""  # it has the letters of the original order
+        reward_model = {"style": "rule", "ground_truth": truth}
+        return {**head, "prompt": prompt, "ability": "ranking", "reward_model": reward_model, "extra_info": info}
+
+
+class GqmSft(GqmJob):
+    """Demonstrations for the cold start of a model that ranks groups.
+
+    The rows have messages: the prompt that the reward `ranking` sends to its model, and the analysis with the verdict.
+    """
+
+    command = "prepare gqm-sft"
+    needs_analysis = True
+
+    keep_partial_analysis: bool = Field(
+        default=False, description="keep subgroups whose analysis mentions candidates that are not in them"
+    )
+    llama_factory: bool = Field(
+        default=False, description="describe the outputs in dataset_info.json, for LLaMA-Factory"
+    )
+
+    def row(self, group: GqmGroup, order: Order, split: str) -> Row:
+        """Return a demonstration: the analysis with the letters of this order, and the verdict."""
+        answer = write_ranking(group.by_letter(order), self._analysis(group, order), self.verdict)
+        head, prompt, info = self._parts(group, order, split)
+        return {**head, "messages": [*prompt, {"role": "assistant", "content": answer}], "extra_info": info}
+
+    def _analysis(self, group: GqmGroup, order: Order) -> str:
+        """Return the analysis with the letters of an order; those left out of it get the letters after the others."""
+        left_out = [i for i in range(len(group.candidates)) if i not in order]
+        if left_out and not self.keep_partial_analysis:
+            if group.mentions.counts_candidates or group.mentions.named & {*left_out}:
+                raise AnalysisError(ANALYSIS_OF_OTHERS)
+            if group.mentions.doubt:
+                raise AnalysisError(AMBIGUOUS_LETTERS)
+        try:
+            return group.mentions.renamed((*order, *left_out))
+        except AmbiguousLetters:
+            raise AnalysisError(AMBIGUOUS_LETTERS) from None
+
+    async def run(self, context: JobContext) -> Result:
+        """Write the rows, and describe them for LLaMA-Factory if that is wanted."""
+        tables = _dataset_infos(self.outs, replace=context.fresh) if self.llama_factory else {}
+        result = await super().run(context)
+        for place, table in tables.items():
+            with writing(place):
+                write_atomically(place, json.dumps(table, indent=2, ensure_ascii=False) + "\n")
+        return result
+
+
+class AnalysisError(Exception):
+    """An analysis cannot be used for some order of the candidates; the message is the reason."""
+
+
+# ---- one group ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class GqmGroup:
+    """A group of candidates with all that its rows need; `digest` depends on source, candidates and scores alone."""
+
+    id: str
+    file: str
+    number: int
+    source_key: int
+    digest: str
+    candidates: tuple[str, ...]
+    scores: list[float]
+    analysis: str
+    languages: tuple[str, str]
+    placeholders: dict[str, str]
+
+    def by_letter(self, order: Order) -> dict[str, float]:
+        """Return the scores by the letters of an order, whole numbers as integers."""
+        scores = (self.scores[i] for i in order)
+        return {a: int(score) if score % 1 == 0 else score for a, score in zip(ascii_uppercase, scores, strict=False)}
+
+    @cached_property
+    def quoted(self) -> list[str]:
+        """The candidates as a prompt shows them."""
+        return [quote(text) for text in self.candidates]
+
+    @cached_property
+    def mentions(self) -> Mentions:
+        """The letters in the analysis."""
+        return find_mentions(self.analysis, len(self.candidates))
+
+
+class GqmReader:
+    """Reads rows, which are untrusted: what is wrong is a `RowError` with the field, its value and the remedy."""
+
+    def __init__(self, settings: GqmJob) -> None:
+        self._settings = settings
+        self._places = settings.ranking_template.places
+        self._own = TRANSLATION_COLUMNS | {k: v for k, v in settings.columns.items() if k in TRANSLATION_COLUMNS}
+        columns = Columns({k: v for k, v in settings.columns.items() if k not in TRANSLATION_COLUMNS})
+        self._columns = columns
+        self._rows = RankingRows(Layout(prompt=settings.prompt_column, id=settings.id_column), columns, "scores")
+
+    def read(self, read: ReadRow) -> GqmGroup:
+        """Return the group of a row."""
+        if isinstance(read.row, RowError):
+            raise read.row
+        ranking = self._rows.read(read.row, read.file, read.number)
+        name, _ = self._columns.find(read.row, "candidates")
+        candidates = tuple(text.strip() for text in ranking.candidates)  # judges are shown answers without it
+        if len(candidates) > MOST:
+            raise RowError(f"{name} has {len(candidates)}: at most {MOST} candidates have a letter; split the group")
+        for i, text in enumerate(candidates):
+            if not text:
+                raise RowError(f"{name}[{i}] is blank: leave the candidate and its score out")
+        scores = [self._score(f"{self._columns.names('scores')[0]}[{i}]", s) for i, s in enumerate(ranking.scores)]
+        first: dict[str, int] = {}
+        for i, text in enumerate(candidates):
+            if scores[first.setdefault(text, i)] != scores[i]:
+                raise RowError(f"{name}[{first[text]}] and {name}[{i}] are one text with two scores: leave one out")
+        placeholders, languages = self._placeholders(read.row, question_of(ranking.prompt))
+        source = source_text(ranking.prompt)
+        return GqmGroup(
+            id=ranking.prompt.id,
+            file=read.where.rpartition(", ")[0],
+            number=read.number,
+            source_key=source_key(source),
+            digest=digest_of(source, candidates, scores),
+            candidates=candidates,
+            scores=scores,
+            analysis=self._analysis(ranking.analysis),
+            languages=languages,
+            placeholders=placeholders,
+        )
+
+    def _score(self, name: str, value: float) -> float:
+        settings, score = self._settings, float(value) + 0.0  # no -0
+        if not settings.min_score <= score <= settings.max_score:
+            between = f"{settings.min_score:g} to {settings.max_score:g}"
+            raise RowError(f"{name} is {score:g}: not in {between}; min_score and max_score set the range")
+        if not settings.decimals and score % 1:
+            raise RowError(f"{name} is {score:g}: it must be an integer; decimals allows others")
+        if "e" in f"{score:g}" or float(f"{score:g}") != score:
+            raise RowError(f"{name} is {score!r}: it has more than 6 digits; round it")
+        return score
+
+    def _analysis(self, text: str) -> str:
+        analysis = without_verdict(text)
+        if self._settings.needs_analysis and not analysis:
+            kind = "nothing but a verdict" if text.strip() else "missing or empty"
+            raise RowError(f"{self._columns.names('analysis')[0]} is {kind}: there is no comparison to learn from")
+        return analysis
+
+    def _placeholders(self, row: Row, question: str) -> tuple[dict[str, str], tuple[str, str]]:
+        """Return what the template shows of a row, and the languages."""
+        values: dict[str, Any] = {"question": question} if "question" in self._places else {}
+        if "source_text" in self._places:
+            name, text = self._columns.find(row, "source_text")
+            values["source_text"] = self._text(name, text, f"columns.source_text; {self._settings.template!r} shows it")
+        codes = {}
+        for key, given in zip(
+            ("source_language", "target_language"),
+            (self._settings.source_language, self._settings.target_language),
+            strict=True,
+        ):
+            column = self._own[key]
+            value = find(row, column) if given is None else given
+            if key in self._places:
+                code = self._text(column, value, f"columns.{key}; or set {key} for all rows").strip()
+                values[key] = _language_name(code)
+                if values[key] is None:
+                    raise RowError(f"{column} is {told(code)}: {_unknown_language(code)}")
+            codes[key] = value.strip() if isinstance(value, str) else ""
+        if "reference" in self._places:
+            column = self._own["reference"]
+            values["references"] = [self._text(column, find(row, column), "columns.reference; the template shows it")]
+        for key in ("question", "source_text"):
+            if key in values and not values[key].strip():
+                raise RowError(f"the {key} is blank: leave the row out")
+        return showing(**values, criteria=self._settings.criteria), (codes["source_language"], codes["target_language"])
+
+    def _text(self, column: str, value: object, remedy: str) -> str:
+        if value is ABSENT or not isinstance(value, str) or not value.strip():
+            found = "missing" if value is ABSENT else f"{told(value)}, not text"
+            raise RowError(f"{column} is {found}: name the column with {remedy}")
+        return value
+
+
+def _language_name(code: str) -> str | None:
+    """Return the English name of a language, by its code or its name."""
+    known = language(code.strip())
+    return known if known is not None and _LANGUAGE.fullmatch(known) else None
+
+
+def _unknown_language(code: str) -> str:
+    return f"{code[:40]!r} is not a known language.{nearest(code.strip(), LANGUAGES)} Write its English name"
+
+
+# ---- augmentation -------------------------------------------------------------------------------------------------
+
+_ENUMERATED = 1_000  # up to so many parts or orders are listed to draw from; of more, one draws until they differ
+
+
+def draw_orders(count: int, subgroups: int, shuffles: int, rng: random.Random) -> Iterator[Order]:
+    """Yield the group as it is, then parts of it and other orders; no order of the same candidates comes twice.
+
+    Args:
+        count: candidates of the group.
+        subgroups: parts of 2 to `count` - 1 candidates, in their order; all where there are fewer.
+        shuffles: further orders of the group and of each part; all where there are fewer.
+        rng: decides the draws.
+    """
+    for picked in (tuple(range(count)), *_draw_parts(count, subgroups, rng)):
+        yield picked
+        yield from _draw_shuffles(picked, shuffles, rng)
+
+
+def variant_name(order: Order, count: int) -> str:
+    """Return what was done to a group of `count`: original, shuffled, subgroup or shuffled subgroup."""
+    shuffled, part = list(order) != sorted(order), len(order) < count
+    return " ".join(["shuffled"] * shuffled + ["subgroup"] * part) or "original"
+
+
+def _draw_parts(count: int, number: int, rng: random.Random) -> list[Order]:
+    total = 2**count - count - 2
+    if total <= max(2 * number, _ENUMERATED):
+        return rng.sample(_every_part(count), min(number, total))
+    found: dict[Order, None] = {}
+    while len(found) < number:
+        bits = rng.getrandbits(count)
+        if 2 <= bits.bit_count() < count:
+            found[tuple(i for i in range(count) if bits >> i & 1)] = None
+    return list(found)
+
+
+def _draw_shuffles(picked: Order, number: int, rng: random.Random) -> list[Order]:
+    total = math.factorial(len(picked)) - 1
+    if total <= max(2 * number, _ENUMERATED):
+        return [tuple(picked[i] for i in one) for one in rng.sample(_every_order(len(picked)), min(number, total))]
+    found: dict[Order, None] = {}
+    while len(found) < number:
+        order = tuple(rng.sample(picked, len(picked)))
+        if order != picked:
+            found[order] = None
+    return list(found)
+
+
+@lru_cache(maxsize=32)
+def _every_part(count: int) -> tuple[Order, ...]:
+    return tuple(part for size in range(2, count) for part in combinations(range(count), size))
+
+
+@lru_cache(maxsize=32)
+def _every_order(count: int) -> tuple[Order, ...]:
+    return tuple(permutations(range(count)))[1:]
+
+
+# ---- LLaMA-Factory ------------------------------------------------------------------------------------------------
+
+_TAGS = {f"{name}_tag": name for name in ("role", "content", "user", "assistant", "system")}
+
+
+def _dataset_infos(files: Sequence[Path], *, replace: bool) -> dict[Path, dict[str, Any]]:
+    """Return each `dataset_info.json` with entries for the files; the name of an entry is that of the file."""
+    tables: dict[Path, dict[str, Any]] = {}
+    for file in files:
+        place = file.parent / "dataset_info.json"
+        try:
+            table = tables.setdefault(place, json.loads(place.read_text(encoding="utf-8")) if place.exists() else {})
+            taken = table.get(file.stem, {}).get("file_name", file.name) != file.name
+        except (OSError, ValueError, AttributeError) as error:
+            raise UserError(f"cannot read {str(place)!r}, which llama_factory adds to: {error}") from None
+        if taken and (not replace or any(other.stem == file.stem for other in files if other is not file)):
+            raise UserError(f"{str(place)!r} has another file under the name {file.stem!r}: rename {file.name!r}")
+        columns = {"messages": "messages"}
+        table[file.stem] = {"file_name": file.name, "formatting": "sharegpt", "columns": columns, "tags": _TAGS}
+    return tables
+
+
+__all__ = ["GqmRl", "GqmJob", "GqmSft", "draw_orders", "variant_name"]

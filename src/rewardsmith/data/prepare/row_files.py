@@ -1,0 +1,311 @@
+"""Rows in and out: input files with bad-row reports, output files that appear complete or not at all, provenance.
+
+files = RowFiles("problems/*.jsonl")
+with open_outputs([Path("train.parquet")]) as (write,):
+    for read in files:
+        write(read.row)
+write_provenance(Path("train.parquet"), {"command": "prepare …"})
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from rewardsmith.data.fields import Row, RowError, printable
+from rewardsmith.data.readers import find_files, jsonl_rows, names_of, parquet_rows, parse_line, parse_row
+from rewardsmith.errors import UserError, nearest
+from rewardsmith.storage import file_facts, write_atomically, writing
+
+BATCH_ROWS = 256
+"""Rows that become Arrow columns at once."""
+
+SCHEMA_BYTES = 128 * 2**20
+"""Arrow bytes that decide the schema of a Parquet file: a column may be null in the first rows."""
+
+GROUP_BYTES = 16 * 2**20
+"""Arrow bytes of a row group: readers hold one in memory, and shuffle large files by row group."""
+
+MAX_SHOWN, MAX_LISTED = 10, 1_000
+"""Bad rows that are printed, and that are listed in the provenance."""
+
+# ---- input --------------------------------------------------------------------------------------------------------
+
+
+class ReadRow(NamedTuple):
+    """A row, or what is wrong with it; `where` is for messages, `file` and `number` name a row without an id."""
+
+    where: str
+    file: str
+    number: int
+    row: Row | RowError
+
+
+class RowFiles:
+    """Rows of JSONL and Parquet files, in order; each pass reads the files again.
+
+    Args:
+        path: a file, a folder or a pattern.
+        limit: maximum number of rows.
+    """
+
+    def __init__(self, path: str, limit: int | None = None) -> None:
+        self.files = _find(path)
+        self.counts: Counter[Path] = Counter()
+        self.columns: dict[str, None] = {}
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[ReadRow]:
+        """Yield each row, and count the rows of each file."""
+        self.counts.clear()
+        return islice(self._rows(), self._limit)
+
+    def _rows(self) -> Iterator[ReadRow]:
+        for file, name in zip(self.files, names_of(self.files), strict=True):
+            packed = file.suffix.lower() == ".parquet"
+            raw_rows: Iterator[tuple[Any, Any]] = (
+                parquet_rows([file], limit=None, rng=None, check=lambda *_: None)
+                if packed
+                else jsonl_rows([file], limit=None, rng=None)
+            )
+            for place, raw in raw_rows:
+                row: Row | RowError
+                try:
+                    row = parse_row(raw) if packed else parse_line(raw)
+                    self.columns |= dict.fromkeys(row)
+                except RowError as error:
+                    row = error
+                self.counts[file] += 1
+                where = f"{printable(str(file), 200)}, {'row' if packed else 'line'} {place.number}"
+                yield ReadRow(where, name, place.number, row)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return path, size, SHA-256 and row count of each file, for the provenance."""
+        return [file_facts(file, self.counts[file]) for file in self.files]
+
+
+def _find(path: str) -> list[Path]:
+    """Return the files of a path; a folder or a pattern may hold both formats."""
+    suffixes = (".jsonl", ".ndjson", ".parquet")
+    names: list[str] = []
+    with suppress(OSError, RuntimeError, ValueError):  # `find_files` reports what is wrong
+        here = Path(path).expanduser()
+        if here.is_dir():
+            names = sorted(str(entry) for entry in here.iterdir() if entry.suffix in suffixes and entry.name[0] != ".")
+        elif glob.has_magic(path) and not here.exists():
+            names = sorted(name for name in glob.glob(str(here), recursive=True) if Path(name).is_file())
+    kinds = {name: "parquet" if name.lower().endswith(".parquet") else "jsonl" for name in names or [path]}
+    return [file for name, kind in kinds.items() for file in find_files(name, suffixes, kind)]
+
+
+class BadRows:
+    """Collects what is wrong with rows: one error that lists them, or with `skip` a list of what was left out."""
+
+    def __init__(self, *, skip: bool) -> None:
+        self._skip = skip
+        self.count = 0
+        self.first: list[tuple[str, str]] = []
+
+    def note(self, where: str, error: Exception) -> None:
+        """Add a bad row: its file and number, and the field, its value and the remedy."""
+        self.count += 1
+        if len(self.first) < MAX_LISTED:
+            self.first.append((printable(where, 300), printable(str(error))))
+
+    def settle(self, total: int) -> None:
+        """Raise a `UserError` if there are bad rows that may not be skipped, or if none of `total` is good."""
+        if self.count and not self._skip:
+            heading = f"{self.count:,} of {total:,} rows cannot be used"
+            raise UserError(f"{self._listed(heading)}\nFix them, or use --skip-bad to leave them out")
+        if self.count and self.count >= total:
+            raise UserError(self._listed(f"none of the {total:,} rows can be used"))
+
+    def _listed(self, heading: str) -> str:
+        by_reason: dict[str, list[str]] = {}  # often it is one mistake in many rows
+        for where, why in self.first[:MAX_SHOWN]:
+            by_reason.setdefault(why, []).append(f"  {where}")
+        more = f"; the first {MAX_SHOWN}" if self.count > MAX_SHOWN else ""
+        return "\n".join(
+            [f"{heading}{more}:", *(line for why, at in by_reason.items() for line in (*at, f"    {why}"))]
+        )
+
+    def __str__(self) -> str:
+        """Return what was left out, "" for nothing."""
+        return self._listed(f"{self.count:,} rows left out") if self.count else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same for the provenance."""
+        return {"rows": self.count, "first": [{"where": where, "why": why} for where, why in self.first]}
+
+
+# ---- output -------------------------------------------------------------------------------------------------------
+
+Write = Callable[[Mapping[str, Any]], None]
+
+
+def require_outputs(outs: Sequence[Path], inputs: Sequence[Path], *, replace: bool) -> None:
+    """Raise a `UserError` if a file cannot be an output of a command that reads these inputs."""
+    if len({out.resolve() for out in outs}) < len(outs):
+        raise UserError(f"two outputs have one name, {str(outs[0])!r}: give each its own")
+    for out in outs:
+        if out.suffix.lower() not in _OUTPUTS:
+            hint = nearest(out.suffix.lower(), _OUTPUTS)
+            raise UserError(f"{str(out)!r} does not end in {' or '.join(_OUTPUTS)}: the ending is the format.{hint}")
+        if out.is_dir():
+            raise UserError(f"{str(out)!r} is a folder: name a file")
+        if any(out.resolve() == file.resolve() or (out.exists() and out.samefile(file)) for file in inputs):
+            raise UserError(f"{str(out)!r} is one of the input files: name another")
+        if out.exists() and not replace:
+            raise UserError(f"{str(out)!r} exists: use --fresh to replace it, or name another")
+
+
+@contextmanager
+def open_outputs(outs: Sequence[Path]) -> Iterator[tuple[Write, ...]]:
+    """Give a function for each file that writes one row; all files appear when the block ends, or none."""
+    with ExitStack() as stack:
+        outputs = []
+        for out in outs:
+            with writing(out):
+                out.parent.mkdir(parents=True, exist_ok=True)
+                outputs.append(_OUTPUTS[out.suffix.lower()](out))
+            stack.callback(outputs[-1].discard)
+        yield tuple(output.write for output in outputs)
+        for output in outputs:
+            output.finish()
+        for output in outputs:
+            with writing(output.file):
+                output.temp_file.replace(output.file)
+
+
+class _JsonlOutput:
+    """One object per line, in a hidden file until it is complete."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.temp_file = file.with_name(f".{file.name[:40]}.{secrets.token_hex(8)}.part")
+        self._stream: BinaryIO = self.temp_file.open("xb")
+        self._encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        try:
+            line = self._encode(row).encode("utf-8") + b"\n"
+        except ValueError as error:  # NaN, or half of a surrogate pair
+            raise UserError(f"a row for {str(self.file)!r} is not JSON: {printable(str(error), 300)}") from None
+        with writing(self.file):
+            self._stream.write(line)
+
+    def finish(self) -> None:
+        with writing(self.file):
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self._stream.close()
+
+    def discard(self) -> None:
+        """Close and remove what was not published."""
+        with suppress(OSError):
+            self._stream.close()
+        self.temp_file.unlink(missing_ok=True)
+
+
+class _ParquetOutput(_JsonlOutput):
+    """Row groups of about `GROUP_BYTES`; the first `SCHEMA_BYTES` decide the types of the columns."""
+
+    def __init__(self, file: Path) -> None:
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415 JSON lines do without it
+
+        super().__init__(file)
+        self._pq = pq
+        self._writer: Any = None
+        self._rows: list[Mapping[str, Any]] = []
+        self._tables: list[Any] = []
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= BATCH_ROWS:
+            self._pack()
+            if sum(table.nbytes for table in self._tables) >= (GROUP_BYTES if self._writer else SCHEMA_BYTES):
+                self._write_group()
+
+    def _pack(self) -> None:
+        import pyarrow as pa  # noqa: PLC0415
+
+        with self._fitting():
+            names = dict.fromkeys(name for row in self._rows for name in row)
+            # Column by column: `Table.from_pylist` takes three times as long.
+            self._tables.append(pa.table({name: [row.get(name) for row in self._rows] for name in names}))
+        self._rows = []
+
+    def _write_group(self) -> None:
+        import pyarrow as pa  # noqa: PLC0415
+
+        with self._fitting(), writing(self.file):
+            before = [self._writer.schema.empty_table()] if self._writer else []
+            table = pa.concat_tables([*before, *self._tables], promote_options="permissive")
+            if self._writer is None:
+                self._writer = self._pq.ParquetWriter(self._stream, table.schema)
+            elif table.schema != self._writer.schema:
+                raise pa.ArrowInvalid("later rows have fields or types that the first ones do not have")
+            rows = max(1, len(table) * GROUP_BYTES // max(1, table.nbytes))
+            self._writer.write_table(table, row_group_size=rows)
+        self._tables = []
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        import pyarrow as pa  # noqa: PLC0415
+
+        try:
+            yield
+        except (pa.ArrowException, OverflowError, TypeError, UnicodeError) as error:
+            what = printable(str(error), 300)
+            raise UserError(f"rows for {str(self.file)!r} do not fit one table: {what}. Use JSON lines") from None
+
+    def finish(self) -> None:
+        if self._rows:
+            self._pack()
+        if self._tables:
+            self._write_group()
+        if self._writer is None:
+            raise UserError(f"no rows for {str(self.file)!r}: a Parquet file needs at least one")
+        with writing(self.file):
+            self._writer.close()
+        super().finish()
+
+    def discard(self) -> None:
+        if self._writer is not None and self._writer.is_open:
+            with suppress(OSError):
+                self._writer.close()
+        super().discard()
+
+
+_OUTPUTS: dict[str, type[_JsonlOutput]] = {".jsonl": _JsonlOutput, ".parquet": _ParquetOutput}
+
+# ---- provenance ---------------------------------------------------------------------------------------------------
+
+
+def write_provenance(out: Path, facts: Mapping[str, Any]) -> None:
+    """Write `OUT.provenance.json`: settings, inputs, counts, and the versions of whatever made the file."""
+    from rewardsmith import __version__  # noqa: PLC0415 the package imports this module
+
+    place = out.with_name(f"{out.name}.provenance.json")
+    text = json.dumps({"rewardsmith": __version__, **facts}, indent=2, ensure_ascii=False, default=str)
+    with writing(place):
+        write_atomically(place, text + "\n")
+
+
+__all__ = [
+    "BadRows",
+    "ReadRow",
+    "RowFiles",
+    "Write",
+    "open_outputs",
+    "require_outputs",
+    "write_provenance",
+]

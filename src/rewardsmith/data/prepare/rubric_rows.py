@@ -1,0 +1,162 @@
+"""Problems and their solutions, from rows in verl's schema.
+
+    {"prompt": "Find all real x with …", "reward_model": {"ground_truth": "42"}, "extra_info": {"solution": "…"}}
+    {"prompt": "…", "extra_info": {"criteria": […]}, "responses": ["Let x …", "By symmetry …"]}
+
+Rows are untrusted: whatever is wrong with one is a `RowError` that names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rewardsmith.data.fields import ABSENT, Row, RowError, find, flag_of, no_column, told
+from rewardsmith.data.prepare.row_files import ReadRow
+from rewardsmith.data.rows import Layout
+from rewardsmith.text.criteria import NotCriteria, listed, read_criteria, total_of
+from rewardsmith.text.questions import question_of
+from rewardsmith.types import Prompt
+
+SOLUTIONS = ("solution", "extra_info.solution")
+RESPONSES = ("responses", "response")
+"""Where a reference solution, and solutions to grade, are looked for unless a column is named."""
+
+FINAL = "####"
+"""What stands before the final answer in a reference that ends with it."""
+
+
+@dataclass(frozen=True)
+class RubricProblem:
+    """A problem that needs a rubric: its row, the question, right answers and a reference solution, "" for none."""
+
+    prompt: Prompt
+    row: Row
+    question: str
+    answers: tuple[str, ...]
+    solution: str
+
+
+@dataclass(frozen=True)
+class SolutionToGrade:
+    """A solution with its rubric.
+
+    Attributes:
+        prompt: the problem.
+        criteria: its rubric, as JSON.
+        shown: the same as a judge reads it.
+        total: points in all.
+        response: the solution.
+        number: its place in the row, from 0.
+        right: whether the final answer is right; None where the row does not say.
+        sound: whether every step holds; None where the row does not say.
+    """
+
+    prompt: Prompt
+    criteria: Any
+    shown: str
+    total: float
+    response: str
+    number: int
+    right: bool | None = None
+    sound: bool | None = None
+
+
+def read_problem(read: ReadRow, layout: Layout, solution_column: str | None, *, replace: bool) -> RubricProblem:
+    """Return the problem of a row; `replace` allows rows that have criteria already."""
+    row = _row(read)
+    prompt = layout.prompt_of(row, read.file, read.number)
+    extra = row.get("extra_info")
+    if extra is not None and not isinstance(extra, Mapping):
+        raise RowError(f"extra_info is {told(extra)}: it must be a table, where the criteria go")
+    if not replace and (row.get("criteria") or (extra or {}).get("criteria")):
+        raise RowError("the row has criteria already: set replace to have new ones written, or leave it out")
+    question = question_of(prompt)
+    if not question.strip():
+        raise RowError(f"{layout.prompt} is blank: there is no problem to write a rubric for")
+    solution = ""
+    for column in SOLUTIONS if solution_column is None else (solution_column,):
+        value = find(row, column)
+        if solution_column is not None and value is ABSENT and column not in row and "." not in column:
+            raise no_column(column, row, "solution_column says where a row has its reference solution")
+        if solution_column is not None and value is not ABSENT and not isinstance(value, str):
+            raise RowError(f"{column} is {told(value)}: a reference solution is text")
+        solution = solution or (value if isinstance(value, str) else "")
+    return RubricProblem(prompt, row, question, final_answers(prompt), solution)
+
+
+def read_solutions(
+    read: ReadRow, layout: Layout, response_column: str | None, criteria_column: str, total: float
+) -> list[SolutionToGrade]:
+    """Return the solutions of a row, blank ones included; `total` is for criteria that are text."""
+    row = _row(read)
+    names = RESPONSES if response_column is None else (response_column,)
+    column = next((name for name in names if row.get(name) is not None), None)
+    if column is None:
+        also = "" if response_column else " and no response"
+        raise no_column(names[0], row, "response_column says where a row has its solutions", also=also)
+    texts = row[column] if isinstance(row[column], list) else [row[column]]
+    if not texts:
+        raise RowError(f"{column} is an empty list: a row needs at least one solution")
+    for text in texts:
+        if not isinstance(text, str):
+            raise RowError(f"{column} has {told(text)}: a solution is text")
+    flags = {name: _flags(row, name, len(texts), isinstance(row[column], list)) for name in ("right", "sound")}
+    rest = {name: value for name, value in row.items() if name not in (column, *flags)}
+    prompt = layout.prompt_of(rest, read.file, read.number)
+    criteria, shown, points = _criteria(row, criteria_column, total)
+    return [
+        SolutionToGrade(prompt, criteria, shown, points, text, i, flags["right"][i], flags["sound"][i])
+        for i, text in enumerate(texts)
+    ]
+
+
+def _row(read: ReadRow) -> Row:
+    if isinstance(read.row, RowError):
+        raise read.row
+    return read.row
+
+
+def _criteria(row: Row, column: str, total: float) -> tuple[Any, str, float]:
+    """Return the criteria as JSON, as a judge reads them, and their points in all."""
+    value = find(row, f"extra_info.{column}") if row.get(column) is None else row[column]
+    try:
+        found = read_criteria(None if value is ABSENT else value, column, "the row")
+    except NotCriteria as error:
+        raise RowError(f"{error}. `rewardsmith prepare rubric` writes them") from None
+    if isinstance(found, str):
+        return found, found, total
+    if any(criterion.points < 0 for criterion in found):
+        raise RowError(f"{column} has negative points: a whole rubric is graded from 0 to its points")
+    given = [entry.get("name") if isinstance(entry, Mapping) else None for entry in value]
+    names = [name if isinstance(name, str) and name else one.name for name, one in zip(given, found, strict=True)]
+    tables = [{"name": name, "points": one.points, "text": one.text} for name, one in zip(names, found, strict=True)]
+    return tables, listed(found), total_of(found)
+
+
+def _flags(row: Row, name: str, count: int, is_list: bool) -> list[bool | None]:
+    """Return a flag for each solution of a row: a list for a list, one value for one."""
+    value = row.get(name)
+    if value is None:
+        return [None] * count
+    if not is_list:
+        return [flag_of(name, value)]
+    if not isinstance(value, list) or len(value) != count:
+        raise RowError(f"{name} is {told(value)}: for {count} solutions it must be a list of as many")
+    return [None if one is None else flag_of(f"{name}[{i}]", one) for i, one in enumerate(value)]
+
+
+def right_answers(prompt: Prompt) -> tuple[str, ...]:
+    """Return the right answers of a prompt as text, as rules read them: one, or each of a list; not tables."""
+    given = prompt.answer if isinstance(prompt.answer, list | tuple) else (prompt.answer,)
+    return tuple(str(one).strip() for one in given if one is not None and not isinstance(one, Mapping | list | tuple))
+
+
+def final_answers(prompt: Prompt) -> tuple[str, ...]:
+    """Return the right answers alone: of a reference that ends with `#### 72`, as those of GSM8K do, the 72."""
+    found = (text.rpartition(FINAL)[2].strip() for text in right_answers(prompt))
+    return tuple(text for text in dict.fromkeys(found) if text)
+
+
+__all__ = ["RubricProblem", "SolutionToGrade", "final_answers", "read_problem", "read_solutions", "right_answers"]
