@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rewardsmith.errors import UserError
+from rewardsmith.runs.lookup import find_reward
 from rewardsmith.runs.report import write_report
-from rewardsmith.runs.rescoring.choice import find_reward
-from rewardsmith.runs.rescoring.stored import StoredRollouts
+from rewardsmith.runs.stored_rollouts import StoredRollouts
 from rewardsmith.storage import damaged, write_sums
 from tests.runs.fake_run import write_fake_run
 from tests.runs.processes import RECIPE, Strike, metrics, prepared, run

@@ -20,9 +20,13 @@ from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
 from rewardsmith.recipe_checks import check_rewards, warnings
-from rewardsmith.runs.rescoring.choice import explain_reward, is_reward
+from rewardsmith.runs.lookup import explain_reward, is_reward
 
-JOBS: dict[str, str] = {}
+JOBS: dict[str, str] = {
+    "score": "rewardsmith.runs.score:Score",
+    "evaluate": "rewardsmith.trainers.evaluate.evaluate_jobs:EvaluateReward",
+    "evaluate-policy": "rewardsmith.runs.evaluate_rollouts:EvaluateRollouts",
+}
 """Jobs that are commands, by the words of the command; imported when one is called."""
 
 app = App(
@@ -148,6 +152,8 @@ def _command(job: Any) -> Callable[..., int]:
     kinds = inspect.Parameter
     for settings in (job, *option_classes(job)):
         for name, info in settings.model_fields.items():
+            if name == "name":  # of a stage
+                continue
             text = input_kind(info) != "value"
             kind = (str if info.is_required() else str | None) if text else info.annotation
             default = kinds.empty if info.is_required() else info.get_default(call_default_factory=True)
@@ -199,7 +205,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # descriptions hold letters that a terminal may not have
             stream.reconfigure(errors="backslashreplace")
     try:
-        if sys.argv[1:2] and sys.argv[1] in ("score", "evaluate", "prepare"):
+        if sys.argv[1:2] and sys.argv[1] in ("prepare",):
             from rewardsmith.cli.old import app as old  # noqa: PLC0415
 
             old()

@@ -14,7 +14,7 @@ from pydantic import Field
 from rewardsmith.config import Chosen, Refers, Settings
 from rewardsmith.engines.settings import INCIDENTAL
 from rewardsmith.recipe import explain, load_table, parse_models, parse_recipe
-from rewardsmith.runs.rescoring.choice import is_reward
+from rewardsmith.runs.lookup import is_reward
 
 Name = Annotated[str, Refers("models", offer="chat"), Field(description="one of the models")]
 

@@ -19,9 +19,9 @@ from rewardsmith.llm import ChatModel, ModelCallError, Usage
 from rewardsmith.runs.preparing.asking import AskAll, Failed, Job
 from rewardsmith.runs.preparing.kept import KeptAnswers
 from rewardsmith.runs.preparing.models import Named
+from rewardsmith.runs.preparing.open_models import Logs, models_of
+from rewardsmith.runs.print_prompts import PromptPrinter
 from rewardsmith.runs.progress import Progress
-from rewardsmith.runs.rescoring.models import Logs, models_of
-from rewardsmith.runs.rescoring.showing import Shows
 from rewardsmith.runs.stopping import Interrupted, stoppable
 from rewardsmith.runs.usage import told
 
@@ -134,7 +134,7 @@ def answer_all(
             model: Any = models(named.name)
             identity = await _checked(model, named.name)
             kept.identify(identity)
-            shown = Shows(how.show_prompts, progress.log)(model) if how.show_prompts else model
+            shown = PromptPrinter(how.show_prompts, progress.log)(model) if how.show_prompts else model
             ask.work = work(shown, identity)
             await ask(jobs(), resumed)
         finally:
