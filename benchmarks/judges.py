@@ -34,10 +34,10 @@ from rich.table import Table
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup
 from rewardsmith.engines.client import ServedModel
-from rewardsmith.engines.settings import ServerSettings
+from rewardsmith.engines.model_settings import ClientSettings
 from rewardsmith.llm import ChatReply, ChatRequest, Usage
 from rewardsmith.rewards import make_reward
-from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.rewards.cache import CachedModel, VerdictCache
 
 HERE = Path(__file__).parent
 SIZE = 8  # rollouts in a group
@@ -185,11 +185,11 @@ async def ours(terms: Terms, phases: Sequence[Phase], cached: bool) -> list[Resu
     async with AsyncExitStack() as stack:
         for phase in phases:
             cache = stack.enter_context(closing(VerdictCache(stack.enter_context(tempfile.TemporaryDirectory()))))
-            settings = ServerSettings(urls=[f"{address}/v1"], concurrency=terms.concurrency, first_byte=phase.limit)
-            model = await stack.enter_async_context(ServedModel.of(settings, name="judge"))
+            settings = ClientSettings(concurrency=terms.concurrency, first_token_timeout=phase.limit)
+            model = await stack.enter_async_context(ServedModel(settings, [f"{address}/v1"], name="judge"))
             behave(address, phase.behaviour)
             begun, cpu = time.perf_counter(), time.process_time()
-            outcomes = await score_all(phase.groups, Cached(model, cache) if cached else model)
+            outcomes = await score_all(phase.groups, CachedModel(model, cache) if cached else model)
             seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
             results.append(Result(seconds, cpu, outcomes, counted(address)))
     return results
@@ -259,13 +259,15 @@ def show_faulty(console: Console, results: dict[str, Result], behaviour: Behavio
 
 async def tokens(console: Console, address: str, groups: list[RolloutGroup]) -> None:
     """Print what a group costs: by rubric and by ranking, asked for the first time and once more."""
-    settings = ServerSettings(urls=[f"{address}/v1"])
+    settings = ClientSettings()
     title = f"tokens asked for a group of {SIZE}, four letters each"
     table = Table("judge", "calls", "read", "written", "all, as a share of the first", title=title)
     first = 0
     async with AsyncExitStack() as stack:
         cache = stack.enter_context(closing(VerdictCache(stack.enter_context(tempfile.TemporaryDirectory()))))
-        model = Cached(await stack.enter_async_context(ServedModel.of(settings, name="judge")), cache)
+        model = CachedModel(
+            await stack.enter_async_context(ServedModel(settings, [f"{address}/v1"], name="judge")), cache
+        )
         for name, chosen in (("rubric, rollout by rollout", RUBRIC), ("ranking, the group in one call", RANKING)):
             for again in ("", ", once more with the cache"):
                 behave(address, Behaviour(latency=0.01))

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import subprocess
 import sys
@@ -51,12 +52,10 @@ def prompt_of(answer: Answer) -> Prompt:
 
 def ours(call: Call, answers: list[Answer], workers: int) -> tuple[float, list[Score], int]:
     """Return seconds, scores and lost workers of our pool; a step's groups are all handed over at once."""
-    import asyncio  # noqa: PLC0415
-
     groups = [list(members) for _, members in groupby(answers, key=lambda answer: answer.problem)]
     pool = Pool(workers)
     try:
-        pool.score_now(call, prompt_of(answers[0]), ["\\boxed{1}"] * (2 * workers), deadline=60, memory=1024)
+        asyncio.run(pool.score(call, prompt_of(answers[0]), ["\\boxed{1}"] * (2 * workers), deadline=60, memory=1024))
 
         async def step(batch: list[list[Answer]]) -> list[list[Score]]:
             made = [pool.score(call, prompt_of(g[0]), [a.text for a in g], deadline=5.0, memory=1024) for g in batch]

@@ -44,7 +44,7 @@ def ours(folder: Path, device: str, dtype: str, batch: int, steps: int) -> dict[
     from contextlib import nullcontext  # noqa: PLC0415
 
     from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415
-    from rewardsmith.engines.settings import ModelSettings  # noqa: PLC0415
+    from rewardsmith.engines.model_settings import ModelSettings  # noqa: PLC0415
     from rewardsmith.trainers.sft import SftTrainer  # noqa: PLC0415
     from rewardsmith.trainers.stages import SftStage  # noqa: PLC0415
     from rewardsmith.types import Demonstration, Message, Prompt  # noqa: PLC0415

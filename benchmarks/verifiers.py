@@ -14,6 +14,7 @@ multiple choice its extraction of letters.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ from rich.table import Table
 
 from rewardsmith import Message, Prompt, Score
 from rewardsmith.rewards.pool import Call, Pool
-from rewardsmith.rewards.rules.choice import choice
+from rewardsmith.rewards.rules.answer_rules import choice
 from rewardsmith.rewards.rules.math import math
 
 FILES = ("verifier_pairs.toml", "verifier_pairs_held_out.toml")
@@ -98,7 +99,7 @@ def verdicts(name: str, pairs: Sequence[Pair]) -> list[float | None]:
 
 def _verdict(pool: Pool, call: Call, pair: Pair) -> Score:
     prompt = Prompt("pair", [Message("user", "?")], answer=pair.truth, info={"rule": pair.rule})
-    return pool.score_now(call, prompt, [pair.text], deadline=DEADLINE, memory=1024)[0]
+    return asyncio.run(pool.score(call, prompt, [pair.text], deadline=DEADLINE, memory=1024))[0]
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from rewardsmith.engines.client import ServedModel
-from rewardsmith.engines.settings import ServerSettings
+from rewardsmith.engines.model_settings import ClientSettings
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -31,8 +31,8 @@ def outcomes(judges: ModuleType, rollouts: int, faults: float, retries: int) -> 
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        settings = ServerSettings(urls=[url], first_byte=1.0, retries=retries, backoff=0.01)
-        async with ServedModel.of(settings, name="judge") as model:
+        settings = ClientSettings(first_token_timeout=1.0, retries=retries, backoff=0.01)
+        async with ServedModel(settings, [url], name="judge") as model:
             found = await judges.score_all(judges.make_groups(rollouts, 0), model)
         await runner.cleanup()
         return found, judge.counts.requests

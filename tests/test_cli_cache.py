@@ -11,7 +11,7 @@ import pytest
 
 from rewardsmith.cli import main
 from rewardsmith.rewards.cache import VerdictCache
-from rewardsmith.rewards.cache_tables import FILE, Kept
+from rewardsmith.rewards.cache_file import FILE, CacheRow
 
 DAY = 86400
 
@@ -36,8 +36,8 @@ def filled(home: Path) -> Path:
     """30 verdicts of `judge`, the oldest 29 days old, and 5 new ones of `[red]rater`."""
     cache, now = VerdictCache(home, say=pytest.fail), int(time.time())
     cache.keep([
-        *(Kept(b"a%d" % i, "judge", "m@1", "chat", now - i * DAY - 60, 100, 10, bytes(20_000)) for i in range(30)),
-        *(Kept(b"b%d" % i, "[red]rater", "r@1", "rate", now, 0, 0, b"j1.0") for i in range(5)),
+        *(CacheRow(b"a%d" % i, "judge", "m@1", "chat", now - i * DAY - 60, 100, 10, bytes(20_000)) for i in range(30)),
+        *(CacheRow(b"b%d" % i, "[red]rater", "r@1", "rate", now, 0, 0, b"j1.0") for i in range(5)),
     ])  # fmt: skip
     cache.close()
     return home
@@ -45,7 +45,7 @@ def filled(home: Path) -> Path:
 
 def left(folder: Path) -> dict[str, int]:
     cache = VerdictCache(folder, say=pytest.fail)
-    found = {one.model: one.verdicts for one in cache.holdings()}
+    found = {one.model: one.verdicts for one in cache.contents()}
     cache.close()
     return found
 
@@ -60,7 +60,7 @@ def test_stats_show_each_model(
     oldest, newest, today = (time.strftime("%Y-%m-%d", time.localtime(now - s)) for s in (29 * DAY + 60, 60, 0))
     assert [rows["m@1"], rows["r@1"]] == [[], []]  # in the lines below
     assert rows["judge"] == ["chat", "30", "600.0", "kB", "3,300", oldest, newest]
-    assert rows["[red]rater"] == ["rate", "5", "20", "B", today, today]
+    assert rows["[red]rater"] == ["rate", "5", "20", "bytes", today, today]
     assert re.search(r"^35 verdicts, 6\d\d\.\d kB on disk in (.*)$", printed, re.M)[1] == str(filled)  # type: ignore[index]
 
 
@@ -124,7 +124,7 @@ def test_the_space_comes_back(
     assert run(monkeypatch, "clear", "-y", "--model", "judge") == 0
     assert before > 600_000
     assert (filled / FILE).stat().st_size < 60_000
-    back = float(capsys.readouterr().out.split("; ")[1].split(" kB of the disk came back")[0])
+    back = float(capsys.readouterr().out.split("; ")[1].split(" kB of disk space freed")[0])
     assert 540 < back < 700
 
 
@@ -137,7 +137,7 @@ COMMAND = [sys.executable, "-m", "rewardsmith.cli", "cache", "clear"]
 def test_clear_asks_first(filled: Path, typed: str, status: int, remain: dict[str, int] | None) -> None:
     done = subprocess.run(COMMAND, input=typed, capture_output=True, text=True, check=False)
     assert done.returncode == status
-    assert f"Remove 35 verdicts by [red]rater, judge from {filled}? They will be asked anew." in done.stdout
+    assert f"Remove 35 verdicts by [red]rater, judge from {filled}? The models will be called again." in done.stdout
     assert ("nothing was deleted" in done.stderr) == bool(status)
     assert "Traceback" not in done.stderr
     assert left(filled) == ({"judge": 30, "[red]rater": 5} if remain is None else remain)
@@ -146,7 +146,7 @@ def test_clear_asks_first(filled: Path, typed: str, status: int, remain: dict[st
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["clear", "--model", "jugde"], "no verdict is by a model 'jugde'. Did you mean \"judge\"? There are: [red]"),
+        (["clear", "--model", "jugde"], "no verdicts of a model 'jugde'. Did you mean \"judge\"? Known: [red]"),
         (["clear", "--older-than", "nan"], "--older-than is nan: it must be a number of days"),
         (["clear", "--older-than", "soon"], "--older-than"),
         (["clear", "--older-than", "-1"], "--older-than is -1: it must be a number of days"),

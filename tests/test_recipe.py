@@ -387,3 +387,14 @@ def test_explain_shows_a_warning_apart_from_the_recipe(
     shown = capsys.readouterr()
     assert shown.err.startswith("warning: stages.0.reduction")
     assert tomllib.loads(shown.out)["stages"][0]["loss"]["type"] == "gspo"
+
+
+def test_explain_hides_rare_settings_that_have_their_default() -> None:
+    recipe = load_recipe(Path(__file__).parents[1] / "recipes/quickstart.toml", ["stages.policy.sampling.top_k=5"])
+    short, full = explain(recipe, everything=False), explain(recipe)
+    assert "top_k = 5" in short
+    assert "min_tokens" not in short
+    assert "min_tokens" in full
+    assert "--all" in short
+    assert "--all" not in full
+    assert parse_recipe(tomllib.loads(short)) == parse_recipe(tomllib.loads(full)) == recipe

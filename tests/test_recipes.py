@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from rewardsmith.recipe import Recipe, load_recipe
 from rewardsmith.runs.start import start
-from rewardsmith.trainers.process.parts import process_parts
+from rewardsmith.trainers.process.implicit_parts import process_parts
 from tests.recipe_stand_ins import shared_folder, stand_ins
 
 RECIPES = sorted(Path(__file__).parents[1].glob("recipes/**/*.toml"))

@@ -6,6 +6,7 @@ with status 2; a program that uses rewardsmith as a library can catch it as a `V
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -48,35 +49,13 @@ class RecipeError(UserError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean "x"?` for the known name that `name` is a slip of, or "" when there is none.
-
-    A slip is a letter too many, too few, wrong or swapped with its neighbour: one in a short name, up to three in a
-    long one. So is a name without its end, or with more behind it. Names that merely share letters are not suggested.
-    """
-    word = name.lower()
-    near = [(slips, other) for other in sorted(known) if (slips := _slips(word, other.lower())) is not None]
-    return f' Did you mean "{min(near)[1]}"?' if near else ""
-
-
-def _slips(name: str, meant: str) -> int | None:
-    """Return how many slips make `name` of `meant`; None where they are too many to be slips."""
-    # A short name begins as it should. Texts of some length are not names, and comparing them takes long.
-    if not 2 <= len(name) <= 200 or (len(name) <= 5 and name[0] != meant[:1]):
-        return None
-    allowed = 1 if len(name) <= 4 else 2 if len(name) <= 9 else 3
-    if abs(len(name) - len(meant)) > allowed:
-        short, long = sorted((name, meant), key=len)
-        return allowed if len(short) > 3 and long.startswith(short) and len(long) <= 2 * len(short) else None
-    swapped, before = [0] * (len(meant) + 1), list(range(len(meant) + 1))
-    for i, letter in enumerate(name, start=1):
-        row = [i]
-        for j, other in enumerate(meant, start=1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
-            if i > 1 and j > 1 and letter == meant[j - 2] and name[i - 2] == other:
-                cost = min(cost, swapped[j - 2] + 1)
-            row.append(cost)
-        swapped, before = before, row
-    return before[-1] if before[-1] <= allowed else None
+    """Return ` Did you mean "x"?` for the known name that `name` is most like, or "" when it is like none."""
+    names = {other.lower(): other for other in sorted(known, reverse=True)}
+    word = name[:200].lower()
+    swapped = [other for other in names if sorted(other) == sorted(word)]
+    begun = [other for other in names if len(word) > 3 and other.startswith(word)]
+    found = [*swapped, *difflib.get_close_matches(word, names, n=1, cutoff=0.76), *sorted(begun, key=len)]
+    return f' Did you mean "{names[found[0]]}"?' if found else ""
 
 
 def a(noun: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,8 @@ from rewardsmith.config import Settings
 
 class OptimizerSettings(Settings):
     """AdamW and its schedule."""
+
+    rare: ClassVar[frozenset[str]] = frozenset({"beta1", "beta2", "weight_decay", "clip_norm", "floor"})
 
     lr: float = Field(gt=0, description="peak learning rate")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW: decay of the mean")

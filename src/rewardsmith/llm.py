@@ -217,3 +217,79 @@ class UnconnectedModel:
     def __getattr__(self, verb: str) -> Any:
         """Say what is missing."""
         raise RuntimeError(f"the reward has not been given its model {self.name!r}: call connect() first")
+
+
+class WrappedModel:
+    """Middleware around a model (cache, offload, printing): passes every call on; a subclass overrides some of them.
+
+    Attributes:
+        model: the wrapped model, any of this module; `name` and `usage` are its own.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.name: str = model.name
+        self.usage: Usage = model.usage
+
+    @property
+    def uncached(self) -> Any:
+        """The same model without a cache; `self` if there is none."""
+        return getattr(self.model, "uncached", self)
+
+    @property
+    def rates_together(self) -> bool:
+        """Whether the numbers of one call depend on all that is in the call."""
+        return bool(getattr(self.model, "rates_together", False))
+
+    @property
+    def away(self) -> tuple[str, ...]:
+        """Server addresses that did not respond at the last check."""
+        return getattr(self.model, "away", ())
+
+    async def identity(self) -> str:
+        """Return the model's identity."""
+        return str(await self.model.identity())
+
+    async def fingerprint(self, deadline: float) -> tuple[ProbeReply, ...]:
+        """Return replies to fixed probes; () for a model whose identity is enough."""
+        probe = getattr(self.model, "fingerprint", None)
+        return () if probe is None else await probe(deadline)
+
+    async def check(self) -> None:
+        """Raise if the model cannot work."""
+        await self.model.check()
+
+    async def close(self) -> None:
+        """Close the model, if it has something to close."""
+        close = getattr(self.model, "close", None)
+        if close is not None:
+            await close()
+
+    async def chat(self, question: ChatRequest) -> ChatReply:
+        """Return the model's reply."""
+        return await self.model.chat(question)  # type: ignore[no-any-return]
+
+    async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
+        """Return one number for each conversation."""
+        return await self.model.rate(conversations)  # type: ignore[no-any-return]
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return one vector for each text."""
+        return await self.model.embed(texts)  # type: ignore[no-any-return]
+
+    async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs]:
+        """Return the log-probabilities of each rollout."""
+        return await self.model.read(group, adapter=adapter)  # type: ignore[no-any-return]
+
+    async def forget(self, questions: Sequence[ChatRequest]) -> None:
+        """Remove replies from the cache, if there is one."""
+        forget = getattr(self.model, "forget", None)
+        if forget is not None:
+            await forget(questions)
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the model inside all middleware, whose methods tell what it can do."""
+    while isinstance(model, WrappedModel):
+        model = model.model
+    return model

@@ -1,7 +1,7 @@
 """Keys and passwords: how they are recognised in a recipe, and how they are kept out of what is shown or stored.
 
 A recipe goes to the run's folder, its report and the trackers. So a secret does not belong in it: it is in an
-environment variable, and the recipe has the name of that, as `key_from = "NAME"` or `{ env = "NAME" }`.
+environment variable, and the recipe has the name of that, as `api_key_env = "NAME"` or `{ env = "NAME" }`.
 """
 
 from __future__ import annotations
@@ -155,7 +155,22 @@ class Mask:
         return json.loads(text)
 
 
+def shown(value: object) -> str:
+    """Return a value as TOML would show it, cut to one short line; what looks like a key is not shown."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        text = '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    elif isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print very long integers
+        text = f"an integer of {value.bit_length()} bits"
+    else:
+        text = repr(value)
+    text = without_secrets(text)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
 __all__ = [
+    "shown",
     "HIDDEN",
     "Mask",
     "UnsetVariableError",

@@ -19,11 +19,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from rewardsmith.config import Choice, Chosen, Refers, Settings, summary
-from rewardsmith.engines.settings import sleep_problems
+from rewardsmith.config import Choice, Chosen, Refers, Settings, problems_of, summary
+from rewardsmith.engines.model_settings import offload_problems
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
-from rewardsmith.masking import HIDDEN, names_secret, without_secrets
-from rewardsmith.problems import problems_of, shown
+from rewardsmith.masking import HIDDEN, names_secret, shown, without_secrets
 from rewardsmith.rewards.implicit import Implicit
 
 ModelChoice = Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]
@@ -308,7 +307,7 @@ def _unfit_names(recipe: Recipe) -> Iterator[Problem]:
 
 def _unfit_models(models: Mapping[str, Chosen]) -> Iterator[Problem]:
     yield from _unfit([(f"models.{name}", name) for name in models])
-    yield from sleep_problems(models)
+    yield from offload_problems(models)
 
 
 def _unfit(names: Sequence[tuple[str, str]]) -> Iterator[Problem]:
@@ -332,22 +331,32 @@ def _circles(models: Mapping[str, Chosen]) -> Iterator[Problem]:
             )
 
 
-def explain(recipe: Settings | Chosen) -> str:
-    """Return a recipe as TOML with every default filled in and a comment on every setting. It can be run as it is.
+def explain(recipe: Settings | Chosen, *, everything: bool = True) -> str:
+    """Return a recipe, or one of its tables, as TOML with its defaults and a comment on every setting; it can be run.
 
-    A table of a recipe, such as a reward, is shown in the same way.
+    Without `everything` the rare settings that have their default are left out (`Settings.rare`).
     """
-    return "\n".join(_lines("", recipe)).strip() + "\n"
+    lines = list(_lines("", recipe, everything))
+    hidden = sum(_HIDDEN in line for line in lines)
+    text = "\n".join(line for line in lines if _HIDDEN not in line).strip() + "\n"
+    return text + (
+        f"\n# {hidden} rare settings have their default and are not shown: --all shows them\n" if hidden else ""
+    )
 
 
-def _lines(path: str, table: Settings | Chosen) -> Iterator[str]:
+_HIDDEN = "\0"  # stands for a setting that is not shown
+
+
+def _lines(path: str, table: Settings | Chosen, everything: bool) -> Iterator[str]:
     """Yield the settings of one table as aligned lines, then its inner tables."""
     rows: list[tuple[str, str]] = []
     inner: list[tuple[str, FieldInfo, Any]] = []
     if isinstance(table, Chosen):
         rows.append((f"type = {toml(table.name)}", summary(table.target)))
     for name, info, value in _fields(table):
-        if isinstance(value, Chosen) and not any(_fields(value)):
+        if not everything and _is_rare(table, name):
+            yield from [_HIDDEN] * max(1, sum(len(list(_fields(t))) for _, t in _tables("", value)))
+        elif isinstance(value, Chosen) and not any(_fields(value)):
             rows.append((f"{name} = {toml(value.name)}", summary(value.target)))
         elif any(_tables("", value)):
             inner.append((name, info, value))
@@ -358,7 +367,16 @@ def _lines(path: str, table: Settings | Chosen) -> Iterator[str]:
     width = min(44, max((len(setting) for setting, _ in rows), default=0))
     yield from (f"{setting:<{width}}  # {about}".rstrip(" #") for setting, about in rows)
     for name, info, value in inner:
-        yield from _table_lines(f"{path}.{_key(name)}".lstrip("."), info, value)
+        yield from _table_lines(f"{path}.{_key(name)}".lstrip("."), info, value, everything)
+
+
+def _is_rare(table: Settings | Chosen, name: str) -> bool:
+    """Return whether a setting is a rare one that has its default."""
+    for settings in (table.slot, table.settings) if isinstance(table, Chosen) else (table,):
+        if settings is not None and name in type(settings).rare:
+            default = type(settings).model_fields[name].get_default(call_default_factory=True)
+            return name not in settings.model_fields_set or getattr(settings, name) == default
+    return False
 
 
 def _about(info: FieldInfo) -> str:
@@ -368,16 +386,19 @@ def _about(info: FieldInfo) -> str:
     return about if all(word in about for word in words) else f"{about} ({' | '.join(words)})".strip()
 
 
-def _table_lines(path: str, info: FieldInfo, value: Any) -> Iterator[str]:
+def _table_lines(path: str, info: FieldInfo, value: Any, everything: bool) -> Iterator[str]:
     if isinstance(value, Settings | Chosen):
-        yield from ("", f"[{path}]" + (f"  # {info.description}" if info.description else ""), *_lines(path, value))
+        lines = list(_lines(path, value, everything))
+        if any(line != _HIDDEN for line in lines):  # a table of rare settings only has no heading
+            yield from ("", f"[{path}]" + (f"  # {info.description}" if info.description else ""))
+        yield from lines
     elif isinstance(value, dict):
         for key, inner in value.items():
             about = "" if isinstance(inner, Chosen) else f"  # {summary(type(inner))}"
-            yield from ("", f"[{path}.{_key(key)}]{about}", *_lines(f"{path}.{_key(key)}", inner))
+            yield from ("", f"[{path}.{_key(key)}]{about}", *_lines(f"{path}.{_key(key)}", inner, everything))
     else:
         for inner in value:
-            yield from ("", f"[[{path}]]", *_lines(path, inner))
+            yield from ("", f"[[{path}]]", *_lines(path, inner, everything))
 
 
 def _key(name: str) -> str:

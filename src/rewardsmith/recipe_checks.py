@@ -7,7 +7,7 @@ from typing import Any
 
 from rewardsmith.config import Chosen
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
-from rewardsmith.problems import shown
+from rewardsmith.masking import shown
 from rewardsmith.recipe import Recipe
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import has_part, walk

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rewardsmith.algorithms.implicit import gather_steps, implicit_rewards, normalise_by_return, smooth, values_before
+from rewardsmith.algorithms.implicit_rewards import implicit_rewards, values_before
 from tests.algorithms.batches import Batch, LossInput, assert_close, batches, counted, hidden, loss_inputs
+from tests.algorithms.tensors import gather_steps, normalise_by_return, smooth
 
 
 def row_sums(batch: Batch) -> list[float]:
@@ -48,12 +49,6 @@ def test_gathering_moves_each_step_onto_its_last_token(batch: Batch, whole: bool
     assert_close(gathered_BT, expected_BT)
     assert torch.equal(carrying_BT, support_BT)
     assert_close(gathered_BT.sum(-1), row_sums(batch))
-
-
-@pytest.mark.parametrize("step", [-1, 2])
-def test_steps_outside_the_row_are_refused(step: int) -> None:
-    with pytest.raises(ValueError, match="steps_BT counts the steps of a row from 0"):
-        gather_steps(torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool), torch.tensor([[0, step]]))
 
 
 def test_step_numbers_behind_the_mask_may_be_anything() -> None:

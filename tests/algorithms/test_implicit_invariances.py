@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rewardsmith.algorithms.implicit_losses import (
+from rewardsmith.algorithms.implicit_rewards import (
     group_offsets,
     opponents,
     outcome_cross_entropy,

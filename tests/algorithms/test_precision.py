@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from rewardsmith.algorithms.advantages import ADVANTAGES
-from rewardsmith.algorithms.implicit import gather_steps, normalise_by_return, smooth
-from rewardsmith.algorithms.implicit_losses import outcome_cross_entropy, pairwise_accuracy, pairwise_loss
+from rewardsmith.algorithms.implicit_rewards import outcome_cross_entropy, pairwise_accuracy, pairwise_loss
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.ranks import kendall_tau_b, pairwise_agreement
 from rewardsmith.algorithms.reductions import REDUCTIONS
@@ -87,10 +86,3 @@ def test_rank_statistics_of_long_lists_and_of_the_largest_numbers() -> None:
 def test_whitening_ends_the_graph() -> None:
     values_BT = torch.tensor([[1.0, 2.0]], requires_grad=True)
     assert not whiten(values_BT, torch.ones(1, 2, dtype=torch.bool)).requires_grad
-
-
-def test_process_rewards_that_are_not_numbers_are_named() -> None:
-    rewards_BT, mask_BT = torch.tensor([[0.0, torch.nan]]), torch.ones(1, 2, dtype=torch.bool)
-    for function in (gather_steps, normalise_by_return, lambda r, m: smooth(r, m, lam=0.5)):
-        with pytest.raises(ValueError, match=r"rewards\[0, 1\] is nan"):
-            function(rewards_BT, mask_BT)

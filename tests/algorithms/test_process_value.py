@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardsmith.algorithms.advantages import process_value, reinforce, values_from
-from rewardsmith.algorithms.implicit import values_before
+from rewardsmith.algorithms.implicit_rewards import values_before
 from rewardsmith.algorithms.sequences import last_token
 from tests.algorithms.batches import Batch, assert_close, batches, counted, outcome_batch
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rewardsmith.algorithms.advantages import ADVANTAGES, grpo, process_value, rloo
-from rewardsmith.algorithms.implicit_losses import opponents
+from rewardsmith.algorithms.implicit_rewards import opponents
 from rewardsmith.algorithms.importance import importance_weights
 from rewardsmith.algorithms.kl import kl_estimate, kl_loss, kl_reward
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rewardsmith.engines.client import ServedModel
-from rewardsmith.engines.settings import ClientSettings
+from rewardsmith.engines.model_settings import ClientSettings
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.types import Message
 from tests.engines.faulty import FaultyServer

@@ -48,7 +48,7 @@ def shared_engine(name: str) -> EmbeddedEngine:
 
 
 @cache
-def plain_model(name: str) -> Any:
+def hf_model(name: str) -> Any:
     """Return transformers' model with the weights of `open_engine`, and transformers' own attention."""
     return lively(make_tiny(name, seed=0)[0]).eval()
 
@@ -113,13 +113,13 @@ def random_rows(seed: int, lengths: Sequence[tuple[int, int]], vocabulary: int =
     return [Row(*(rng.integers(3, vocabulary, size=n, dtype=np.int32) for n in pair)) for pair in lengths]
 
 
-def plain_logits(model: Any, row: Row) -> Tensor:
+def hf_logits(model: Any, row: Row) -> Tensor:
     """Return the logits that predict the answer tokens of one row, [T, V], from one sequence without padding."""
     ids = torch.from_numpy(np.concatenate([row.prompt, row.response]).astype(np.int64))[None]
     logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
     return logits[len(row.prompt) - 1 : -1]
 
 
-def plain_logprobs(model: Any, row: Row, temperature: float = 1.0) -> Tensor:
+def hf_logprobs(model: Any, row: Row, temperature: float = 1.0) -> Tensor:
     targets = torch.from_numpy(row.response.astype(np.int64))[:, None]
-    return (plain_logits(model, row) / temperature).log_softmax(-1).gather(-1, targets)[:, 0]
+    return (hf_logits(model, row) / temperature).log_softmax(-1).gather(-1, targets)[:, 0]

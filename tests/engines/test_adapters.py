@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rewardsmith.engines import ModelSettings, OptimizerSettings
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.engines.protocol import Outputs, Sampling
-from rewardsmith.engines.settings import LoraSettings
 from rewardsmith.errors import UserError
 
 from .running import answer, random_rows, rows_of, tokens_of
@@ -42,7 +41,7 @@ def base_weights(engine: EmbeddedEngine) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in engine.model.named_parameters() if "lora_" not in name}
 
 
-@pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2", "tiny-gemma2"])
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2"])
 def test_an_adapter_starts_as_no_change_and_leaves_the_model_below_alone(name: str) -> None:
     engine, base = open_both(name)
     expected = base.logprobs(ROWS)
@@ -116,14 +115,6 @@ def test_a_copy_has_the_adapter_merged(tmp_path: Path) -> None:
     torch.testing.assert_close(again.reference_logprobs(ROWS), engine.logprobs(ROWS), atol=2e-5, rtol=1e-5)
 
 
-def test_a_copy_with_the_adapter_merged_can_learn() -> None:
-    engine, _ = open_both("tiny-llama")
-    other = engine.copy(name="other")
-    before = float(other.logprobs(ROWS).sum())
-    train(other)
-    assert float(other.logprobs(ROWS).sum()) > before + 1
-
-
 def test_a_critic_is_copied_from_the_merged_weights() -> None:
     engine, _ = open_both("tiny-llama")
     train(engine)
@@ -134,25 +125,7 @@ def test_a_critic_is_copied_from_the_merged_weights() -> None:
     assert all(p.requires_grad for p in critic.model.parameters())
 
 
-def test_a_critic_with_an_adapter_trains_the_adapter_and_its_head() -> None:
-    adapted = EmbeddedEngine.open(ModelSettings(init="tiny-llama", head="scalar", lora=LoraSettings(rank=2)))
-    assert not adapted.values(ROWS).any()
-    trained = {n for n, p in adapted.model.named_parameters() if p.requires_grad}
-    assert any("score" in name for name in trained)
-    assert all("score" in name or "lora_" in name for name in trained)
-
-
 # ---- files -----------------------------------------------------------------------------------------------------------
-
-
-def test_an_adapter_comes_back_from_its_file(tmp_path: Path) -> None:
-    engine, _ = open_both("tiny-llama")
-    train(engine)
-    engine.save(tmp_path)
-    assert not list(tmp_path.glob("model*.safetensors"))
-    other, _ = open_both("tiny-llama")
-    other.load(tmp_path)
-    assert torch.equal(other.logprobs(ROWS), engine.logprobs(ROWS))
 
 
 @pytest.fixture
@@ -160,52 +133,6 @@ def saved(tmp_path: Path) -> Path:
     engine, _ = open_both("tiny-llama")
     engine.save(tmp_path)
     return tmp_path
-
-
-def test_a_missing_or_damaged_adapter_is_named(saved: Path) -> None:
-    engine, _ = open_both("tiny-llama")
-    (saved / FILE).write_bytes(b"no tensors at all")
-    with pytest.raises(UserError, match=FILE):
-        engine.load(saved)
-    (saved / FILE).unlink()
-    with pytest.raises(UserError, match=f"there is no file.*{FILE}"):
-        engine.load(saved)
-
-
-@pytest.mark.parametrize(
-    ("name", "lora"),
-    [
-        ("tiny-llama", {"rank": 3}),
-        ("tiny-llama", {"targets": ["q_proj"]}),
-        ("tiny-llama", {"targets": ["q_proj", "k_proj"]}),
-        ("tiny-qwen3", {}),
-    ],
-)
-def test_an_adapter_of_another_model_or_setting_is_refused(saved: Path, name: str, lora: dict[str, Any]) -> None:
-    engine, _ = open_both(name, **lora)
-    with pytest.raises(UserError):
-        engine.load(saved)
-
-
-def test_the_output_layer_cannot_have_an_adapter() -> None:
-    with pytest.raises(UserError, match="the output layer cannot have an adapter"):
-        open_both("tiny-llama", targets=["q_proj", "lm_head"])
-
-
-def test_a_published_adapter_is_merged_and_lies_beside(tmp_path: Path) -> None:
-    engine, _ = open_both("tiny-llama")
-    train(engine)
-    engine.publish(tmp_path)
-    again = EmbeddedEngine.open(ModelSettings(init=str(tmp_path)))
-    torch.testing.assert_close(again.logprobs(ROWS), engine.logprobs(ROWS), atol=1e-5, rtol=1e-5)
-    assert (tmp_path / "adapter" / FILE).exists()
-
-
-def test_an_adapter_is_fresh_until_it_has_learned() -> None:
-    engine, _ = open_both("tiny-llama")
-    assert engine.adapter_is_fresh
-    train(engine)
-    assert not engine.adapter_is_fresh
 
 
 @pytest.mark.parametrize("head", ["language", "scalar"])
@@ -230,29 +157,10 @@ def test_the_hash_of_an_adapter_tells_how_much_it_counts() -> None:
     assert one != other
 
 
-def test_an_incomplete_adapter_is_refused(saved: Path) -> None:
-    tensors = load_file(saved / FILE)
-    tensors.pop(sorted(tensors)[0])
-    save_file(tensors, saved / FILE)
-    engine, _ = open_both("tiny-llama")
-    with pytest.raises(UserError):
-        engine.load(saved)
-
-
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "targets",
-    [
-        ["nothing"],
-        [],
-        ["norm"],
-        "nothing",
-        ["q_proj", "nothing"],
-        "[",
-    ],
-)
+@pytest.mark.parametrize("targets", [["nothing"], [], "[", ["q_proj", "nothing"], ["q_proj", "lm_head"]])
 def test_targets_that_are_not_there_are_refused(targets: str | list[str]) -> None:
     with pytest.raises(UserError, match=r"models\.model\.lora\.targets"):
         open_both("tiny-llama", targets=targets)
@@ -262,7 +170,10 @@ def test_a_published_adapter_is_where_another_model_may_start(tmp_path: Path) ->
     engine, base = open_both("tiny-llama")
     train(engine)
     engine.publish(tmp_path)
-    again, _ = open_both("tiny-llama", init=str(tmp_path / "adapter"))
+    merged = EmbeddedEngine.open(ModelSettings(init=str(tmp_path)))
+    torch.testing.assert_close(merged.logprobs(ROWS), engine.logprobs(ROWS), atol=1e-5, rtol=1e-5)
+    again, fresh = (open_both("tiny-llama", **lora)[0] for lora in ({"init": str(tmp_path / "adapter")}, {}))
+    assert fresh.adapter_is_fresh
     assert torch.equal(again.logprobs(ROWS), engine.logprobs(ROWS))
     # Unlike a merged one it can be switched off.
     assert torch.equal(again.reference_logprobs(ROWS), base.logprobs(ROWS))
@@ -288,5 +199,5 @@ def test_a_start_that_is_the_adapter_of_another_model_or_setting_is_refused(
 
 
 def test_a_start_without_an_adapter_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"models.model.lora.init = .*there is no adapter of peft's that can be read"):
+    with pytest.raises(UserError, match=r"models.model.lora.init = .*no peft adapter can be read"):
         open_both("tiny-llama", init=str(tmp_path))

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from rewardsmith.engines import ModelSettings
-from rewardsmith.engines.embedded.asked import AskedModel
+from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel, EmbeddedRater
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.embedded.rating import RatingModel
+from rewardsmith.engines.model_settings import SentenceSettings
 from rewardsmith.engines.sentences import SentenceModel
-from rewardsmith.engines.settings import SentenceSettings
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation
-from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.types import Message
-from tests.engines.test_rating import chat, open_rater, write_folder
+from tests.engines.test_rater import chat, open_rater, write_folder
 from tests.engines.test_sentences import write_sentences
 
 LETTERS = "abcdefgh 0123456789+-="
@@ -29,7 +28,7 @@ def text(rng: random.Random, longest: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def rater(tmp_path_factory: pytest.TempPathFactory) -> RatingModel:
+def rater(tmp_path_factory: pytest.TempPathFactory) -> EmbeddedRater:
     return open_rater(write_folder("tiny-llama", tmp_path_factory.mktemp("rater") / "rm"))
 
 
@@ -57,27 +56,27 @@ async def at_odd_times(calls: Sequence[Any], seed: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_groups_that_are_rated_at_the_same_time_change_no_bit_of_each_other(rater: RatingModel, seed: int) -> None:
+def test_groups_that_are_rated_at_the_same_time_change_no_bit_of_each_other(rater: EmbeddedRater, seed: int) -> None:
     groups = groups_of(6)
     alone = [asyncio.run(rater.rate(group)) for group in groups]
     calls = [lambda group=group: rater.rate(group) for group in groups]
     assert asyncio.run(at_odd_times(calls, seed)) == alone
 
 
-def test_the_order_of_a_call_changes_no_bit(rater: RatingModel) -> None:
+def test_the_order_of_a_call_changes_no_bit(rater: EmbeddedRater) -> None:
     group = groups_of(1)[0]
     assert asyncio.run(rater.rate(group[::-1])) == asyncio.run(rater.rate(group))[::-1]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_that_share_an_answer_change_no_bit_of_each_other_in_the_cache(
-    rater: RatingModel, tmp_path: Path, seed: int
+    rater: EmbeddedRater, tmp_path: Path, seed: int
 ) -> None:
     """Which of two groups comes first, and what a run before it has kept, must not matter."""
     groups = groups_of(6)
     alone = [asyncio.run(rater.rate(group)) for group in groups]
     cache = VerdictCache(tmp_path, say=pytest.fail)
-    cached = Cached(rater, cache)
+    cached = CachedModel(rater, cache)
     calls = [lambda group=group: cached.rate(group) for group in groups]
     asyncio.run(at_odd_times(calls[seed::2], seed))  # a run that was stopped
     before = rater.usage.cached
@@ -86,14 +85,14 @@ def test_groups_that_share_an_answer_change_no_bit_of_each_other_in_the_cache(
     cache.close()
 
 
-def test_a_call_of_which_a_part_was_lost_is_rated_as_a_whole(rater: RatingModel, tmp_path: Path) -> None:
+def test_a_call_of_which_a_part_was_lost_is_rated_as_a_whole(rater: EmbeddedRater, tmp_path: Path) -> None:
     group = groups_of(1)[0]
     cache = VerdictCache(tmp_path, say=pytest.fail)
 
     async def twice() -> tuple[list[float], list[float]]:
-        first = await Cached(rater, cache).rate(group)
+        first = await CachedModel(rater, cache).rate(group)
         cache._write(lambda writer: writer.execute("DELETE FROM verdicts WHERE rowid % 2"))
-        return first, await Cached(rater, cache).rate(group)
+        return first, await CachedModel(rater, cache).rate(group)
 
     first, again = asyncio.run(twice())
     assert first == again
@@ -107,7 +106,7 @@ def test_texts_that_are_embedded_at_the_same_time_change_no_bit_of_each_other(tm
     rng = random.Random(0)
     calls = [rng.sample(words, k=rng.randint(1, 6)) for _ in range(12)]
     cache = VerdictCache(tmp_path, say=pytest.fail)
-    cached = Cached(model, cache)
+    cached = CachedModel(model, cache)
 
     async def main() -> None:
         alone = [await model.embed(texts) for texts in calls]
@@ -141,7 +140,7 @@ def test_questions_that_are_answered_at_the_same_time_change_no_bit_of_each_othe
     ]
 
     async def ask(seed: int | None) -> list[tuple[str, tuple[float, ...]]]:
-        model = AskedModel(engine)
+        model = EmbeddedChatModel(engine)
         calls = [lambda question=question: model.chat(question) for question in questions]
         found = [await call() for call in calls] if seed is None else await at_odd_times(calls, seed)
         await model.close()

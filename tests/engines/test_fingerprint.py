@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.client.probes import ANSWERS, QUESTIONS, TEXTS, TOKENS
-from rewardsmith.engines.turns import TakingTurns, Turns
+from rewardsmith.engines.offload import DeviceScheduler, OffloadedModel
 from rewardsmith.llm import ModelCallError, ProbeReply
-from rewardsmith.rewards.cache import Cached, VerdictCache
-from rewardsmith.rewards.cache_weights import TOLERANCE, alike
+from rewardsmith.rewards.cache import TOLERANCE, CachedModel, VerdictCache, alike
 from rewardsmith.types import Message
 from tests.engines.asked import client, question
 from tests.engines.faulty import Body, FaultyServer, completion, error, last_text
@@ -93,7 +92,7 @@ class Cache:
         cache = VerdictCache(self.folder, say=self.messages.append)
         model = client(*servers, serves=verb, **settings)
         try:
-            await VERBS[verb][0](Cached(model, cache))
+            await VERBS[verb][0](CachedModel(model, cache))
         finally:
             await model.close()
             cache.close()
@@ -205,7 +204,7 @@ def test_many_questions_at_once_wait_for_one_set_of_probes(tmp_path: Path) -> No
     async def main() -> None:
         cache = VerdictCache(tmp_path, say=pytest.fail)
         async with Weighted() as server, client(server) as model:
-            cached = Cached(model, cache)
+            cached = CachedModel(model, cache)
             await asyncio.gather(*(cached.chat(question(f"q{i}")) for i in range(30)))
             assert server.count() == (len(QUESTIONS), 30)
         cache.close()
@@ -234,7 +233,7 @@ def test_a_server_that_is_away_at_the_first_question_is_unreachable_as_ever(tmp_
         async with Weighted() as server:
             await server.stop()
             async with client(server, retries=0) as model:
-                cached = Cached(model, cache)
+                cached = CachedModel(model, cache)
                 with pytest.raises(ModelCallError) as caught:
                     await cached.chat(question())
                 assert caught.value.kind == "unreachable"
@@ -254,7 +253,7 @@ def test_a_server_that_stalls_takes_no_longer_than_the_question_may(tmp_path: Pa
             server.plan(*["stall"] * 8)
             with pytest.raises(ModelCallError) as caught:
                 async with asyncio.timeout(10):
-                    await Cached(model, cache).chat(question(deadline=0.2))
+                    await CachedModel(model, cache).chat(question(deadline=0.2))
             assert caught.value.kind == "timeout"
         cache.close()
 
@@ -268,7 +267,7 @@ def test_a_server_that_comes_back_after_a_check_is_probed_again(tmp_path: Path) 
         messages: list[str] = []
         cache = VerdictCache(tmp_path, say=messages.append)
         async with Weighted() as server, client(server) as model:
-            cached = Cached(model, cache)
+            cached = CachedModel(model, cache)
             await cached.check()
             first = await cached.chat(question())
             server.weights = 2.0
@@ -285,7 +284,7 @@ def test_a_sleeping_server_is_woken_for_its_probes(tmp_path: Path) -> None:
     async def main() -> None:
         cache = VerdictCache(tmp_path, say=pytest.fail)
         async with Weighted() as server, client(server, retries=0) as model:
-            cached = Cached(TakingTurns(model, Turns()), cache)
+            cached = CachedModel(OffloadedModel(model, DeviceScheduler()), cache)
             await cached.check()
             assert server.asleep
             await cached.chat(question())
@@ -365,20 +364,6 @@ def test_a_file_from_before_there_were_fingerprints_gets_them(tmp_path: Path) ->
             await cache.use(server)
             assert server.count()[1] == 0
             assert cache.messages == []
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("value", [b"", b"[1]", b'[["a"]]', b'[["a", ["x"]]]', b"\xff"])
-def test_a_kept_fingerprint_that_cannot_be_read_is_like_none(tmp_path: Path, value: bytes) -> None:
-    async def main() -> None:
-        cache = Cache(tmp_path)
-        async with Weighted() as server:
-            await cache.use(server)
-            with sqlite3.connect(tmp_path / "verdicts.sqlite") as connection:
-                connection.execute("UPDATE fingerprints SET value = ?, identity = 'old'", (value,))
-            connection.close()
-            assert (await cache.use(server)).usage.failed == 0
 
     asyncio.run(main())
 

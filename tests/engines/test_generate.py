@@ -15,7 +15,7 @@ from rewardsmith.engines.embedded.tiny import MAX_LENGTH, TINY
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.errors import UserError
 
-from .running import answer, ask, open_engine, plain_model, rows_of, shared_engine, tokens_of
+from .running import answer, ask, hf_model, open_engine, rows_of, shared_engine, tokens_of
 
 NAMES = list(TINY)
 GREEDY = Sampling(temperature=0, max_tokens=24)
@@ -25,7 +25,7 @@ TEXTS = ["", "7", "7+5-3?", "exactly 14 ch.", "a text that is longer than the wi
 
 def by_transformers(name: str, text: str, max_tokens: int) -> list[int]:
     ids = torch.from_numpy(shared_engine(name).encode(ask(text)).astype(np.int64))[None]
-    written = plain_model(name).generate(
+    written = hf_model(name).generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False
     )
     return written[0, ids.shape[1] :].tolist()
@@ -78,7 +78,7 @@ def test_an_answer_depends_on_its_prompt_and_seed_alone(
 ) -> None:
     chosen = order[:take]
     engine = shared_engine("tiny-gemma2").copy(name="other")
-    engine._rows = rows
+    engine._max_rows = rows
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(generate.CHECK_EVERY, "cpu", steps[0])
         patch.setitem(generate.ROWS_STEP, "cpu", steps[1])
@@ -108,34 +108,17 @@ def test_seeds_and_rollouts_have_randomness_of_their_own() -> None:
     assert len(set(both)) == len(both)
 
 
-def test_fewer_rollouts_or_tokens_are_the_beginning_of_more() -> None:
-    engine = shared_engine("tiny-llama")
-    many = tokens_of(answer(engine, ["7"], Sampling(max_tokens=30), n=5))[0]
-    few = tokens_of(answer(engine, ["7"], Sampling(max_tokens=11), n=2))[0]
-    assert few == [tokens[:11] for tokens in many[:2]]
-
-
-@pytest.mark.parametrize("rows", [1, 3, 8])
-def test_a_group_may_be_larger_than_the_batch(rows: int) -> None:
-    whole = answer(shared_engine("tiny-llama"), ["7", "8"], SAMPLED, n=10)
-    parts = answer(open_engine("tiny-llama", rows=rows), ["7", "8"], SAMPLED, n=10)
-    assert tokens_of(parts) == tokens_of(whole)
-
-
 def test_a_prompt_may_be_one_token() -> None:
     engine = shared_engine("tiny-mistral")
-    generator = generate.Generator(
-        engine._backbone, engine._head(), engine.tokenizer.decode, engine.stop_ids, engine.device, rows=4
-    )
     prompts = [[7], [9], [7, 9]]
 
-    async def run() -> dict[int, tuple[generate.Answer, ...]]:
-        requests = [generate.Request(np.array(prompt, dtype=np.int32), 1, 0) for prompt in prompts]
-        return {number: answers async for number, answers in generator.answer(requests, GREEDY)}
+    async def run() -> dict[int, tuple[generate.Completion, ...]]:
+        requests = [generate.GenerationRequest(np.array(prompt, dtype=np.int32), 1, 0) for prompt in prompts]
+        return {number: completions async for number, completions in engine.complete(requests, GREEDY)}
 
     found = asyncio.run(run())
     for number, prompt in enumerate(prompts):
-        expected = plain_model("tiny-mistral").generate(
+        expected = hf_model("tiny-mistral").generate(
             torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=24, do_sample=False
         )
         assert found[number][0].tokens.tolist() == expected[0, len(prompt) :].tolist()
@@ -145,14 +128,15 @@ def test_no_more_answers_are_written_at_a_time_than_rows() -> None:
     engine = open_engine("tiny-llama", rows=2)
     most = 0
 
-    class Counting(generate._Batch):
-        def _step(self) -> None:
-            nonlocal most
-            most = max(most, sum(owner is not None for owner in self._owner))
-            super()._step()
+    run = generate.Generator._run
+
+    def counting(generator: generate.Generator) -> None:
+        nonlocal most
+        most = max(most, sum(owner is not None for owner in generator._owners))
+        run(generator)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate, "_Batch", Counting)
+        patch.setattr(generate.Generator, "_run", counting)
         answer(engine, TEXTS, SAMPLED, n=1)
     assert most == 2
 
@@ -222,10 +206,6 @@ def test_a_consumer_may_walk_away() -> None:
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_nothing_asked_is_nothing_answered() -> None:
-    assert answer(shared_engine("tiny-llama"), [], SAMPLED) == []
-
-
 def test_a_prompt_that_leaves_no_room_is_refused() -> None:
     engine = shared_engine("tiny-llama")
     longest = "x" * (MAX_LENGTH - 2 - 5)  # the chat template takes two tokens
@@ -243,8 +223,3 @@ def test_broken_weights_are_named(sampling: Sampling) -> None:
         engine.model.lm_head.weight[3, 5] = float("nan")
     with pytest.raises(UserError, match="weights are broken"):
         answer(engine, ["7", "8"], sampling, n=2)
-
-
-def test_seeds_and_prompts_go_together() -> None:
-    with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter"):
-        answer(shared_engine("tiny-llama"), ["7", "8"], SAMPLED, seeds=[1])

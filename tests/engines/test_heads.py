@@ -35,8 +35,7 @@ def by_definition(
     return torch.log_softmax(logits / temperature, -1)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 11, 100])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize(("chunk", "temperature"), [(3, 0.7), (100, 1.0)])
 @pytest.mark.parametrize("parts", HEADS, ids=str)
 def test_numbers_and_gradients(
     parts: dict[str, float | None], temperature: float, chunk: int, monkeypatch: pytest.MonkeyPatch
@@ -60,17 +59,6 @@ def test_numbers_and_gradients(
             for a, b in ((logprobs, entropy), expected)
         )
         torch.testing.assert_close(found, wanted)
-
-
-@pytest.mark.parametrize("parts", HEADS[-2:] + HEADS[:1], ids=str)
-def test_gradients_are_differences(parts: dict[str, float | None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(heads.CHUNK_ELEMENTS, "cpu", 4 * V)
-    hidden, weight, bias, targets = numbers()
-    scale, cap = float(parts["scale"] or 1), parts["cap"]
-    assert torch.autograd.gradcheck(
-        lambda h, w, b: Head(w, b, scale, cap).token_logprobs(h, targets, temperature=0.7),
-        [x.requires_grad_() for x in (hidden, weight, bias)],
-    )
 
 
 def test_what_needs_no_gradient_gets_none() -> None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from rewardsmith.engines import ModelSettings, OptimizerSettings
 from rewardsmith.engines.embedded.engine import LEARNER_FILE, EmbeddedEngine
 from rewardsmith.engines.embedded.learner import Learner
-from rewardsmith.engines.protocol import Outputs, Step
-from rewardsmith.engines.settings import LoraSettings
+from rewardsmith.engines.model_settings import LoraSettings
+from rewardsmith.engines.protocol import OptimizerStep, Outputs
 from rewardsmith.errors import UserError
 
 from .running import open_engine, random_rows
@@ -61,7 +61,7 @@ def test_steps_are_those_of_adamw_and_only_matrices_decay(decay: float) -> None:
         give(mine, grad)
         step = learner.step(lr)
         length = torch.sqrt(sum((g.double() ** 2).sum() for g in grad.values()))  # type: ignore[arg-type]
-        assert step == Step(pytest.approx(float(length), rel=1e-5), skipped=False)
+        assert step == OptimizerStep(pytest.approx(float(length), rel=1e-5), skipped=False)
         assert all(p.grad is None for p in mine.values())
     for name, p in start.items():
         mine_decays = decay if p.dim() > 1 else 0.0
@@ -136,14 +136,7 @@ def test_gradients_of_many_passes_are_added_in_float32() -> None:
     assert learner.step(0.0).grad_norm == pytest.approx(2 * (256 + 32))
 
 
-def test_a_closed_learner_lets_go() -> None:
-    mine = parameters(torch.bfloat16)
-    Learner(mine, OptimizerSettings(lr=1.0)).close()
-    give(mine, gradient(0))
-    assert all(p.grad is not None for p in mine.values())
-
-
-# ---- going on from a file --------------------------------------------------------------------------------------------
+# ---- resuming from a file --------------------------------------------------------------------------------------------
 
 ROWS = random_rows(0, [(4, 6), (3, 5), (4, 1)])
 KINDS: dict[str, dict[str, Any]] = {
@@ -186,14 +179,6 @@ def test_going_on_from_a_file_is_as_if_never_stopped(kind: str, tmp_path: Path) 
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_learner_that_has_not_stepped_can_be_saved(tmp_path: Path) -> None:
-    engine = learning("full")
-    engine.save(tmp_path)
-    again = learning("full")
-    again.load_learner(tmp_path)
-    assert learn(engine, 2) == learn(again, 2)
-
-
 def edit(file: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
     tensors = load_file(file)
     change(tensors)
@@ -215,63 +200,41 @@ def first(tensors: dict[str, Tensor], kind: str) -> str:
 BROKEN: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "unknown": lambda t: t.update({"exp_avg/other": torch.zeros(3)}),
     "other shape": lambda t: t.update({first(t, "exp_avg/"): torch.zeros(3, 3)}),
-    "unexpected master": lambda t: t.update({"master/model.norm.weight": torch.zeros(64)}),
-}
-ACCEPTED: dict[str, Callable[[dict[str, Tensor]], object]] = {
-    "a moment is missing": lambda t: t.pop(first(t, "exp_avg_sq/")),
-    "a step count is missing": lambda t: t.pop(first(t, "step/")),
-    "a moment is one number": lambda t: t.update({first(t, "exp_avg/"): torch.zeros(())}),
+    "missing moment": lambda t: t.pop(first(t, "exp_avg_sq/")),
+    "missing step": lambda t: t.pop(first(t, "step/")),
 }
 
 
-@pytest.mark.parametrize("name", [*BROKEN, *ACCEPTED])
+@pytest.mark.parametrize("name", BROKEN)
 def test_a_state_that_does_not_fit_is_refused(saved: Path, name: str) -> None:
-    edit(saved / LEARNER_FILE, {**BROKEN, **ACCEPTED}[name])
-    engine = learning("full")
+    edit(saved / LEARNER_FILE, BROKEN[name])
     with pytest.raises(UserError, match="optimizer state"):
-        engine.load_learner(saved)
+        learning("full").load_learner(saved)
 
 
-def test_a_state_of_another_kind_of_weights_is_refused(saved: Path) -> None:
-    engine = open_engine("tiny-qwen3", dtype="bfloat16")
-    engine.learn_with(OptimizerSettings(lr=1e-2))
-    with pytest.raises(UserError, match="does not fit the model"):
-        engine.load_learner(saved)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", LEARNER_FILE])
-@pytest.mark.parametrize("damage", ["missing", "cut", "text", "empty"])
-def test_a_damaged_file_is_named(saved: Path, name: str, damage: str) -> None:
-    file = saved / name
-    content = file.read_bytes()
-    file.unlink()
-    if damage != "missing":
-        file.write_bytes({"cut": content[: len(content) // 2], "text": b"hello" * 100, "empty": b""}[damage])
-    engine = learning("full")
-    with pytest.raises(UserError, match=str(saved)):
-        (engine.load if name.startswith("model") else engine.load_learner)(saved)
-    assert learn(engine, 1)[0] > 0
-
-
-WRONG: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
-    "missing": (lambda t: t.pop("model.norm.weight"), r"lacks model\.norm\.weight"),
-    "unknown": (lambda t: t.update({"model.other.weight": torch.zeros(1)}), r"has unknown model\.other\.weight"),
-    "other shape": (lambda t: t.update({"model.norm.weight": torch.zeros(3)}), "wrong shape for model.norm.weight"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_weights_that_do_not_fit_are_refused_and_nothing_is_changed(saved: Path, name: str) -> None:
-    change, message = WRONG[name]
-    edit(saved / "model.safetensors", change)
+def test_weights_that_do_not_fit_or_are_damaged_are_refused_and_nothing_is_changed(saved: Path) -> None:
     engine = learning("full", seed=3)
     before = {key: tensor.clone() for key, tensor in engine.model.state_dict().items()}
-    with pytest.raises(UserError, match=message):
-        engine.load(saved)
+    file, content = saved / "model.safetensors", (saved / "model.safetensors").read_bytes()
+    changes: list[Callable[[dict[str, Tensor]], object]] = [
+        lambda t: t.pop("model.norm.weight"),
+        lambda t: t.update({"model.other.weight": torch.zeros(1)}),
+        lambda t: t.update({"model.norm.weight": torch.zeros(3)}),
+    ]
+    for change in changes:
+        file.write_bytes(content)
+        edit(file, change)
+        with pytest.raises(UserError, match="does not fit the model"):
+            engine.load(saved)
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="does not fit the model"):
+        open_engine("tiny-llama").load(saved)
+    for name, load in (("model.safetensors", engine.load), (LEARNER_FILE, engine.load_learner)):
+        for damage in (content[: len(content) // 2], b""):
+            (saved / name).write_bytes(damage)
+            with pytest.raises(UserError, match=str(saved)):
+                load(saved)
+        (saved / name).unlink()
+        with pytest.raises(UserError, match="not complete"):
+            load(saved)
     assert all(torch.equal(tensor, before[key]) for key, tensor in engine.model.state_dict().items())
-
-
-def test_the_weights_of_another_architecture_are_refused(saved: Path) -> None:
-    for name in ("tiny-llama", "tiny-gpt2", "tiny-qwen2"):
-        with pytest.raises(UserError, match="it was saved by another model"):
-            open_engine(name).load(saved)

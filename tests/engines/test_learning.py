@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rewardsmith.engines import OptimizerSettings
 from rewardsmith.engines.embedded import heads
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.embedded.packing import PADDED, micro_batches
+from rewardsmith.engines.embedded.packing import MAX_PADDING, micro_batches
 from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.engines.protocol import Loss, Outputs, Row
 
-from .running import open_engine, plain_logits, plain_logprobs, plain_model, random_rows, shared_engine
+from .running import hf_logits, hf_logprobs, hf_model, open_engine, random_rows, shared_engine
 
 NAMES = list(TINY)
 
@@ -49,7 +49,7 @@ def shared_rows(seed: int = 0) -> list[Row]:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probabilities_are_those_of_transformers(name: str, temperature: float) -> None:
-    rows, plain = shared_rows(), plain_model(name)
+    rows, plain = shared_rows(), hf_model(name)
     found = shared_engine(name).logprobs(rows, temperature=temperature)
     assert found.shape == (len(rows), max(len(row.response) for row in rows))
     assert found.dtype == torch.float32
@@ -58,7 +58,7 @@ def test_log_probabilities_are_those_of_transformers(name: str, temperature: flo
             assert not numbers.any()
             continue
         with torch.no_grad():
-            expected = plain_logprobs(plain, row, temperature)
+            expected = hf_logprobs(plain, row, temperature)
         torch.testing.assert_close(numbers[: len(expected)], expected, atol=2e-5, rtol=1e-5)
         assert not numbers[len(expected) :].any()
 
@@ -86,7 +86,7 @@ def test_entropy_and_mask_of_the_outputs() -> None:
             assert not entropy[length:].any()
             if length:
                 with torch.no_grad():
-                    p = (plain_logits(plain_model("tiny-qwen2"), rows[i]) / 0.7).softmax(-1)
+                    p = (hf_logits(hf_model("tiny-qwen2"), rows[i]) / 0.7).softmax(-1)
                 torch.testing.assert_close(entropy[:length].detach(), -(p * p.log()).sum(-1), atol=1e-5, rtol=1e-5)
         return outputs.logprobs_bT.sum()
 
@@ -130,13 +130,13 @@ def gradients(engine: EmbeddedEngine, rows: list[Row], loss: Loss, temperature: 
     return found
 
 
-def plain_gradients(name: str, rows: list[Row], temperature: float) -> dict[str, Tensor]:
+def hf_gradients(name: str, rows: list[Row], temperature: float) -> dict[str, Tensor]:
     """Return the gradient of `weighted` by transformers, autograd and one row after the other."""
-    model = plain_model(name)
+    model = hf_model(name)
     model.zero_grad()
     for i, row in enumerate(rows):
         if len(row.response):
-            logp = (plain_logits(model, row) / temperature).log_softmax(-1)
+            logp = (hf_logits(model, row) / temperature).log_softmax(-1)
             chosen = logp.gather(-1, torch.from_numpy(row.response.astype(np.int64))[:, None])[:, 0]
             entropy = -(logp.exp() * logp).sum(-1)
             weights = weights_bT(torch.tensor([i]), len(row.response))[0]
@@ -158,7 +158,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance
 def test_gradients_are_those_of_transformers(name: str) -> None:
     engine, rows = open_engine(name, tokens_per_pass=120), shared_rows()
     assert len(micro_batches(rows, 120)) > 1
-    assert_same(gradients(engine, rows, weighted, 0.8), plain_gradients(name, rows, 0.8))
+    assert_same(gradients(engine, rows, weighted, 0.8), hf_gradients(name, rows, 0.8))
 
 
 @pytest.mark.parametrize("budget", [1, 60, 10_000])
@@ -167,7 +167,7 @@ def test_gradients_depend_neither_on_passes_nor_on_recomputation(budget: int, *,
     engine = open_engine("tiny-gemma2", tokens_per_pass=budget, recompute=recompute)
     assert engine.model.is_gradient_checkpointing == recompute
     rows = shared_rows()
-    assert_same(gradients(engine, rows, weighted), plain_gradients("tiny-gemma2", rows, 1.0))
+    assert_same(gradients(engine, rows, weighted), hf_gradients("tiny-gemma2", rows, 1.0))
 
 
 def test_rows_that_share_a_prompt_give_what_they_give_apart() -> None:
@@ -275,4 +275,4 @@ def test_attention_is_never_padded_far_beyond_the_budget() -> None:
     rows = random_rows(0, [(10, 900), *[(10, 5)] * 80])
     for batch in micro_batches(rows, 1000):
         longest = max(len(rows[i].prompt) + len(rows[i].response) for i in batch)
-        assert len(batch) * longest <= PADDED * 1000
+        assert len(batch) * longest <= MAX_PADDING * 1000

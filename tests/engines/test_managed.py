@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rewardsmith.engines.managed import ManagedModel
-from rewardsmith.engines.managed.process import Log
-from rewardsmith.engines.settings import ManagedSettings
+from rewardsmith.engines.managed.server_process import ServerLog
+from rewardsmith.engines.model_settings import ManagedSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.types import Message
@@ -29,10 +29,10 @@ class Told(list[str]):
 
 
 def managed(folder: Path, *arguments: str, told: list[str] | None = None, **settings: object) -> ManagedModel:
-    values = {"command": COMMAND, "model": "small", "backoff": 0.05, "retries": 2, "ready_within": 60.0, **settings}
+    values = {"command": COMMAND, "model": "small", "backoff": 0.05, "retries": 2, "startup_timeout": 60.0, **settings}
     settings_ = ManagedSettings(arguments=list(arguments), **values)  # type: ignore[arg-type]
     say = (Told() if told is None else told).append
-    return ManagedModel(settings_, name="judge", folder=folder, say=say)
+    return ManagedModel(settings_, name="judge", folder=folder, log=say)
 
 
 def question(text: str = "hello") -> ChatRequest:
@@ -121,7 +121,7 @@ def test_a_server_without_a_health_page_is_healthy_when_it_lists_its_models(tmp_
 
 def test_the_server_sees_the_environment_of_the_recipe(tmp_path: Path) -> None:
     async def run() -> list[str]:
-        model = managed(tmp_path, environment={"FLAVOUR": "plain"}, devices=[3, 1], sleeps=True)
+        model = managed(tmp_path, environment={"FLAVOUR": "plain"}, devices=[3, 1], offload=True)
         try:
             names = ["FLAVOUR", "CUDA_VISIBLE_DEVICES", "VLLM_SERVER_DEV_MODE", "PYTHONUNBUFFERED", "PATH"]
             return [(await model.chat(question(f"variable {name}"))).text for name in names]
@@ -146,7 +146,7 @@ def test_secrets_of_a_server_come_from_the_environment_and_are_shown_nowhere(
             await model.close()
         assert secret not in "\n".join([*told, await model.identity()])
 
-    with pytest.raises(ModelCallError, match=r"MY_SECRET.* is not set"):
+    with pytest.raises(ModelCallError, match=r"set the environment variable MY_SECRET"):
         asyncio.run(run())
     monkeypatch.setenv("MY_SECRET", secret)
     asyncio.run(run())
@@ -164,7 +164,7 @@ def test_a_stranger_that_repeats_the_key_in_its_list_of_models_does_not_get_it_s
 
     async def run() -> None:
         async with FaultyServer(models=["hunter2-hunter2", "other"]) as stranger:
-            model = managed(tmp_path, port=stranger.port, key_from="JUDGE_KEY")
+            model = managed(tmp_path, port=stranger.port, api_key_env="JUDGE_KEY")
             with pytest.raises(UserError, match="other") as caught:
                 await model.check()
             assert "hunter2" not in str(caught.value)
@@ -175,7 +175,7 @@ def test_a_stranger_that_repeats_the_key_in_its_list_of_models_does_not_get_it_s
 
 def test_sleep_and_wake_reach_the_server(tmp_path: Path) -> None:
     async def run() -> None:
-        model = managed(tmp_path, sleeps=True)
+        model = managed(tmp_path, offload=True)
         await model.sleep()  # nothing runs yet: nothing to do
         await model.wake()
         await model.sleep()
@@ -218,8 +218,8 @@ def test_a_question_to_a_server_that_does_not_start_is_a_failure_and_not_an_answ
 
 def test_a_server_that_is_never_healthy_is_stopped(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    model = managed(tmp_path, "--after", "600", "--child", str(pids), "--stubborn", ready_within=1.5)
-    with pytest.raises(UserError, match=r"was not healthy within 1\.5 s \(ready_within\), and was stopped"):
+    model = managed(tmp_path, "--after", "600", "--child", str(pids), "--stubborn", startup_timeout=1.5)
+    with pytest.raises(UserError, match=r"was not healthy within 1\.5 s \(startup_timeout\), and was stopped"):
         asyncio.run(model.check())
     assert not any(alive(int(pid)) for pid in pids.read_text().split())
 
@@ -227,13 +227,13 @@ def test_a_server_that_is_never_healthy_is_stopped(tmp_path: Path) -> None:
 def test_a_health_page_that_hangs_does_not_outlast_the_limit(tmp_path: Path) -> None:
     begun = time.monotonic()
     with pytest.raises(UserError, match="was not healthy within 1 s"):
-        asyncio.run(managed(tmp_path, "--hang", ready_within=1.0).check())
+        asyncio.run(managed(tmp_path, "--hang", startup_timeout=1.0).check())
     assert time.monotonic() - begun < 8  # a look at a server may last ten seconds
 
 
 def test_a_key_is_looked_at_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_KEY", raising=False)
-    model = managed(tmp_path, key_from="JUDGE_KEY", ready_within=30.0)
+    model = managed(tmp_path, api_key_env="JUDGE_KEY", startup_timeout=30.0)
     with pytest.raises(UserError, match="JUDGE_KEY is not set"):
         asyncio.run(model.check())
     assert not (tmp_path / "judge.log").exists()
@@ -247,7 +247,7 @@ def test_a_key_is_looked_at_before_the_start(tmp_path: Path, monkeypatch: pytest
 
 
 def test_progress_is_told_with_the_last_line_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewardsmith.engines.managed.model.TELL_EVERY", 0.2)
+    monkeypatch.setattr("rewardsmith.engines.managed.managed_model.PROGRESS_INTERVAL", 0.2)
 
     async def run() -> Told:
         told = Told()
@@ -256,7 +256,7 @@ def test_progress_is_told_with_the_last_line_of_the_log(tmp_path: Path, monkeypa
         await model.close()
         return told
 
-    assert "judge: starting since 0 s: started with" in asyncio.run(run())
+    assert "judge: starting for 0 s: started with" in asyncio.run(run())
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -307,12 +307,12 @@ def test_a_log_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_log_is_readable(tmp_path: Path) -> None:
-    log = Log(tmp_path / "folder" / "a.log")
+    log = ServerLog(tmp_path / "folder" / "a.log")
     assert log.tail() == []
-    log.renew()
+    log.rotate()
     log.file.write_bytes(b"x" * 3_000_000 + b"\n\x1b[32mgreen\x1b[0m\n\n 10%\r 100% done\r\nbad \xff\x00 bytes\n")
     assert log.tail(3) == ["green", "100% done", "bad \ufffd  bytes"]
     assert len(log.tail(9)[0]) == 500
-    log.renew()
+    log.rotate()
     assert log.tail() == []
     assert "green" in (tmp_path / "folder" / "a.log.1").read_bytes().decode("utf-8", "replace")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.engines.managed.naming import served_name
+from rewardsmith.engines.managed.managed_model import served_name
 from rewardsmith.errors import UserError
 from tests.engines.processes import alive, eventually
 from tests.engines.test_managed import SERVER, Told, managed, pid_of, question
@@ -56,7 +56,7 @@ def test_who_is_on_the_port_already_is_not_taken_for_the_server(
 ) -> None:
     taken = free()
     ports = [taken, free()]
-    monkeypatch.setattr("rewardsmith.engines.managed.model.free_port", lambda _: ports.pop(0))
+    monkeypatch.setattr("rewardsmith.engines.managed.managed_model.free_port", lambda _: ports.pop(0))
 
     async def run() -> int:
         model = managed(tmp_path, model="other", told=told)
@@ -140,7 +140,7 @@ def test_a_server_with_another_model_is_refused(tmp_path: Path) -> None:
     port = free()
     with running("large", port), pytest.raises(UserError) as caught:
         asyncio.run(managed(tmp_path, port=port).check())
-    assert f"models.judge.port = {port}: a server that has large answers" in str(caught.value)
+    assert f"models.judge.port = {port}: a server with the models large listens" in str(caught.value)
 
 
 def test_something_else_on_the_port_is_refused(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_something_else_on_the_port_is_refused(tmp_path: Path) -> None:
         async with await asyncio.start_server(bang, "127.0.0.1", 0) as other:
             await managed(tmp_path, port=other.sockets[0].getsockname()[1]).check()
 
-    with pytest.raises(UserError, match="something that is no healthy model server answers"):
+    with pytest.raises(UserError, match="something that is not a healthy server"):
         asyncio.run(run())
 
 

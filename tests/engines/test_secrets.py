@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rewardsmith.engines.client import ServedModel
-from rewardsmith.engines.settings import ClientSettings, ManagedSettings
+from rewardsmith.engines.model_settings import ClientSettings, ManagedSettings
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.masking import secrets_in, without_secrets
 from rewardsmith.recipe import ModelChoice, explain, override, parse_recipe
@@ -16,18 +16,18 @@ from tests.engines.asked import kind_of, outcome, question
 from tests.engines.faulty import KEY, FaultyServer, raw
 
 
-@pytest.mark.parametrize("first_byte", [None, 20.0])  # in one piece, or streamed
+@pytest.mark.parametrize("first_token_timeout", [None, 20.0])  # in one piece, or streamed
 @pytest.mark.parametrize(
     "written", [KEY, json.dumps(KEY)[1:-1], "".join(f"\\u{ord(c):04x}" for c in KEY)], ids=["plain", "json", "escaped"]
 )
-def test_a_key_that_a_server_repeats_in_its_reply_is_taken_out(first_byte: float | None, written: str) -> None:
+def test_a_key_that_a_server_repeats_in_its_reply_is_taken_out(first_token_timeout: float | None, written: str) -> None:
     """Replies go to rollouts, report, cache and log."""
 
     async def main() -> None:
         async with FaultyServer() as server:
             token = "tok/en+" + "9" * 12
             body = {"metadata": {"token": {"env": "BODY_TOKEN"}}}
-            how = ClientSettings(key_from="JUDGE_KEY", first_byte=first_byte, body=body)
+            how = ClientSettings(api_key_env="JUDGE_KEY", first_token_timeout=first_token_timeout, body=body)
             env = {"JUDGE_KEY": KEY, "BODY_TOKEN": token}
             model = ServedModel(how, [server.url], model="tiny", name="judge", get_key=env.get)
             server.say = lambda body: f"You sent {KEY} and {body['metadata']['token']}. Score: 7"
@@ -51,7 +51,9 @@ def test_a_short_key_that_is_none_leaves_replies_as_they_are() -> None:
             server.say = lambda body: "EMPTY. Score: 1"
             for key in ("EMPTY", "1"):
                 env = {"JUDGE_KEY": key}
-                model = ServedModel(ClientSettings(key_from="JUDGE_KEY"), [server.url], model="tiny", get_key=env.get)
+                model = ServedModel(
+                    ClientSettings(api_key_env="JUDGE_KEY"), [server.url], model="tiny", get_key=env.get
+                )
                 assert (await model.chat(question())).text == "EMPTY. Score: 1"
                 await model.close()
 
@@ -89,7 +91,7 @@ SECRET = "hunter2hunter2"
         ("body.extra.0.Authorization", {"body": {"extra": [{"Authorization": SECRET}]}}),
         ("body.jwt", {"body": {"jwt": f"eyJhbGciOiJI.{SECRET}.{SECRET}"}}),
         ("api_key", {"api_key": SECRET}),  # no setting at all
-        ("key_from", {"key_from": f"sk-{SECRET}-{SECRET}"}),
+        ("api_key_env", {"api_key_env": f"sk-{SECRET}-{SECRET}"}),
         ("body.token", {"body": {"token": {"env": f"{SECRET} is no name"}}}),
     ],
 )
@@ -99,7 +101,7 @@ def test_a_secret_in_the_table_of_a_model_is_refused_and_shown_nowhere(path: str
         parse_recipe({"models": {"judge": whole}, "stages": []})
     assert f"models.judge.{path}" in str(caught.value)
     assert "hunter2" not in str(caught.value)
-    if path not in ("api_key", "key_from") and "is no name" not in str(table):
+    if path not in ("api_key", "api_key_env") and "is no name" not in str(table):
         assert "env" in str(caught.value)
     for wrong in (f"models.judge.0.{path}.x", path):  # an override that cannot be applied
         with pytest.raises(UserError) as refused:
@@ -110,7 +112,7 @@ def test_a_secret_in_the_table_of_a_model_is_refused_and_shown_nowhere(path: str
 def test_the_key_itself_is_refused_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", SECRET)
     for table in ({"body": {"user": f"me:{SECRET}"}}, {"arguments": ["serve", SECRET]}, {"version": SECRET}):
-        whole = {"type": "managed", "command": "vllm", "model": "m", "key_from": "JUDGE_KEY"} | table
+        whole = {"type": "managed", "command": "vllm", "model": "m", "api_key_env": "JUDGE_KEY"} | table
         with pytest.raises(RecipeError, match=r"(?s)models\.judge.*JUDGE_KEY") as caught:
             parse_recipe({"models": {"judge": whole}, "stages": []})
         assert "hunter2" not in str(caught.value)

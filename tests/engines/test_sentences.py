@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
+from rewardsmith.engines.model_settings import SentenceSettings
 from rewardsmith.engines.sentences import SentenceModel
-from rewardsmith.engines.settings import SentenceSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
 

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 import rewardsmith
 from rewardsmith.engines.client import ServedModel
-from rewardsmith.engines.client.replies import written
-from rewardsmith.engines.settings import ClientSettings, ServerSettings
+from rewardsmith.engines.client.replies import parse_completion
+from rewardsmith.engines.model_settings import ClientSettings, ServerSettings
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.llm import ChatRequest
 from rewardsmith.recipe import parse_recipe
@@ -130,7 +130,7 @@ CHAT = {"messages": []}
     ],
 )
 def test_answers_that_are_read(body: dict, text: str, thought: str, truncated: bool) -> None:
-    found = written(body, chat=True, logprobs=False)
+    found = parse_completion(body, chat=True, logprobs=False)
     assert (found.text, found.thought, found.truncated) == (text, thought, truncated)
     found.text.encode()  # whatever came, it is text now
 
@@ -146,7 +146,7 @@ def test_errors_say_the_status_the_address_and_what_the_server_said() -> None:
             assert len(str(result)) < 500
             server.plan("redirect")
             told = str(await outcome(client(server), question()))
-            assert "give http://elsewhere.test/v1 as the address" in told
+            assert "set the address to http://elsewhere.test/v1" in told
             assert "hush" not in told
 
     asyncio.run(main())
@@ -159,7 +159,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCaptureFi
             told = []
 
             def model(variable: str | None, **more: Any) -> ServedModel:
-                how = ClientSettings(key_from=variable, **more)
+                how = ClientSettings(api_key_env=variable, **more)
                 return ServedModel(how, [server.url], model="tiny", name="judge", get_key=env.get)
 
             right = model("JUDGE_KEY")
@@ -180,7 +180,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCaptureFi
             assert not [text for text in told if any(part in text for part in parts)]
             assert not server._plan
             told += [repr(right), repr(vars(right)), await right.identity()]
-            for variable, remedy in [("MISSING", "MISSING is not set"), ("WRONG", "WRONG"), (None, "key_from")]:
+            for variable, remedy in [("MISSING", "MISSING is not set"), ("WRONG", "WRONG"), (None, "api_key_env")]:
                 with pytest.raises(UserError, match=remedy) as raised:
                     await model(variable).check()
                 told.append(str(raised.value))
@@ -233,17 +233,17 @@ def test_a_secret_in_an_address_is_refused_and_shown_nowhere(url: str) -> None:
     assert "must be a list" in str(no_list.value)
     for told in (by_hand, in_settings, in_recipe, no_list):
         assert "hunter2" not in str(told.value)
-        assert told is no_list or "htt" in str(told.value) or "key_from" in str(told.value)
+        assert told is no_list or "htt" in str(told.value) or "api_key_env" in str(told.value)
 
 
 @pytest.mark.parametrize(
     "url", ["ftp://x", "http://", "http:///v1", "localhost:8000", "http://x:99999/v1", "http://a b"]
 )
 def test_an_address_that_is_none(url: str) -> None:
-    with pytest.raises(UserError, match="address") as raised:
+    with pytest.raises(UserError, match="URL") as raised:
         client(url)
     assert url in str(raised.value)
-    with pytest.raises(ValidationError, match="address"):
+    with pytest.raises(ValidationError, match="URL"):
         ServerSettings(urls=[url])
     with pytest.raises(UserError, match="at least one"):
         ServedModel(ClientSettings(), [])
@@ -260,7 +260,7 @@ def test_the_version_in_an_address_is_sent() -> None:
                 return await FAULTS["ok"](server, request, body)
 
             server.plan(look)
-            model = ServedModel.of(ServerSettings(urls=[url], model="tiny"))
+            model = ServedModel(ClientSettings(), [url], model="tiny")
             assert (await model.chat(question())).text == "echo: hi"
             assert seen == ["api-version=2024-10-21&version=1.2"]
             await model.close()
@@ -275,7 +275,7 @@ def test_a_body_that_is_no_json(body: dict) -> None:
 
 
 def test_settings_are_read_without_the_client() -> None:
-    code = "import sys, rewardsmith.engines.settings as s; s.ServerSettings(urls=['http://h/v1'])"
+    code = "import sys, rewardsmith.engines.model_settings as s; s.ServerSettings(urls=['http://h/v1'])"
     code += "; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -336,17 +336,5 @@ def test_closing_is_not_the_end() -> None:
             await model.close()
             await model.close()
             assert (await model.chat(question())).text == "echo: hi"
-
-    asyncio.run(main())
-
-
-def test_from_the_table_of_a_recipe() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            model = ServedModel.of(ServerSettings(urls=[server.url]), name="judge")
-            assert model.name == "judge"
-            await model.check()
-            assert (await model.chat(question())).text == "echo: hi"
-            await model.close()
 
     asyncio.run(main())

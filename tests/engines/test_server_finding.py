@@ -4,13 +4,18 @@ import asyncio
 
 import pytest
 
-from rewardsmith.engines.client import ServedModel, finding
-from rewardsmith.engines.client.wire import Base
-from rewardsmith.engines.settings import ServerSettings
+from rewardsmith.engines.client import ServedModel, discovery
+from rewardsmith.engines.client.http_client import Endpoint
+from rewardsmith.engines.model_settings import ServerSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
 from tests.engines.asked import client, kind_of, outcome, question
 from tests.engines.faulty import FaultyServer, raw, status
+
+
+async def check(*urls: FaultyServer | str, **settings: object) -> None:
+    async with client(*urls, **settings) as model:
+        await model.check()
 
 
 def test_the_only_model_is_found_once_for_all_who_ask() -> None:
@@ -42,7 +47,7 @@ def test_the_only_model_is_found_once_for_all_who_ask() -> None:
 @pytest.mark.parametrize(
     ("served", "wanted", "told"),
     [
-        (["a", "b"], None, r"2 models: a, b\. Name one"),
+        (["a", "b"], None, r"2 models: a, b: set model"),
         ([], None, "0 models: none"),
         (["llama-8b", "qwen-7b"], "qwen-7B-chat", 'Did you mean "qwen-7b".* It has: llama-8b, qwen-7b'),
         (["llama-8b"], "other", "no model 'other'.*It has: llama-8b"),
@@ -66,12 +71,12 @@ def test_a_wrong_model_is_told_before_anything_is_asked(served: list[str], wante
 def test_all_addresses_must_have_the_model() -> None:
     async def main() -> None:
         async with FaultyServer(models=["a", "b"]) as one, FaultyServer(models=["a"]) as two:
-            await client(one, two, model="a").check()
+            await check(one, two, model="a")
             with pytest.raises(UserError, match=rf"{two.url} has no model 'b'"):
-                await client(one, two, model="b").check()
+                await check(one, two, model="b")
         async with FaultyServer(models=["a"]) as one, FaultyServer(models=["b"]) as two:
             with pytest.raises(UserError, match=r"different models.*'a'.*'b'"):
-                await client(one, two, model=None).check()
+                await check(one, two, model=None)
 
     asyncio.run(main())
 
@@ -81,8 +86,8 @@ def test_all_addresses_must_have_the_model() -> None:
     [
         (status(404), "status 404"),
         (raw(b"<html>Welcome</html>"), "sent no JSON"),
-        (raw(b'{"data": [{"name": "x"}]}'), "without a name"),
-        (status(401, "who"), "set key_from"),
+        (raw(b'{"data": [{"name": "x"}]}'), "without an id"),
+        (status(401, "who"), "set api_key_env"),
         (status(400, "no"), "status 400"),
     ],
 )
@@ -91,29 +96,29 @@ def test_a_list_that_a_user_must_mend(fault: object, told: str) -> None:
         async with FaultyServer() as server:
             server.plan_models(*[fault] * 3)  # type: ignore[list-item]
             with pytest.raises(UserError, match=told):
-                await client(server, model=None).check()
+                await check(server, model=None)
 
     asyncio.run(main())
 
 
 def test_a_server_without_a_list_is_believed_and_a_hiccup_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "_PAUSE", 0.001)
+    monkeypatch.setattr(discovery, "_PAUSE", 0.001)
 
     async def main() -> None:
         async with FaultyServer() as server:
             server.plan_models(status(404))
-            await client(server, model="tiny").check()
+            await check(server, model="tiny")
             server.plan_models("500", "reset")
-            await client(server).check()
+            await check(server)
             server.plan_models(*["500"] * 3)
             with pytest.raises(ModelCallError, match="status 500") as raised:
-                await client(server).check()
+                await check(server)
             assert raised.value.kind == "unreachable"
             server.plan_models("503")
             with pytest.raises(ModelCallError, match="status 503"):
-                await client(server).check()
-            with pytest.raises(UserError, match=r"is http://127.0.0.1:\d+/v1 meant\?"):
-                await client(server.url.removesuffix("/v1")).check()
+                await check(server)
+            with pytest.raises(UserError, match=r"did you mean http://127.0.0.1:\d+/v1\?"):
+                await check(server.url.removesuffix("/v1"))
 
     asyncio.run(main())
 
@@ -185,7 +190,7 @@ def test_a_server_that_cannot_sleep() -> None:
     ],
 )
 def test_where_the_verbs_are(url: str, chat: str, classify: str) -> None:
-    base = Base.of(url)
+    base = Endpoint.parse(url)
     assert str(base.at("chat")) == chat
     assert str(base.at("classify", root=True)) == classify
     assert "version" not in base.shown
@@ -195,10 +200,10 @@ def test_proxies_are_for_others_than_this_machine(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("http_proxy", "http://proxy.test:3128")
     monkeypatch.setenv("https_proxy", "http://proxy.test:3129")
     monkeypatch.setenv("no_proxy", "inside.test")
-    assert str(Base.of("http://api.test/v1").proxy) == "http://proxy.test:3128"
-    assert str(Base.of("https://api.test/v1").proxy) == "http://proxy.test:3129"
+    assert str(Endpoint.parse("http://api.test/v1").proxy) == "http://proxy.test:3128"
+    assert str(Endpoint.parse("https://api.test/v1").proxy) == "http://proxy.test:3129"
     for url in ("http://localhost:1/v1", "http://127.0.0.1:1/v1", "http://[::1]:1/v1", "http://a.inside.test/v1"):
-        assert Base.of(url).proxy is None
+        assert Endpoint.parse(url).proxy is None
 
 
 @pytest.mark.parametrize(
@@ -208,14 +213,14 @@ def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str
     monkeypatch.setenv("https_proxy", proxy)
     monkeypatch.delenv("no_proxy", raising=False)
     with pytest.raises(UserError, match=r"https_proxy cannot be used for api\.test.*http://host:port") as raised:
-        Base.of("https://api.test/v1")
+        Endpoint.parse("https://api.test/v1")
     assert "hunter2" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("reply", "kind", "told"),
     [
-        (b"HTTP/1.1 407 Who\r\n\r\n", "refused", "give the proxy's user and password"),
+        (b"HTTP/1.1 407 Who\r\n\r\n", "refused", "set the proxy's user and password"),
         (b"HTTP/1.1 403 No\r\n\r\n", "refused", "status 403"),
         (b"HTTP/1.1 404 No\r\n\r\n", "refused", "status 404"),
         (b"HTTP/1.1 502 Bad\r\n\r\n", "unreachable", "status 502"),
@@ -241,11 +246,11 @@ def test_a_server_behind_a_proxy(monkeypatch: pytest.MonkeyPatch, reply: bytes, 
         result = await outcome(model, question())
         assert (kind_of(result), asked) == (kind, 1 if kind == "refused" else 2)
         assert told in str(result)
-        assert "hunter2" not in f"{result} {vars(model._sender)}"
+        assert "hunter2" not in f"{result} {vars(model._dispatcher)}"
         with pytest.raises(UserError if kind == "refused" else ModelCallError, match=told) as raised:
             await model.check()
         assert "hunter2" not in str(raised.value)
-        assert "key_from" not in str(raised.value)
+        assert "api_key_env" not in str(raised.value)
         await model.close()
         proxy.close()
 
@@ -275,24 +280,24 @@ def test_services_without_a_list_have_paths_of_their_own() -> None:
     async def main() -> None:
         server = await asyncio.start_server(speak, "127.0.0.1", 0)
         root = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        await client(f"{root}/api/paas/v4").check()
+        await check(f"{root}/api/paas/v4")
         for url, meant in [
             (f"{root}/listed", f"{root}/listed/v1"),
             (f"{root}/v1/chat/completions", f"{root}/v1"),
             (f"{root}/v4/embeddings/", f"{root}/v4"),
         ]:
             for model in ("tiny", None):
-                with pytest.raises(UserError, match=rf"is {meant} meant\?"):
-                    await client(url, model=model).check()
+                with pytest.raises(UserError, match=rf"did you mean {meant}\?"):
+                    await check(url, model=model)
         with pytest.raises(UserError, match="status 404"):
-            await client(f"{root}/v1", model=None).check()
+            await check(f"{root}/v1", model=None)
         server.close()
 
     asyncio.run(main())
 
 
 def test_a_wake_up_that_fails_is_no_mistake_in_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "_PAUSE", 0.001)
+    monkeypatch.setattr(discovery, "_PAUSE", 0.001)
 
     async def main() -> None:
         async with FaultyServer() as server:
@@ -321,7 +326,9 @@ def test_a_server_that_a_run_before_left_asleep_is_woken_before_it_is_tried(serv
     async def main() -> None:
         async with FaultyServer() as server:
             for _ in range(2):
-                model = ServedModel.of(ServerSettings(urls=[server.url], serves=serves, sleeps=True, retries=0))
+                model = ServedModel(
+                    ServerSettings(urls=[server.url], serves=serves, offload=True, retries=0), [server.url]
+                )
                 await model.check()
                 await model.sleep()
                 asked = len(server.requests)

@@ -29,7 +29,7 @@ DONE = b"data: [DONE]\n\n"
 def test_a_streamed_answer_is_the_same_answer() -> None:
     async def main() -> None:
         async with FaultyServer() as server:
-            plain, streaming = client(server), client(server, first_byte=10.0)
+            plain, streaming = client(server), client(server, first_token_timeout=10.0)
             for prompt in (question("an é and a \U0001f600").prompt, "once upon"):
                 asked = ChatRequest(prompt)
                 one, other = await plain.chat(asked), await streaming.chat(asked)
@@ -68,7 +68,7 @@ def test_streams(events: list[Any], end: Any) -> None:
     async def main() -> None:
         async with FaultyServer() as server:
             server.plan(sent(*events))
-            model = client(server, first_byte=10.0, retries=0)
+            model = client(server, first_token_timeout=10.0, retries=0)
             result = await outcome(model, question())
             if isinstance(end, str):
                 assert kind_of(result) == end
@@ -87,7 +87,7 @@ def test_log_probabilities_of_a_stream() -> None:
     async def main() -> None:
         async with FaultyServer() as server:
             server.plan(sent(with_logprob("a", -0.25), with_logprob("b", -2.0), delta("stop"), DONE))
-            model = client(server, first_byte=10.0)
+            model = client(server, first_token_timeout=10.0)
             assert (await model.chat(question(logprobs=True))).logprobs == (-0.25, -2.0)
             await model.close()
 
@@ -99,11 +99,11 @@ def test_an_answer_that_does_not_begin(fault: str) -> None:
     async def main() -> None:
         async with FaultyServer() as server:
             server.plan(fault)
-            model = client(server, first_byte=0.5, retries=1)
+            model = client(server, first_token_timeout=0.5, retries=1)
             answer = await model.chat(question())  # signs of life are no beginning
             assert answer.attempts == 2
             server.plan(fault)
-            assert kind_of(await outcome(client(server, first_byte=0.5, retries=0), question())) == "timeout"
+            assert kind_of(await outcome(client(server, first_token_timeout=0.5, retries=0), question())) == "timeout"
             await model.close()
 
     asyncio.run(main())
@@ -136,7 +136,7 @@ def test_an_answer_that_begins_may_take_its_time_until_the_deadline() -> None:
 
     async def main() -> None:
         async with FaultyServer() as server:
-            model = client(server, first_byte=1.0, retries=0)
+            model = client(server, first_token_timeout=1.0, retries=0)
             server.plan(slowly)
             assert (await model.chat(question())).text == "abcdefghi"
             server.plan(forever)
@@ -167,7 +167,7 @@ def test_the_pieces_may_be_cut_anywhere(text: str, cuts: list[int]) -> None:
     async def main() -> None:
         async with FaultyServer() as server:
             server.plan(cut)
-            model = client(server, first_byte=10.0, retries=0)
+            model = client(server, first_token_timeout=10.0, retries=0)
             assert (await model.chat(question())).text == text
             await model.close()
 

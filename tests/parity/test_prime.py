@@ -7,14 +7,15 @@ import math
 import pytest
 import torch
 
-from rewardsmith.algorithms.implicit import gather_steps, implicit_rewards, normalise_by_return, smooth
-from rewardsmith.algorithms.implicit_losses import (
+from rewardsmith.algorithms.implicit_rewards import (
+    implicit_rewards,
     outcome_cross_entropy,
     pairwise_accuracy,
     pairwise_loss,
     pairwise_wins,
 )
 from rewardsmith.algorithms.sequences import last_token
+from tests.algorithms.tensors import gather_steps, normalise_by_return, smooth
 from tests.parity import prime_peer as peer
 from tests.parity.load import leaf
 from tests.parity.prime_peer import BETA, SEEDS, Draw, Rows, drawn

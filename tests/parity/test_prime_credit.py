@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from rewardsmith.algorithms.advantages import Stream, credit, gae, grpo, process_value, reinforce, rloo
-from rewardsmith.algorithms.implicit import gather_steps, implicit_rewards, normalise_by_return, values_before
+from rewardsmith.algorithms.implicit_rewards import implicit_rewards, values_before
 from rewardsmith.algorithms.sequences import last_token
+from tests.algorithms.tensors import gather_steps, normalise_by_return
 from tests.parity import prime_peer as peer
 from tests.parity.prime_peer import BETA, SEEDS, Draw, Rows, drawn
 

@@ -1,11 +1,11 @@
-"""A model behind the cache: what is asked, what is not, and that nobody can tell the difference."""
+"""A model behind the cache: what is sent, what is not, and that nobody can tell the difference."""
 
 import asyncio
-import copy
 import math
 import re
 import struct
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError
-from rewardsmith.rewards.cache import MOST, Cached, VerdictCache, key_of
-from rewardsmith.rewards.judges.asking import Asker, AskingSettings
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.rewards.cache import CachedModel, VerdictCache, key_of
 from rewardsmith.types import Message
-from tests.rewards.counted import QUESTION, Model, talk
+from tests.rewards.cache_stubs import REQUEST, CountingModel, talk
 
 
 @pytest.fixture
@@ -33,257 +31,163 @@ def cache(tmp_path: Path) -> Iterator[VerdictCache]:
 # --- keys
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"prompt": talk("Is it wrong?")},
-        {"prompt": [Message("system", "Is it right?")]},
-        {"prompt": talk("Is it right?", "")},
-        {"prompt": "Is it right?"},
-        {"prompt": '[["user","Is it right?"]]'},
-        {"temperature": 0.70000001},
-        {"top_p": 0.9},
-        {"max_tokens": 1025},
-        {"stop": ("b", "a")},
-        {"stop": ("a,b",)},
-        {"stop": ()},
-        {"seed": 1},
-        {"attempt": 1},
-        {"logprobs": True},
-    ],
-)
-def test_whatever_may_change_the_answer_changes_the_key(change: dict) -> None:
-    changed = replace(QUESTION, **change)
-    assert key_of("m", "chat", changed.prompt, changed) != key_of("m", "chat", QUESTION.prompt, QUESTION)
+CHANGES: list[dict] = [
+    {"prompt": talk("Is it wrong?")},
+    {"prompt": [Message("system", "Is it right?")]},
+    {"prompt": talk("Is it right?", "")},
+    {"prompt": "Is it right?"},
+    {"prompt": '[["user","Is it right?"]]'},
+    {"temperature": 0.70000001},
+    {"top_p": 0.9},
+    {"max_tokens": 1025},
+    {"stop": ("b", "a")},
+    {"stop": ("a,b",)},
+    {"stop": ()},
+    {"seed": 1},
+    {"attempt": 1},
+    {"logprobs": True},
+]
 
 
-def test_model_and_verb_change_the_key_and_spelling_does_not() -> None:
-    keys = {key_of(model, verb, "text") for model in ("m", "n") for verb in ("chat", "rate", "embed")}
-    assert len(keys) == 6
-    same = replace(QUESTION, prompt=tuple(talk("Is it right?")), deadline=1.0, stop=["a", "b"])  # type: ignore[arg-type]
-    assert key_of("m", "chat", same.prompt, same) == key_of("m", "chat", QUESTION.prompt, QUESTION)
-    whole = [replace(QUESTION, temperature=zero) for zero in (0, 0.0, -0.0)]
-    assert len({key_of("m", "chat", one.prompt, one) for one in whole}) == 1
+def test_whatever_may_change_the_reply_changes_the_key_and_spelling_does_not() -> None:
+    changed = [replace(REQUEST, **change) for change in ({}, *CHANGES)]
+    keys = {key_of(model, "chat", one.prompt, one) for one in changed for model in ("m", "n")}
+    assert len(keys) == 2 * (len(CHANGES) + 1)
+    assert len({key_of("m", verb, "text") for verb in ("chat", "rate", "embed")}) == 3
+    same = replace(REQUEST, prompt=tuple(talk("Is it right?")), deadline=1.0, stop=["a", "b"])  # type: ignore[arg-type]
+    assert key_of("m", "chat", same.prompt, same) in keys
+    zeros = [replace(REQUEST, temperature=zero) for zero in (0, 0.0, -0.0)]
+    assert len({key_of("m", "chat", one.prompt, one) for one in zeros}) == 1
 
 
-TURNS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text(max_size=4)), max_size=3)
 WORDS = st.text(st.characters(codec=None, exclude_categories=()), max_size=3)  # halves of surrogate pairs too
-QUESTIONS = st.builds(
-    ChatRequest,
-    prompt=st.one_of(WORDS, TURNS.map(lambda turns: [Message(*turn) for turn in turns])),
-    temperature=st.floats(0, 2),
-    top_p=st.sampled_from([0.5, 1.0]),
-    max_tokens=st.integers(1, 3),
-    stop=st.lists(WORDS, max_size=2).map(tuple),
-    seed=st.integers(0, 2),
-    attempt=st.integers(0, 2),
-    logprobs=st.booleans(),
-    deadline=st.floats(1, 9),
-)
 
 
-@given(QUESTIONS, QUESTIONS)
-@example(ChatRequest("\ud83d\ude00"), ChatRequest("\U0001f600"))  # what JSON's escapes cannot tell apart
-@example(ChatRequest("a", stop=("\ud83d\ude00",)), ChatRequest("a", stop=("\U0001f600",)))
-def test_two_questions_have_one_key_exactly_when_they_are_the_same(one: ChatRequest, other: ChatRequest) -> None:
-    keys = [key_of("m", "chat", question.prompt, question) for question in (one, other)]
-    assert (keys[0] == keys[1]) == (replace(one, deadline=1) == replace(other, deadline=1))
+@given(WORDS, WORDS)
+@example("\ud83d\ude00", "\U0001f600")  # what JSON's escapes cannot tell apart
+def test_different_texts_have_different_keys(one: str, other: str) -> None:
+    assert (key_of("m", "chat", one) == key_of("m", "chat", other)) == (one == other)
+    keys = [key_of("m", "chat", "a", ChatRequest("a", stop=(text,))) for text in (one, other)]
+    assert (keys[0] == keys[1]) == (one == other)
 
 
-# --- answers
+# --- replies
 
 
-def test_a_replay_asks_nothing_and_gets_the_same(cache: VerdictCache) -> None:
-    said = ChatReply(
-        "text", truncated=True, thought="hm", prompt_tokens=7, tokens=9, logprobs=(-0.1, -math.inf, -1e-300),
-        seconds=2.5, attempts=3,
+def test_a_replay_sends_nothing_and_gets_the_same(cache: VerdictCache) -> None:
+    reply = ChatReply(
+        "text", truncated=True, thought="hm", prompt_tokens=7, tokens=np.int64(9),  # type: ignore[arg-type]
+        logprobs=(np.float32(-0.5), -math.inf, -1e-300), seconds=2.5, attempts=3,
     )  # fmt: skip
-    first, second = Model(reply=lambda _: said), Model(name="other name")
-    assert asyncio.run(Cached(first, cache).chat(QUESTION)) == said
-    again = Cached(second, cache)
-    assert asyncio.run(again.chat(QUESTION)) == replace(said, seconds=0.0, attempts=1, cached=True)
-    assert second.asked == []
-    assert again.usage is second.usage
-    assert (first.usage.cached, second.usage.cached) == (0, 1)
+    first, second = CountingModel(reply=lambda _: reply), CountingModel(name="other name")
+    assert asyncio.run(CachedModel(first, cache).chat(REQUEST)) == reply
+    replay = CachedModel(second, cache)
+    assert asyncio.run(replay.chat(REQUEST)) == replace(reply, seconds=0.0, attempts=1, cached=True)
+    assert second.calls == []
+    assert (first.usage.cached, second.usage.cached, replay.usage.cached) == (0, 1, 1)
 
 
-def test_numbers_may_be_those_of_numpy(cache: VerdictCache) -> None:
-    said = ChatReply("text", tokens=np.int64(3), logprobs=tuple(np.array([-0.1, -2.5], np.float32)))  # type: ignore[arg-type]
-    model = Model(reply=lambda _: said)
-    assert asyncio.run(Cached(model, cache).chat(QUESTION)) == said
-    assert asyncio.run(Cached(model, cache).chat(QUESTION)) == replace(said, cached=True)
+def test_other_weights_another_attempt_and_another_seed_are_sent(cache: VerdictCache) -> None:
+    cached = CachedModel(model := CountingModel(), cache)
 
-
-@pytest.mark.parametrize(("over", "times"), [(0, 1), (1, 2)])
-def test_the_largest_answer_that_is_kept(tmp_path: Path, over: int, times: int) -> None:
-    frame = len('{"logprobs":[],"prompt_tokens":0,"text":"","thought":"","tokens":0,"truncated":false}')
-    model, cache = (
-        Model(reply=lambda _: ChatReply("x" * (MOST - frame + over))),
-        VerdictCache(tmp_path, say=lambda _: None),
-    )
-    for _ in range(2):
-        asyncio.run(Cached(model, cache).chat(QUESTION))
-    cache.close()
-    assert len(model.asked) == times
-
-
-def test_other_weights_another_attempt_and_another_seed_are_asked(cache: VerdictCache) -> None:
-    model = Model()
-    cached = Cached(model, cache)
-
-    async def all_of_it() -> list[str]:
-        questions = [QUESTION, replace(QUESTION, attempt=1), replace(QUESTION, seed=4), QUESTION]
-        texts = [(await cached.chat(question)).text for question in questions]
+    async def replies() -> list[str]:
+        requests = [REQUEST, replace(REQUEST, attempt=1), replace(REQUEST, seed=4), REQUEST]
+        texts = [(await cached.chat(request)).text for request in requests]
         model.weights = "weights-2"
-        return [*texts, (await cached.chat(QUESTION)).text]
+        return [*texts, (await cached.chat(REQUEST)).text]
 
-    assert asyncio.run(all_of_it()) == ["answer 1", "answer 2", "answer 3", "answer 1", "answer 4"]
-
-
-def test_an_unreadable_verdict_is_replayed_the_same_way(cache: VerdictCache) -> None:
-    """The replay reads the bad answer, tries again as the run did, and finds that answer too."""
-
-    def read(text: str) -> str:
-        if text != "answer 3":
-            raise Unreadable("no grade", text)
-        return text
-
-    async def verdict(model: Model) -> tuple[str, int]:
-        asker = Asker("judge", AskingSettings())
-        asker.connect({"judge": Cached(model, cache)}.__getitem__)
-        found = await asker.verdict(talk("q"), read)
-        return found.value, found.attempts
-
-    run, replay = Model(), Model()
-    assert asyncio.run(verdict(run)) == asyncio.run(verdict(replay)) == ("answer 3", 3)
-    assert len(run.asked) == 3
-    assert replay.asked == []
+    assert asyncio.run(replies()) == ["reply 1", "reply 2", "reply 3", "reply 1", "reply 4"]
 
 
 @given(st.lists(WORDS, min_size=2, max_size=2), st.lists(st.floats(), max_size=3))
 @example(["\ud83d\ude00 \ud800", "\x00"], [math.nan])
+@example(["ünïcode " * 100_000, ""], [])
 def test_any_text_and_any_number_comes_back_exactly(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], numbers: list[float]
 ) -> None:
     cache = VerdictCache(tmp_path_factory.mktemp("cache"), say=pytest.fail)
-    said = ChatReply(texts[0], thought=texts[1], logprobs=tuple(numbers))
-    asyncio.run(Cached(Model(reply=lambda _: said), cache).chat(QUESTION))
-    found = asyncio.run(Cached(Model(), cache).chat(QUESTION))
+    reply = ChatReply(texts[0], thought=texts[1], logprobs=tuple(numbers))
+    asyncio.run(CachedModel(CountingModel(reply=lambda _: reply), cache).chat(REQUEST))
+    found = asyncio.run(CachedModel(CountingModel(), cache).chat(REQUEST))
     cache.close()
-    assert (found.text, found.thought) == (said.text, said.thought)
+    assert (found.text, found.thought) == (reply.text, reply.thought)
     assert [struct.pack("d", n) for n in found.logprobs if n == n] == [struct.pack("d", n) for n in numbers if n == n]
     assert [n != n for n in found.logprobs] == [n != n for n in numbers]
 
 
-def test_long_answers_are_kept_and_endless_ones_are_told_of(tmp_path: Path) -> None:
-    told: list[str] = []
-    cache = VerdictCache(tmp_path, say=told.append)
-    long, endless = "ünïcode " * 1_000_000, "x" * (MOST + 1)
-    for text in (long, endless):
-        model = Model(reply=lambda _, text=text: ChatReply(text))  # type: ignore[misc]
-        for _ in range(2):
-            assert asyncio.run(Cached(model, cache).chat(ChatRequest(text[:9]))).text == text
-        assert len(model.asked) == (1 if text is long else 2)
-    assert len(told) == 1
-    assert "judge is not kept" in told[0]
-    assert cache.size() < 1_000_000  # compressed
-    cache.close()
-
-
-@pytest.mark.parametrize("number", [0.1 + 0.2, -1e-300, 5e-324, 1.7976931348623157e308, -0.0, 3])
-def test_ratings_are_exact(cache: VerdictCache, number: float) -> None:
-    class Rating(Model):
+def test_ratings_are_exact_and_only_unknown_ones_are_sent_in_order(cache: VerdictCache) -> None:
+    class Rating(CountingModel):
         async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
-            return [number]
+            await super().rate(conversations)
+            return [float(conversation[0].content) for conversation in conversations]
 
-    first = asyncio.run(Cached(Rating(), cache).rate([talk("a")]))
-    model = Model()
-    found = asyncio.run(Cached(model, cache).rate([talk("a")]))
-    assert struct.pack("d", found[0]) == struct.pack("d", first[0]) == struct.pack("d", float(number))
-    assert model.asked == []
-
-
-def test_only_unknown_conversations_are_rated_in_their_order(cache: VerdictCache) -> None:
-    model = Model()
-    cached = Cached(model, cache)
-    texts = ["a", "bb", "a", "ccc", "bb"]
-
-    async def rated() -> list[float]:
-        await cached.rate([talk("bb")])
-        return await cached.rate([talk(text) for text in texts])
-
-    assert asyncio.run(rated()) == [len(text) / 3 for text in texts]
-    assert model.asked == [talk("bb"), talk("a"), talk("ccc")]
+    texts = [str(number) for number in (0.1 + 0.2, -1e-300, 5e-324, 1.7976931348623157e308, -0.0, 3)]
+    cached = CachedModel(model := Rating(), cache)
+    asyncio.run(cached.rate([talk(texts[1])]))
+    for wanted in (texts, [*texts, *texts]):
+        found = asyncio.run(cached.rate([talk(text) for text in wanted]))
+        assert [struct.pack("d", n) for n in found] == [struct.pack("d", float(text)) for text in wanted]
+    assert model.calls == [talk(text) for text in (texts[1], texts[0], *texts[2:])]
     assert model.requests == 2
-    assert model.usage.cached == 3
+    assert model.usage.cached == 1 + 12
     assert asyncio.run(cached.rate([])) == []
-    assert model.requests == 2
 
 
-def test_vectors_are_exact_and_only_unknown_texts_are_embedded(cache: VerdictCache) -> None:
-    model, texts = Model(), ["one", "three", "one", ""]
-    cached = Cached(model, cache)
-    plain = asyncio.run(Model().embed(texts))
+def test_vectors_are_exact_and_only_unknown_texts_are_sent(cache: VerdictCache) -> None:
+    model, texts = CountingModel(), ["one", "three", "one", ""]
+    cached = CachedModel(model, cache)
+    expected = asyncio.run(CountingModel().embed(texts))
     asyncio.run(cached.embed(["three"]))
     for _ in range(2):
         found = asyncio.run(cached.embed(texts))
         assert found.dtype == np.float32
-        assert found.tobytes() == plain.tobytes()
-    assert model.asked == ["three", "one", ""]
+        assert found.tobytes() == expected.tobytes()
+    assert model.calls == ["three", "one", ""]
     assert asyncio.run(cached.embed([])).shape == (0, 8)
 
 
-def test_what_is_not_finite_is_not_kept(tmp_path: Path) -> None:
-    class Broken(Model):
-        async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
-            return [math.nan for _ in conversations]
-
-    told: list[str] = []
-    cache = VerdictCache(tmp_path, say=told.append)
-    asyncio.run(Cached(Broken(), cache).rate([talk("a")]))
-    assert asyncio.run(Cached(Model(), cache).rate([talk("a")])) == [1 / 3]
-    assert len(told) == 1
-    cache.close()
-
-
-def test_failures_are_not_kept(cache: VerdictCache) -> None:
-    model = Model()
-
+def test_failures_are_not_stored_and_replies_without_a_verdict_are_forgotten(cache: VerdictCache) -> None:
     def gone(_: ChatRequest) -> ChatReply:
         raise ModelCallError("unreachable", "no connection", attempts=4)
 
-    model.reply = gone
-    cached = Cached(model, cache)
+    cached = CachedModel(model := CountingModel(reply=gone), cache)
     with pytest.raises(ModelCallError, match="no connection"):
-        asyncio.run(cached.chat(QUESTION))
+        asyncio.run(cached.chat(REQUEST))
     assert model.usage.cached == 0
     model.reply = lambda _: ChatReply("back")
-    assert asyncio.run(cached.chat(QUESTION)).text == "back"
+    assert asyncio.run(cached.chat(REQUEST)).text == "back"
+    asyncio.run(cached.forget([REQUEST]))
+    cache.close()  # waits for the writer
+    model.reply = lambda _: ChatReply("fixed")
+    assert asyncio.run(cached.chat(REQUEST)).text == "fixed"
 
 
-def test_the_rest_of_the_model_is_its_own(cache: VerdictCache) -> None:
-    model = Model()
-    cached = Cached(model, cache)
-    assert cached.name == "judge"
-    assert asyncio.run(cached.identity()) == "weights-1"
-    asyncio.run(cached.check())
-    asyncio.run(cached.sleep())
-    assert model.checked
-    assert not model.awake
-    with pytest.raises(AttributeError, match="fly"):
-        _ = cached.fly
-    assert copy.copy(cached).name == "judge"
-
-
-def test_an_absurd_number_of_tokens_is_no_trouble(cache: VerdictCache) -> None:
-    model = Model(name="odd \ud800 name")
+def test_claims_of_a_server_cannot_break_the_file(cache: VerdictCache) -> None:
+    model = CountingModel(name="odd \ud800 name")
     model.weights = "\ud800"
     for tokens in (10**40, -5):
-        model.reply = lambda question, tokens=tokens: replace(Model().reply(question), tokens=tokens)  # type: ignore[misc]
-        asyncio.run(Cached(model, cache).chat(ChatRequest(str(tokens))))
-    assert [(one.model, one.identity, one.tokens) for one in cache.holdings()] == [
+        model.reply = lambda request, tokens=tokens: ChatReply("text", tokens=tokens)  # type: ignore[misc]
+        asyncio.run(CachedModel(model, cache).chat(ChatRequest(str(tokens))))
+    assert [(one.model, one.identity, one.tokens) for one in cache.contents()] == [
         ("odd \\ud800 name", "\\ud800", 2**40)
     ]
+
+
+ERRORS = [(UserError("name one"), "refused"), (ModelCallError("timeout", "gone"), "timeout")]
+
+
+@pytest.mark.parametrize(("error", "kind"), ERRORS)
+def test_a_model_without_identity_gives_no_reply(cache: VerdictCache, error: Exception, kind: str) -> None:
+    class Nameless(CountingModel):
+        async def identity(self) -> str:
+            raise error
+
+    cached = CachedModel(model := Nameless(), cache)
+    for call in (cached.chat(REQUEST), cached.rate([talk("a")]), cached.embed(["a"])):
+        with pytest.raises(ModelCallError, match=str(error)) as caught:
+            asyncio.run(call)  # type: ignore[arg-type]
+        assert caught.value.kind == kind
+    assert (model.usage.failed, model.requests) == (3, 0)
 
 
 def test_the_example_in_the_document_runs() -> None:
@@ -292,23 +196,131 @@ def test_the_example_in_the_document_runs() -> None:
     exec(compile(example, "docs/cache.md", "exec"), {})
 
 
-@pytest.mark.parametrize(("verb", "what"), [("chat", QUESTION), ("rate", [talk("a")]), ("embed", ["a"])])
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (UserError("there are several models: name one"), "refused"),
-        (ModelCallError("unreachable", "gone"), "unreachable"),
-    ],
-)
-def test_a_model_that_cannot_say_what_it_is_gives_no_answer(
-    cache: VerdictCache, verb: str, what: object, error: Exception, kind: str
-) -> None:
-    class Nameless(Model):
-        async def identity(self) -> str:
-            raise error
+# --- the same request at the same time
 
-    cached = Cached(model := Nameless(), cache)
-    with pytest.raises(ModelCallError, match=str(error)) as caught:
-        asyncio.run(getattr(cached, verb)(what))
-    assert caught.value.kind == kind
-    assert (model.usage.failed, model.requests) == (1, 0)
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_the_same_request_at_the_same_time_is_sent_once(cache: VerdictCache) -> None:
+    cached = CachedModel(model := CountingModel(), cache)
+
+    async def all_at_once() -> list[ChatReply]:
+        rates = asyncio.gather(*(cached.rate([talk("a"), talk("b")]) for _ in range(3)))
+        replies = await asyncio.gather(*(cached.chat(REQUEST) for _ in range(8)))
+        await rates
+        return replies
+
+    replies = asyncio.run(all_at_once())
+    assert {reply.text for reply in replies} == {replies[0].text}
+    assert sorted(reply.cached for reply in replies) == [False] + 7 * [True]
+    assert model.requests == 2
+    assert model.usage.cached == 7 + 4
+    assert cached._flights == {}
+
+
+@pytest.mark.parametrize("verb", ["chat", "rate", "embed"])
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_waiter_that_is_cancelled_takes_nothing_from_the_others(cache: VerdictCache, verb: str, leaver: int) -> None:
+    cached = CachedModel(model := CountingModel(), cache)
+    what = {"chat": REQUEST, "rate": [talk("a")], "embed": ["a"]}[verb]
+
+    async def one_leaves() -> object:
+        model.gate.clear()
+        tasks = [asyncio.create_task(getattr(cached, verb)(what)) for _ in range(2)]
+        await until(lambda: model.requests == 1)
+        tasks[leaver].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[leaver]
+        assert not model.cancelled
+        model.gate.set()
+        return await tasks[1 - leaver]
+
+    assert asyncio.run(one_leaves()) is not None
+    assert model.requests == 1
+
+
+def test_a_call_that_nobody_waits_for_is_cancelled(cache: VerdictCache) -> None:
+    cached = CachedModel(model := CountingModel(), cache)
+
+    async def all_leave() -> None:
+        model.gate.clear()
+        tasks = [asyncio.create_task(cached.chat(REQUEST)) for _ in range(3)]
+        await until(lambda: model.requests == 1)
+        for task in tasks:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in done)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await cached.chat(REQUEST)
+        assert model.cancelled == 2
+        model.gate.set()
+        assert (await cached.chat(REQUEST)).text == "reply 3"
+
+    asyncio.run(all_leave())
+
+
+def test_a_failure_is_shared_by_calls_with_the_same_deadline_only(cache: VerdictCache) -> None:
+    def slow(request: ChatRequest) -> ChatReply:
+        if request.deadline < 10:
+            raise ModelCallError("timeout", "too late")
+        return ChatReply("in time")
+
+    cached = CachedModel(model := CountingModel(reply=slow), cache)
+
+    async def both() -> list[object]:
+        deadlines = (1, 1, 60, 1)
+        calls = (cached.chat(replace(REQUEST, deadline=deadline)) for deadline in deadlines)
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    assert [getattr(one, "text", "failed") for one in asyncio.run(both())] == ["failed", "failed", "in time", "failed"]
+    assert len(model.calls) == 2
+
+
+def test_the_first_reply_that_is_stored_counts_for_both_processes(tmp_path: Path) -> None:
+    """Both have sent before either has stored: two caches on one file are like two processes."""
+    caches = [VerdictCache(tmp_path, say=pytest.fail) for _ in range(2)]
+    models = [CountingModel(reply=lambda _, i=i: ChatReply(f"by {i}")) for i in range(2)]  # type: ignore[misc]
+
+    async def together() -> list[str]:
+        for model in models:
+            model.gate.clear()
+        tasks = [
+            asyncio.create_task(CachedModel(model, cache).chat(REQUEST))
+            for model, cache in zip(models, caches, strict=True)
+        ]
+        await until(lambda: all(model.requests for model in models))
+        models[1].gate.set()
+        await tasks[1]
+        models[0].gate.set()
+        return [(await task).text for task in tasks]
+
+    assert asyncio.run(together()) == ["by 1", "by 1"]
+    for cache in caches:
+        cache.close()
+
+
+def test_every_thread_with_its_own_event_loop_gets_its_replies(cache: VerdictCache) -> None:
+    model = CountingModel(reply=lambda request: ChatReply(f"to {request.prompt}"))
+    cached, found = CachedModel(model, cache), []
+
+    async def gated(request: ChatRequest) -> ChatReply:
+        model.calls.append(request)
+        await asyncio.sleep(0.01)
+        return model.reply(request)
+
+    model.chat = gated  # type: ignore[method-assign]
+
+    def work() -> None:
+        found.extend(asyncio.run(cached.chat(ChatRequest(str(number)))).text for number in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(found) == sorted(f"to {number}" for number in range(20) for _ in range(3))

@@ -1,197 +1,104 @@
-"""The file of the cache: damage, disks that are full or cannot be written to, what is kept, and clearing it."""
+"""The cache file: damage, full and read-only disks, contents and clearing, several processes and threads."""
 
 import asyncio
+import multiprocessing
 import os
+import random
+import signal
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError
-from rewardsmith.rewards import cache_file, cache_tables
-from rewardsmith.rewards.cache import MOST, Cached, VerdictCache, cache_folder, key_of
-from rewardsmith.rewards.cache_tables import FILE
-from tests.rewards.counted import QUESTION, Model, count, opened, verdict
+from rewardsmith.rewards import cache_file
+from rewardsmith.rewards.cache import CachedModel, VerdictCache, cache_folder
+from rewardsmith.rewards.cache_file import FILE
+from tests.rewards.cache_stubs import REQUEST, CountingModel, count, raising, row
 
 
-def test_a_writer_that_is_held_up_is_told_of_and_tried_again_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache_tables, "BUSY", 0.05)
-    told: list[str] = []
-    cache = VerdictCache(tmp_path, say=told.append)
-    cache.keep([verdict(0)])
+def opened(folder: Path) -> VerdictCache:
+    return VerdictCache(folder, say=pytest.fail)
+
+
+def test_a_busy_file_is_reported_once_and_tried_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_file, "BUSY_SECONDS", 0.05)
+    messages: list[str] = []
+    cache = VerdictCache(tmp_path, say=messages.append)
+    cache.keep([row(0)])
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for number in (1, 2):
-        assert cache.keep([verdict(number)]) == {}
-    assert cache.find([verdict(0).key])  # readers do not wait
+        assert cache.keep([row(number)]) == {}
+    assert cache.find([row(0).key])  # readers do not wait
     other.execute("ROLLBACK")
     other.close()
-    assert len(told) == 1
-    assert "not kept until" in told[0]
-    later = time.monotonic() + cache_file.PAUSE
+    (message,) = messages
+    assert "not stored until" in message
+    later = time.monotonic() + cache_file.RETRY_SECONDS
     monkeypatch.setattr(time, "monotonic", lambda: later + 1)
-    cache.keep([verdict(3)])
+    cache.keep([row(3)])
     cache.close()
     assert count(tmp_path) == 2
 
 
-def test_after_verdicts_that_cannot_be_stored_others_can(tmp_path: Path) -> None:
-    cache = opened(tmp_path)
-    with pytest.raises(OverflowError):
-        cache.keep([verdict(0), verdict(1, tokens=10**40)])
-    cache.keep([verdict(2)])
-    cache.close()
-    assert count(tmp_path) == 1
-
-
-# --- files that are not what they should be
-
-
-def test_a_file_that_is_no_database_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_a_file_that_is_not_ours_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"these are not the verdicts that you look for" * 100)
-    cached = Cached(model := Model(), VerdictCache(tmp_path))
-    for call in (cached.check, lambda: asyncio.to_thread(cached._cache.holdings)):
+    cached = CachedModel(model := CountingModel(), VerdictCache(tmp_path))
+    for call in (cached.check, lambda: asyncio.to_thread(cached.cache.contents)):
         with pytest.raises(UserError, match=r"verdicts\.sqlite' is damaged .* remove it"):
             asyncio.run(call())
-    with pytest.raises(ModelCallError, match=r"verdicts\.sqlite' is damaged .* remove it") as caught:
-        asyncio.run(cached.chat(QUESTION))
+    with pytest.raises(ModelCallError, match="remove it") as caught:
+        asyncio.run(cached.chat(REQUEST))
     assert caught.value.kind == "refused"
-    assert model.asked == []
-
-
-def test_a_newer_file_and_one_of_another_program_are_refused(tmp_path: Path) -> None:
-    cache = opened(tmp_path)
-    cache.keep([verdict(0)])
-    cache.close()
-    with sqlite3.connect(tmp_path / FILE) as connection:
-        connection.execute("PRAGMA user_version = 7")
-    connection.close()
-    with pytest.raises(UserError, match=r"newer rewardsmith \(format 7; this one knows 1\): .* REWARDSMITH_CACHE"):
-        cache.check()
+    assert model.calls == []
     (tmp_path / "other").mkdir()
     with sqlite3.connect(tmp_path / "other" / FILE) as connection:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
     connection.close()
     before = (tmp_path / "other" / FILE).read_bytes()
-    with pytest.raises(UserError, match="database of another program"):
+    with pytest.raises(UserError, match=r"another program.* another folder"):
         opened(tmp_path / "other").check()
     assert (tmp_path / "other" / FILE).read_bytes() == before
 
 
 def test_damage_that_is_found_during_a_run_does_not_end_it(tmp_path: Path) -> None:
     cache = opened(tmp_path)
-    cache.keep([verdict(number, b"j" + bytes(500)) for number in range(2000)])
+    cache.keep([row(number, b"j" + bytes(500)) for number in range(2000)])
     cache.close()
     with (tmp_path / FILE).open("r+b") as file:  # behind the first pages, which are read when it is opened
         file.seek(3 * 4096)
         file.write(os.urandom((tmp_path / FILE).stat().st_size - 3 * 4096))
-    told: list[str] = []
-    cache = VerdictCache(tmp_path, say=told.append)
-    cached = Cached(model := Model(), cache)
-    assert [asyncio.run(cached.chat(ChatRequest(str(number)))).text for number in range(3)] == [
-        "answer 1", "answer 2", "answer 3"
-    ]  # fmt: skip
-    assert len(model.asked) == 3
-    assert len(told) == 1
-    assert "goes on without kept verdicts" in told[0]
-    assert "remove it" in told[0]
-    cache.close()
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(b"", b"j", b"j{}", b"j[]", b"jnull", b"j\xff", b"?{}", b"z\x00\x01", b"v\x00\x00", b"j" + b"[" * 100_000),
-        *(b'j{"text": 3, "thought": "", "logprobs": []}', b'j{"text": "a", "logprobs": 7}'),
-        b"z" + zlib.compress(b'{"text": "half", "logprobs": []}')[:-4],  # without its checksum
-        b"z" + zlib.compress(b'{"text": "bomb", "logprobs": []}' + b" " * 2 * MOST),
-    ],
-)
-def test_an_answer_that_cannot_be_unpacked_is_asked_anew_and_replaced(tmp_path: Path, value: bytes) -> None:
-    cache = opened(tmp_path)
-    cache.keep([verdict(0, value, key=key_of("weights-1", "chat", QUESTION.prompt, QUESTION))])
-    cached = Cached(model := Model(), cache)
-    assert asyncio.run(cached.chat(QUESTION)).text == asyncio.run(cached.chat(QUESTION)).text == "answer 1"
-    assert len(model.asked) == 1
-    cache.close()
-
-
-def test_an_event_loop_does_not_wait_while_a_bad_verdict_is_removed(tmp_path: Path) -> None:
-    cache = opened(tmp_path)
-    cache.keep([verdict(0, b"junk", key=key_of("weights-1", "chat", QUESTION.prompt, QUESTION))])
-    cached = Cached(model := Model(), cache)
-
-    async def held_up() -> bool:
-        cache._writing.acquire()  # as by another process, until the timer ends it
-        timer = threading.Timer(3.0, cache._writing.release)
-        timer.start()
-        asking = asyncio.create_task(cached.chat(QUESTION))
-        while not model.asked:
-            await asyncio.sleep(0.01)
-        held = cache._writing.locked()
-        await asking
-        return held
-
-    assert asyncio.run(held_up())
-    assert asyncio.run(cached.chat(QUESTION)).cached
-    cache.close()
-
-
-@pytest.mark.parametrize("beside", [True, False])
-def test_a_file_that_is_removed_during_a_run_is_begun_anew(tmp_path: Path, beside: bool) -> None:
-    told: list[str] = []
-    caches = [VerdictCache(tmp_path, say=told.append) for _ in range(2)]  # as two processes
-    for number, cache in enumerate(caches):
-        cache.keep([verdict(number)])
-    for file in tmp_path.iterdir():
-        if beside or file.name == FILE:
-            file.unlink()
-    for number, cache in enumerate(caches * 2):
-        cache.keep([verdict(10 + number)])
-    assert len(told) == 2  # once each
-    assert "was removed or replaced meanwhile" in told[0]
-    for cache in caches:
-        assert len(cache.find([verdict(10 + number).key for number in range(4)])) == 4
-        cache.close()
-    assert count(tmp_path) == 4
-
-
-def test_a_file_that_was_replaced_by_one_that_is_none_does_not_end_a_run(tmp_path: Path) -> None:
-    told: list[str] = []
-    cached = Cached(Model(), VerdictCache(tmp_path, say=told.append))
-    asyncio.run(cached.chat(QUESTION))
-    for file in tmp_path.iterdir():
-        file.unlink()
-    (tmp_path / FILE).write_bytes(b"no database" * 1000)
+    messages: list[str] = []
+    cache = VerdictCache(tmp_path, say=messages.append)
+    cached = CachedModel(model := CountingModel(), cache)
     for number in range(3):
-        asyncio.run(cached.chat(ChatRequest(str(number))))
-    assert ["goes on without kept verdicts" in line for line in told] == [False, True]
-    cached._cache.close()
+        assert asyncio.run(cached.chat(ChatRequest(str(number)))).text == f"reply {number + 1}"
+    assert len(model.calls) == 3
+    assert len(messages) == 1
+    assert "remove it" in messages[0]
+    cache.close()
 
 
-# --- disks
-
-
-def test_without_a_folder_to_write_to_the_models_are_asked(tmp_path: Path) -> None:
+def test_without_a_folder_the_models_are_called(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    told: list[str] = []
-    cached = Cached(model := Model(), VerdictCache(tmp_path / "file" / "cache", say=told.append))
+    messages: list[str] = []
+    cached = CachedModel(model := CountingModel(), VerdictCache(tmp_path / "file" / "cache", say=messages.append))
     asyncio.run(cached.check())
     for _ in range(3):
-        asyncio.run(cached.chat(QUESTION))
-    assert len(model.asked) == 3
-    assert len(told) == 1
-    assert "cannot be written to (Not a directory): verdicts are not kept" in told[0]
-    cached._cache.close()
+        asyncio.run(cached.chat(REQUEST))
+    assert len(model.calls) == 3
+    assert len(messages) == 1
+    assert "cannot be written (Not a directory)" in messages[0]
 
 
 @pytest.fixture
@@ -208,54 +115,52 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_is_told_of_once_and_the_run_goes_on(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    cache = VerdictCache(disk, say=told.append)
-    cache.keep([verdict(0)])
+def test_a_full_disk_is_reported_once_and_the_run_goes_on(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
+    cache = VerdictCache(disk, say=messages.append)
+    cache.keep([row(0)])
     with (disk / "filling").open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(1 << 12))
     for number in range(1, 4):
-        cache.keep([verdict(number, b"j" + bytes(100_000))])
-    assert len(told) == 1
-    assert "not kept until" in told[0]
-    assert list(cache.find([verdict(number).key for number in range(4)])) == [verdict(0).key]
+        cache.keep([row(number, b"j" + bytes(100_000))])
+    assert len(messages) == 1
+    assert list(cache.find([row(number).key for number in range(4)])) == [row(0).key]
     (disk / "filling").unlink()
-    later = time.monotonic() + cache_file.PAUSE
+    later = time.monotonic() + cache_file.RETRY_SECONDS
     monkeypatch.setattr(time, "monotonic", lambda: later + 1)
-    cache.keep([verdict(5)])
+    cache.keep([row(5)])
     cache.close()
     assert count(disk) == 2
 
 
-def test_a_disk_that_cannot_be_written_to_is_read(disk: Path) -> None:
+def test_a_read_only_disk_is_read(disk: Path) -> None:
     cache = opened(disk / "cache")
-    asyncio.run(Cached(Model(), cache).chat(QUESTION))
+    asyncio.run(CachedModel(CountingModel(), cache).chat(REQUEST))
     cache.close()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    told: list[str] = []
-    cached = Cached(model := Model(), VerdictCache(disk / "cache", say=told.append))
-    assert asyncio.run(cached.chat(QUESTION)).cached
+    messages: list[str] = []
+    cached = CachedModel(model := CountingModel(), VerdictCache(disk / "cache", say=messages.append))
+    assert asyncio.run(cached.chat(REQUEST)).cached
     asyncio.run(cached.chat(ChatRequest("new")))
-    assert len(model.asked) == 1
-    assert len(told) == 1
-    assert "those that it has are used" in told[0]
-    assert [one.verdicts for one in cached._cache.holdings()] == [1]
+    assert len(model.calls) == 1
+    assert len(messages) == 1
+    assert [one.verdicts for one in cached.cache.contents()] == [1]
     with pytest.raises(UserError, match="cannot write to"):
-        cached._cache.clear()
-    cached._cache.close()
+        cached.cache.clear()
+    cached.cache.close()
 
 
-# --- what is kept, and clearing it
+# --- contents and clearing
 
 
-def test_holdings_count_by_model_identity_and_verb(tmp_path: Path) -> None:
+def test_contents_count_by_model_identity_and_verb(tmp_path: Path) -> None:
     cache = opened(tmp_path)
-    assert cache.holdings() == []
+    assert cache.contents() == []
     assert not cache.file.exists()  # looking creates nothing
-    cache.keep([verdict(number) for number in range(3)])
-    cache.keep([verdict(3, b"v1234", verb="embed"), verdict(4, identity="m@2"), verdict(5, model="other")])
-    found = {(one.model, one.identity, one.verb): one for one in cache.holdings()}
+    cache.keep([row(number) for number in range(3)])
+    cache.keep([row(3, b"v1234", verb="embed"), row(4, identity="m@2"), row(5, model="other")])
+    found = {(one.model, one.identity, one.verb): one for one in cache.contents()}
     assert {what: one.verdicts for what, one in found.items()} == {
         ("judge", "m@1", "chat"): 3,
         ("judge", "m@1", "embed"): 1, ("judge", "m@2", "chat"): 1, ("other", "m@1", "chat"): 1
@@ -271,45 +176,129 @@ def test_holdings_count_by_model_identity_and_verb(tmp_path: Path) -> None:
         ({}, []),
         ({"model": "judge"}, [5]),
         ({"model": "m@2"}, [0, 1, 2, 3, 5]),
-        ({"before": 1002.0}, [2, 3, 4, 5]),
         ({"model": "judge", "before": 1002.5}, [3, 4, 5]),
-        ({"model": "nobody"}, [0, 1, 2, 3, 4, 5]),
     ],
 )
 def test_clear_removes_what_was_chosen_and_gives_the_space_back(tmp_path: Path, chosen: dict, left: list[int]) -> None:
     cache = opened(tmp_path)
     large = b"j" + os.urandom(100_000)
-    cache.keep([verdict(number, large) for number in range(4)])
-    cache.keep([verdict(4, large, identity="m@2"), verdict(5, large, model="other")])
+    cache.keep([row(number, large) for number in range(4)])
+    cache.keep([row(4, large, identity="m@2"), row(5, large, model="other")])
     assert cache.clear(**chosen) == 6 - len(left)
-    assert sorted(cache.find(verdict(number).key for number in range(6))) == sorted(verdict(n).key for n in left)
+    assert sorted(cache.find(row(number).key for number in range(6))) == sorted(row(n).key for n in left)
     assert cache.size() < 100_000 * len(left) + 80_000
     cache.close()
 
 
-def test_space_that_does_not_come_back_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_tables, "BUSY", 0.05)
-    monkeypatch.setattr(cache_tables, "SHRINK", 0.1)
-    told: list[str] = []
-    cache = VerdictCache(tmp_path, say=told.append)
-    cache.keep([verdict(number) for number in range(3)])
-    other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
-    other.execute("BEGIN")
-    other.execute("SELECT count(*) FROM verdicts").fetchone()
-    assert cache.clear() == 3
-    other.close()
-    assert ["another process is using it" in line for line in told] == [True]
-    cache.close()
-
-
-def test_where_verdicts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     monkeypatch.delenv("REWARDSMITH_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache_folder() == Path("/home/ann/.cache/rewardsmith")
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
     assert cache_folder() == Path("/home/ann/.cache/rewardsmith")
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     assert cache_folder() == Path("/caches/rewardsmith")
     monkeypatch.setenv("REWARDSMITH_CACHE", "~/verdicts")
     assert cache_folder() == VerdictCache().folder == Path("/home/ann/verdicts")
+
+
+# --- several processes and threads
+
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def open_together(folder: Path, worker: int, start: Any) -> None:
+    """Open the same new files as all others, each at the same moment."""
+    for number in range(40):
+        start.wait(60)
+        cache = VerdictCache(folder / str(number), say=raising)
+        cache.keep([row(worker)])
+        cache.close()
+
+
+def hammer(folder: Path, worker: int, start: Any) -> dict[int, bytes]:
+    """Store the same 300 rows as all others, in an order of one's own, and return what was found of each."""
+    cache = VerdictCache(folder, say=raising)
+    numbers = list(range(300))
+    random.Random(worker).shuffle(numbers)
+    start.wait(60)
+    found = {}
+    for number in numbers:
+        mine = row(number, b"j%d by %d" % (number, worker))
+        known = cache.find([mine.key]).get(mine.key)
+        found[number] = known or cache.keep([mine]).get(mine.key, mine.value)
+    cache.close()
+    return found
+
+
+def one_of_them(work: Callable[..., Any], folder: Path, worker: int, start: Any) -> Any:
+    try:
+        return work(folder, worker, start)
+    except BaseException:
+        start.abort()  # the others need not wait
+        raise
+
+
+@pytest.mark.slow
+def test_several_processes_create_a_file_together_and_agree_on_what_is_stored(tmp_path: Path) -> None:
+    with SPAWN.Manager() as manager, ProcessPoolExecutor(4, mp_context=SPAWN) as pool:
+        for work, name in ((open_together, "new"), (hammer, "shared")):
+            start = manager.Barrier(4)
+            workers = [pool.submit(one_of_them, work, tmp_path / name, number, start) for number in range(4)]  # type: ignore[arg-type]
+            found = [worker.result(120) for worker in workers]
+    assert {count(folder) for folder in (tmp_path / "new").iterdir()} == {4}
+    assert found[0] == found[1] == found[2] == found[3]
+    assert len({value.split()[-1] for value in found[0].values()}) > 1  # nobody did it all
+    assert count(tmp_path / "shared") == 300
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.rewards.cache_stubs import raising, row
+from rewardsmith.rewards.cache import VerdictCache
+cache = VerdictCache(Path(sys.argv[1]), say=raising)
+for number in range(int(sys.argv[2]), 10**9):
+    cache.keep([row(number, b"j" + bytes(3000))])
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_writer_that_is_killed_loses_nothing_that_it_had_stored(tmp_path: Path) -> None:
+    first = 0
+    for written in (1, 40, 170):
+        command = [sys.executable, "-c", WRITER, str(tmp_path), str(first)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for _ in range(written):
+                last = int(process.stdout.readline())
+            process.send_signal(signal.SIGKILL)  # wherever it is: it does not wait for us
+            last = max([last, *(int(line) for line in process.stdout if line.endswith("\n"))])
+        cache = opened(tmp_path)
+        assert len(cache.find([row(number).key for number in range(last + 1)])) == last + 1
+        cache.keep([row(10**9 + written)])  # and it goes on
+        cache.close()
+        first = last + 1
+    assert count(tmp_path) >= 3 + 1 + 40 + 170
+
+
+def test_threads_share_one_cache(tmp_path: Path) -> None:
+    cache = opened(tmp_path)
+    wrong: list[int] = []
+
+    def work(worker: int) -> None:
+        for number in range(worker * 50, worker * 50 + 100):
+            one = row(number)
+            cache.keep([one])
+            if cache.find([one.key]) != {one.key: one.value}:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    cache.close()
+    assert wrong == []
+    assert count(tmp_path) == 250

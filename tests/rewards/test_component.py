@@ -44,12 +44,16 @@ def feed(reward: Component, kinds: list[object]) -> int:
 @pytest.mark.parametrize(
     ("settings", "kinds", "stops_after"),
     [
-        ({"share": 0.5, "window": 10, "least": 3}, ["timeout"] * 20, 3),
-        ({"share": 0.5, "window": 10, "least": 3}, [1, "timeout"] * 20, 40),  # exactly half is not more than half
-        ({"share": 0.4, "window": 10, "least": 3}, [1, "timeout"] * 20, 6),
-        ({"share": 0.5, "window": 4, "least": 2}, ["timeout", 1, 1, 1, 1, "timeout", 1, 1, 1, 1], 10),
-        ({"share": 0.5, "window": 4, "least": 2}, [1] * 50 + ["timeout"] * 9, 53),  # the window slides
-        ({"share": 1.0, "window": 4, "least": 2}, ["timeout"] * 20, 20),  # never
+        ({"share": 0.5, "window": 10, "min_failures": 3}, ["timeout"] * 20, 3),
+        (
+            {"share": 0.5, "window": 10, "min_failures": 3},
+            [1, "timeout"] * 20,
+            40,
+        ),  # exactly half is not more than half
+        ({"share": 0.4, "window": 10, "min_failures": 3}, [1, "timeout"] * 20, 6),
+        ({"share": 0.5, "window": 4, "min_failures": 2}, ["timeout", 1, 1, 1, 1, "timeout", 1, 1, 1, 1], 10),
+        ({"share": 0.5, "window": 4, "min_failures": 2}, [1] * 50 + ["timeout"] * 9, 53),  # the window slides
+        ({"share": 1.0, "window": 4, "min_failures": 2}, ["timeout"] * 20, 20),  # never
     ],
 )
 def test_the_budget(settings: dict, kinds: list[object], stops_after: int) -> None:
@@ -57,7 +61,7 @@ def test_the_budget(settings: dict, kinds: list[object], stops_after: int) -> No
 
 
 def test_the_error_names_component_causes_counts_and_the_last_details() -> None:
-    reward = make_reward(judge(share=0.5, window=10, least=5))
+    reward = make_reward(judge(share=0.5, window=10, min_failures=5))
     assert feed(reward, [1, "timeout", "timeout", "refused", "timeout"]) == 5
     with pytest.raises(Halt) as caught:
         said(reward, {"p": 1, "v": "unparsable"})
@@ -75,7 +79,11 @@ def test_the_default_budget_stops_a_reward_that_always_fails_and_tolerates_a_few
 
 
 def test_what_was_skipped_is_no_failure() -> None:
-    table = {"type": "gate", "rule": given("p"), "judge": given("v", failure={"share": 0.1, "window": 8, "least": 2})}
+    table = {
+        "type": "gate",
+        "rule": given("p"),
+        "judge": given("v", failure={"share": 0.1, "window": 8, "min_failures": 2}),
+    }
     reward = make_reward(table)
     for _ in range(20):
         assert values(reward, {"p": 0, "v": 1}, {"p": 0, "v": 1}) == [0, 0]
@@ -85,7 +93,7 @@ def test_a_reward_that_never_answers_has_failed() -> None:
     table = {"type": "tests.rewards.stubs:Sleepy", "failure": {"deadline": 0.05}}
     (score,) = said(table, {})
     assert score.failure is not None
-    assert (score.failure.kind, score.failure.detail) == ("timeout", "no answer within 0.05 s")
+    assert (score.failure.kind, score.failure.detail) == ("timeout", "no scores within 0.05 s")
 
 
 # ---- a service that is gone ----------------------------------------------------------------------------------------
@@ -111,7 +119,7 @@ def test_a_dead_service_is_waited_for_and_no_rollout_is_lost(checked: bool) -> N
     assert [s.value for pair in scores for s in pair] == [1.0] * 10
     assert heard
     assert "nobody listens on port 9" in heard[0]
-    assert "answers again" in heard[-1]
+    assert "responds again" in heard[-1]
     assert len(heard) == 2
     if checked:
         assert Flaky.checks == 3  # one group asks for all
@@ -278,7 +286,7 @@ def test_every_component_has_its_dotted_name_and_its_times() -> None:
 
 
 def windowed() -> Component:
-    inner = {"type": "standardise", "reward": given("x"), "over": "window", "window": 4, "least": 2}
+    inner = {"type": "standardise", "reward": given("x"), "over": "window", "window": 4, "min_count": 2}
     return make_reward({"type": "sum", "parts": {"a": inner, "b": given("b")}})
 
 
@@ -302,13 +310,10 @@ def test_a_running_window_changes_between_steps_only_and_is_saved(tmp_path: Path
     asyncio.run(learn(again, [scored(again, {"x": 5, "b": 0}, {"x": 7, "b": 0}, {"x": 9, "b": 0})]))
     assert values(again, {"x": 6, "b": 0}) == [0]  # 3, 5, 7, 9: the oldest has left
     load(windowed(), tmp_path / "nothing")
-    (tmp_path / "saved" / "a" / "window.json").write_text('["x"]')
-    with pytest.raises(UserError, match="does not hold a list of numbers"):
-        load(windowed(), tmp_path / "saved")
     for damage in ("not JSON", None):  # a torn file, and one that is gone
         file = tmp_path / "saved" / "a" / "window.json"
         _ = file.unlink() if damage is None else file.write_text(damage)
-        with pytest.raises(UserError, match=r'the reward "a" could not go on from'):
+        with pytest.raises(UserError, match=r'the reward "a" could not load its state'):
             load(windowed(), tmp_path / "saved")
 
 
@@ -324,7 +329,7 @@ def odd(name: str, **beside: object) -> dict:
     [
         ("UnknownKind", "crashed", "'http 500' is no kind of failure: the judge"),
         ("SilentCannotScore", "timeout", "SilentCannotScore"),
-        ("SaysSkipped", "invalid", "the reward itself says skipped"),
+        ("SaysSkipped", "invalid", "the reward itself returned skipped"),
         ("NotAsync", "crashed", "write `async def score(self, group)`"),
         ("Floats", "crashed", "one of them a float: it must return one Score per rollout"),
         ("TooFew", "crashed", "returned 0 values, for 2 rollouts"),
@@ -353,7 +358,7 @@ def test_a_wish_to_stop_is_heard_inside_a_group_of_tasks() -> None:
 
 
 def test_a_mistyped_kind_is_counted_like_any_failure() -> None:
-    reward = make_reward(odd("UnknownKind", failure={"least": 2, "window": 4}))
+    reward = make_reward(odd("UnknownKind", failure={"min_failures": 2, "window": 4}))
     with pytest.raises(Halt, match="2 crashed"):
         said(reward, {}, {})
 
@@ -377,12 +382,12 @@ def test_parts_that_nobody_declared_cost_no_rollout() -> None:
 
 def test_settings_that_a_composition_would_ignore_are_refused() -> None:
     table = {"type": "sum", "parts": {"x": given("x")}, "failure": {"share": 0.1}}
-    with pytest.raises(UserError, match=r"failure\.share of reward is that of a reward made of others"):
+    with pytest.raises(UserError, match=r"failure\.share of reward, a composed reward"):
         make_reward(table)
 
 
 def test_what_is_only_watched_never_stops_the_run() -> None:
-    watched = given("w", weight=0.0, watch=True, failure={"least": 1, "window": 1, "share": 0.1})
+    watched = given("w", weight=0.0, watch=True, failure={"min_failures": 1, "window": 1, "share": 0.1})
     reward = make_reward({"type": "sum", "parts": {"x": given("x"), "w": watched}})
     for _ in range(5):
         assert values(reward, {"x": 1, "w": "timeout"}) == [1]
@@ -421,7 +426,7 @@ def test_a_poisonous_rollout_fails_alone_while_the_service_is_well() -> None:
 def test_a_check_that_hangs_does_not_hang_us() -> None:
     with pytest.raises(Halt, match="was unreachable"):
         said(odd("HangsWhenChecked", failure={"wait": 0.3}), {})
-    with pytest.raises(UserError, match=r"not known within 0\.1 s"):
+    with pytest.raises(UserError, match=r"within 0\.1 s \(failure\.deadline\)"):
         asyncio.run(check(make_reward(odd("HangsWhenChecked", failure={"deadline": 0.1}))))
 
 

@@ -39,7 +39,7 @@ def test_sum_and_product(rows: list[tuple[float, float]], a: float, b: float) ->
 def test_the_three_ways_to_join_a_rule_and_a_judge(p: float, v: float, w: float) -> None:
     row = {"p": p, "v": v}
     assert values(pair("gate"), row) == pytest.approx([p * v])
-    assert values(pair("gate", least=1.0), row) == pytest.approx([p * v if p >= 1 else 0])
+    assert values(pair("gate", threshold=1.0), row) == pytest.approx([p * v if p >= 1 else 0])
     assert values(pair("fallback", factor=w), row) == pytest.approx([1 if p == 1 else w * v])
     assert values(pair("addon", factor=w), row) == values(pair("fallback", factor=w), row)
     assert values(pair("mixed", share=w), row) == pytest.approx([w * v + (1 - w) * p])
@@ -120,7 +120,7 @@ def test_a_sum_tells_which_parts_it_asks() -> None:
         "d": given("d", weight=0.0),
         "e": given("e", when="d"),
     }
-    assert make_reward(parts("sum", **tables)).reward.asked == {"a", "c", "d", "e"}
+    assert make_reward(parts("sum", **tables)).reward.computed == {"a", "c", "d", "e"}
 
 
 def test_everything_skips_all_the_way_down() -> None:
@@ -160,12 +160,12 @@ def test_a_condition_may_look_into_a_part() -> None:
         (parts("product", a=given("a", weight=0.0)), "weight 0: every reward would be 0"),
         (parts("cascade", a=given("a"), b=given("b")), '"a" has neither below nor above'),
         (parts("sum", mean=given("a")), "rename it"),
-        (parts("sum", **{"a.b": given("a")}), "dots stand between nested parts"),
+        (parts("sum", **{"a.b": given("a")}), "has no dots"),
         ({"type": "clip", "reward": given("x")}, "neither low nor high"),
         ({"type": "clip", "reward": given("x"), "low": 2.0, "high": 1.0}, "above high"),
         ({"type": "shape", "reward": given("x")}, "one of the two"),
         ({"type": "shape", "reward": given("x"), "points": [[1, 0], [0, 1]]}, "must grow"),
-        ({"type": "standardise", "reward": given("x"), "over": "window", "window": 8}, "it would never be used"),
+        ({"type": "standardise", "reward": given("x"), "over": "window", "window": 8}, "it is never used"),
         ({"type": "gate", "rule": given("x", failure={"do": "use"}), "judge": given("y")}, "go together"),
         ({"type": "gate", "rule": given("x", failure={"window": 8}), "judge": given("y")}, "would never stop"),
     ],
@@ -201,7 +201,7 @@ def test_the_first_route_that_knows_the_source_is_taken(source: str, value: floa
 
 @pytest.mark.parametrize("source", ["", "gsm8", "amc", "GSM8K"])
 def test_an_unknown_source_is_an_error_that_lists_the_known_ones(source: str) -> None:
-    with pytest.raises(UserError, match=r"no route knows the source .*Known: gsm8k, math/\*, amc\?, other"):
+    with pytest.raises(UserError, match=r"no route has the source .*Known: gsm8k, math/\*, amc\?, other"):
         said(ROUTES, {"a": 1, "b": 2, "c": 3}, source=source)
 
 

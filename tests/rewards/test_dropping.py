@@ -26,7 +26,7 @@ LOST_RULE = [{"p": 1.0, "v": 0.25}, {"p": "timeout", "v": 0.5}, {"p": 0.0, "v": 
     ("table", "rows", "expected"),
     [
         (dropping("gate", "judge"), ROWS, [0.5, 0.5, 1.0]),
-        (dropping("gate", "judge", least=1.0), [*ROWS, {"p": 1.0, "v": "timeout"}], [0.0, 0.0, 1.0, 1.0]),
+        (dropping("gate", "judge", threshold=1.0), [*ROWS, {"p": 1.0, "v": "timeout"}], [0.0, 0.0, 1.0, 1.0]),
         (dropping("fallback", "judge", factor=0.5), ROWS, [0.5, 0.5, 1.0]),
         (dropping("mixed", "judge", share=0.9), ROWS, [0.5, 0.5, 1.0]),
         (dropping("gate", "rule"), LOST_RULE, [0.25, 0.5, 0.75]),

@@ -13,8 +13,8 @@ import pytest
 
 from rewardsmith import Score, UserError
 from rewardsmith.rewards.pool import Call, Pool, shared
-from rewardsmith.rewards.pool.wire import GarbledError, Inbox, framed, read_reply, reply
-from tests.rewards.test_pool import ACT, HERE, LINUX, PROMPT, eventually, gone, pool, run, told
+from rewardsmith.rewards.pool.channel import decode_reply
+from tests.rewards.test_pool import ACT, HERE, LINUX, PROMPT, eventually, gone, outcomes, pool, run
 
 __all__ = ["pool"]  # the fixture, for the tests here
 
@@ -33,9 +33,9 @@ def test_a_closed_pool_leaves_nothing_running_and_says_so() -> None:
     pool.close()
     pool.close()
     thread.join(10)
-    assert set(told(waiting[0])) == {"cancelled"}
+    assert set(outcomes(waiting[0])) == {"cancelled"}
     assert eventually(lambda: all(map(gone, pids)))
-    assert pool._slots == {}
+    assert pool._slots == set()
     with pytest.raises(RuntimeError, match="closed"):
         run(pool, "good 1")
     with pytest.raises(RuntimeError, match="closed"):
@@ -43,12 +43,12 @@ def test_a_closed_pool_leaves_nothing_running_and_says_so() -> None:
 
 
 PROGRAM = """
-import os, sys, threading, time
+import asyncio, os, sys, threading, time
 from rewardsmith import Message, Prompt
 from rewardsmith.rewards.pool import Call, Pool, shared
 act, prompt = Call("tests.rewards.bad_rules:act", {}), Prompt("p", [Message("user", "?")])
 def run(pool, *texts):
-    return [score.value for score in pool.score_now(act, prompt, texts, deadline=60, memory=256)]
+    return [score.value for score in asyncio.run(pool.score(act, prompt, texts, deadline=60, memory=256))]
 """
 
 
@@ -62,7 +62,7 @@ def test_no_process_outlives_the_trainer(tmp_path: Path, end: str) -> None:
     notes = tmp_path / "pids"
     code = f"""
 pool = Pool(2)
-print(*map(int, run(pool, "process 0.1", "process 0.11")), pool._nursery._process.pid, flush=True)
+print(*map(int, run(pool, "process 0.1", "process 0.11")), pool._server.process.pid, flush=True)
 threading.Thread(target=run, args=(pool, "breed {notes}", "hang"), daemon=True).start()
 while not os.path.exists("{notes}"): time.sleep(0.02)
 fork = os.fork() if hasattr(os, "fork") else 1
@@ -114,7 +114,7 @@ print("fine")
         assert process.returncode == 0
 
 
-def test_the_shared_pool_is_one_and_is_made_anew_when_closed() -> None:
+def test_the_shared_pool_is_one_and_is_made_again_when_closed() -> None:
     first = shared()
     assert shared() is first
     assert shared(1) is first
@@ -122,7 +122,7 @@ def test_the_shared_pool_is_one_and_is_made_anew_when_closed() -> None:
     first.close()
     second = shared(2)
     assert second is not first
-    assert told(run(second, "good 1")) == [1.0]
+    assert outcomes(run(second, "good 1")) == [1.0]
     second.close()
 
 
@@ -152,9 +152,9 @@ def test_a_rule_that_cannot_be_loaded(
     assert words in str(caught.value)
     assert name in str(caught.value)
     results = run(pool, "a", "b", call=call)
-    assert told(results) == ["crashed", "crashed"]
+    assert outcomes(results) == ["crashed", "crashed"]
     assert words in results[0].failure.detail
-    assert told(run(pool, "good 1")) == [1.0]
+    assert outcomes(run(pool, "good 1")) == [1.0]
 
 
 def test_a_missing_module_and_settings_that_cannot_be_sent(pool: Pool) -> None:
@@ -173,7 +173,7 @@ def test_a_rule_that_hangs_in_its_import_does_not_fail_the_answers_of_another(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "sleepy_module.py").write_text("import time; time.sleep(60)")
     pool = Pool(1)
-    assert told(run(pool, "good 1")) == [1.0]
+    assert outcomes(run(pool, "good 1")) == [1.0]
 
     async def both() -> list[Score]:
         load = asyncio.create_task(pool.load(Call("sleepy_module:rule", {}), limit=0.5))
@@ -182,7 +182,7 @@ def test_a_rule_that_hangs_in_its_import_does_not_fail_the_answers_of_another(
             await load
         return scores
 
-    assert told(asyncio.run(both())) == [2.0, 3.0]
+    assert outcomes(asyncio.run(both())) == [2.0, 3.0]
     pool.close()
 
 
@@ -193,10 +193,10 @@ def test_a_module_that_changed_is_imported_again(pool: Pool, tmp_path: Path, mon
         (folder / "changing_module.py").write_text(f"def rule(prompt, text): return {value}")
         with monkeypatch.context() as patch:
             patch.syspath_prepend(folder)
-            assert told(run(pool, "any", call=Call("changing_module:rule", {}, version=version))) == [value]
+            assert outcomes(run(pool, "any", call=Call("changing_module:rule", {}, version=version))) == [value]
 
 
-def test_a_nursery_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "numpy.py").write_text("raise RuntimeError('a file named like a library')")
     monkeypatch.syspath_prepend(tmp_path)
     pool = Pool(1)
@@ -205,25 +205,7 @@ def test_a_nursery_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytes
     pool.close()
 
 
-def test_messages_are_cut_out_of_a_stream() -> None:
-    stream = reply("value", 0, 0.1, False) + framed(b"") + reply("é", float(1 << 60))
-    inbox, found = Inbox(), []
-    for i in range(0, len(stream), 3):
-        inbox.add(stream[i : i + 3])
-        while (body := inbox.take()) is not None:
-            found.append(body)
-    assert [read_reply(body) for body in (found[0], found[2])] == [["value", 0, 0.1, False], ["é", float(1 << 60)]]
-    assert found[1] == b""
-
-
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"1", b"\xff", b"[" * 60_000, b"[" + b"9" * 5_000 + b"]"])
 def test_what_is_no_message_is_refused(body: bytes) -> None:
-    with pytest.raises(GarbledError):
-        read_reply(body)
-
-
-def test_a_message_has_a_longest_length() -> None:
-    inbox = Inbox(longest=10)
-    inbox.add(framed(b"x" * 11)[:9])
-    with pytest.raises(GarbledError):
-        inbox.take()
+    with pytest.raises(ValueError, match=r"JSON|list|column|decode|deep|digits"):
+        decode_reply(body)

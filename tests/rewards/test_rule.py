@@ -13,7 +13,7 @@ from rewardsmith.config import Choice, Chosen
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rule import Rule
 from rewardsmith.rewards.rules import NEEDS, RULES, Needs
-from tests.rewards.test_pool import HERE, PROMPT, told
+from tests.rewards.test_pool import HERE, PROMPT, outcomes
 
 RULE = Choice("rule", "rewardsmith.rewards.rules:RULES", inputs=2)
 NAMES = map("own_rules_{}".format, itertools.count())
@@ -48,7 +48,7 @@ def test_a_rule_uses_the_shared_pool_with_its_own_limits() -> None:
     table = {"type": f"{HERE}:act", "plus": 1.0}
     reward = Rule(rule=RULE.choose(table), deadline=0.5, memory=64)
     asyncio.run(reward.check())
-    assert told(asyncio.run(reward.score(group("good 1", "hang", "hoard", "good 2")))) == [
+    assert outcomes(asyncio.run(reward.score(group("good 1", "hang", "hoard", "good 2")))) == [
         2.0,
         "timeout",
         "crashed",
@@ -81,7 +81,7 @@ def test_an_edited_rule_is_not_the_old_one(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / f"{name}.py").write_text(f"def rule(prompt, text): return {value}")
         monkeypatch.delitem(sys.modules, name, raising=False)
         importlib.invalidate_caches()
-        assert told(asyncio.run(Rule(rule=chosen(f"{name}:rule")).score(group("any")))) == [value]
+        assert outcomes(asyncio.run(Rule(rule=chosen(f"{name}:rule")).score(group("any")))) == [value]
 
 
 def test_a_rule_that_no_worker_can_import_is_refused() -> None:

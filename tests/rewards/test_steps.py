@@ -12,7 +12,7 @@ from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.data.arithmetic import Arithmetic
 from rewardsmith.errors import RecipeError
 from rewardsmith.rewards import CannotScore, make_reward
-from rewardsmith.rewards.steps import Steps
+from rewardsmith.rewards.step_rewards import Steps
 
 PROMPT = Arithmetic().prompt("7+5-3")
 SOUND = "7+5=12;12-3=9;#9"
@@ -89,7 +89,7 @@ def test_tokens_without_their_places_are_a_failure_of_their_rollout_alone() -> N
     bad, good = scored(Rollout(SOUND, tokens=[1, 2]), rollout(SOUND))
     assert bad.failure is not None
     assert bad.failure.kind == "invalid"
-    assert "ask the engine for `ends`" in bad.failure.detail
+    assert "generate with ends=True" in bad.failure.detail
     assert good.value == 1.0
     assert Steps.reads_ends
 

@@ -68,7 +68,7 @@ def test_a_run_without_a_cache_asks_again_and_ends_the_same(tmp_path, changes):
 def test_models_that_sleep_while_others_work_change_nothing(tmp_path, changes):
     awake = run(tmp_path / "awake", [*changes, 'cache=""'])
     judge = next(one for one in changes if one.startswith("models.judge="))
-    asleep = [judge.replace(" }", ", sleeps = true }"), "models.policy.sleeps=true", "models.critic.sleeps=true"]
+    asleep = [judge.replace(" }", ", offload = true }"), "models.policy.offload=true", "models.critic.offload=true"]
     resting = run(tmp_path / "resting", [*changes, 'cache=""', *asleep])
     assert learned(resting) == learned(awake)
     assert weights(tmp_path / "resting") == weights(tmp_path / "awake")
@@ -76,7 +76,7 @@ def test_models_that_sleep_while_others_work_change_nothing(tmp_path, changes):
 
 def test_a_run_that_sleeps_goes_on_where_it_stopped(tmp_path, changes):
     judge = next(one for one in changes if one.startswith("models.judge="))
-    asleep = [judge.replace(" }", ", sleeps = true }"), "models.policy.sleeps=true", "stages.0.kl.coefficient=0.1"]
+    asleep = [judge.replace(" }", ", offload = true }"), "models.policy.offload=true", "stages.0.kl.coefficient=0.1"]
     whole = run(tmp_path / "whole", [*changes, *asleep])
     changed = [*changes, *asleep, "stages.0.save.keep=2"]
     other = tmp_path / "other"
@@ -146,8 +146,8 @@ def test_the_prompts_that_a_judge_gets_can_be_shown(tmp_path, changes, monkeypat
     command = ["score", str(tmp_path / "run"), "--reward", f"{RECIPE}:policy.reward.judge", *changes, "--json"]
     result = call(*command, "--limit", "2", "--show-prompts", "3")
     assert result.status == 0, result.out + result.err
-    assert result.err.count(" is asked, temperature 0, at most") == 3
-    assert "The sum is right: 10" in result.err.partition("--- 1, judge says:\n")[0]
+    assert result.err.count(" to judge, temperature 0, max_tokens") == 3
+    assert "The sum is right: 10" in result.err.partition("--- reply 1 of judge:\n")[0]
     assert "(from the cache)" in result.err
     json.loads(result.out)  # they do not mix with the result
 
@@ -174,7 +174,7 @@ def test_a_reward_table_has_its_models_beside_it(tmp_path, changes, monkeypatch)
     monkeypatch.chdir(tmp_path)
     result = call("score", str(tmp_path / "run"), "--reward", str(file))
     assert result.status == 0, result.out + result.err
-    assert "answers from the cache" in (result.out + result.err)
+    assert "cache hits" in (result.out + result.err)
     file.write_text('type = "rubric"\nmodel = "jugde"\n[models]\njudge = { init = "tiny-llama" }\n')
     result = call("score", str(tmp_path / "run"), "--reward", str(file))
     assert result.status != 0

@@ -1,20 +1,14 @@
-"""Run folders that were damaged, or come from somebody else: a changed file is named, and no link is followed."""
+"""Run folders that were damaged: a changed file is named."""
 
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rewardsmith.errors import UserError
-from rewardsmith.runs.lookup import find_reward
-from rewardsmith.runs.report import write_report
-from rewardsmith.runs.stored_rollouts import StoredRollouts
 from rewardsmith.storage import damaged, write_sums
-from tests.runs.fake_run import write_fake_run
-from tests.runs.processes import RECIPE, Strike, metrics, prepared, run
+from tests.runs.processes import RECIPE, Strike, prepared, run
 
 SMALL = RECIPE.replace("steps = 12", "steps = 2").partition('[[stages]]\ntype = "evaluate"')[0]
 LAST = "02-policy-000000"
@@ -86,7 +80,7 @@ def test_a_flipped_bit_in_a_checkpoint_stops_the_resume(name: str, stopped: Path
     before = (stopped / "runs/small/summary.json").read_bytes()
     message = refused(stopped)
     assert f"runs/small/checkpoints/{LAST}/{name} is damaged" in message
-    assert "remove that checkpoint's folder to go on before it" in message
+    assert "remove that checkpoint's folder to resume from an earlier one" in message
     assert (stopped / "runs/small/summary.json").read_bytes() == before
     assert message.strip() in (stopped / "runs/small/run.log").read_text().replace("\n    ", "\n")
 
@@ -107,84 +101,11 @@ def test_the_hashes_are_those_of_sha256sum(stopped_once: Path) -> None:
     assert os.system(f"cd {folder} && sha256sum --check --strict --quiet SHA256SUMS") == 0
 
 
-# ---- growing files that have become shorter --------------------------------------------------------------------------
-
-
-def test_files_that_lost_lines_are_named_and_accepted_only_on_demand(stopped: Path) -> None:
+def test_files_that_lost_lines_are_named(stopped: Path) -> None:
     folder = stopped / "runs/small"
     size = (folder / "metrics.jsonl").stat().st_size
     os.truncate(folder / "metrics.jsonl", size - 10)
-    (folder / "rollouts/policy.jsonl").unlink()
     message = refused(stopped)
     assert f"runs/small/metrics.jsonl has {size - 10:,} bytes, and had {size:,}" in message
-    assert "runs/small/rollouts/policy.jsonl has 0 bytes, and had" in message
-    assert "--accept-changes" in message
+    assert f"checkpoints/{LAST}" in message
     assert (folder / "metrics.jsonl").stat().st_size == size - 10
-    (stopped / "runs").rename(stopped / "elsewhere")
-    (stopped / "runs").symlink_to("elsewhere")  # which is nothing to complain about
-    status, output = run(stopped, "--accept-changes")
-    assert status == 0, output
-    assert f"warning: runs/small/metrics.jsonl has {size - 10:,} bytes" in output
-    assert len(metrics(folder)) == (1 + 2 - 1) + (1 + 6)  # no half of a line is left in the way
-
-
-# ---- links -----------------------------------------------------------------------------------------------------------
-
-
-PLACES = [
-    ".lock", "metrics.jsonl", "recipe.toml", "summary.json", "run.log", "report.html", ".summary.json.part",
-    "lineage.json", "rollouts", "rollouts/policy.jsonl", "checkpoints", f"checkpoints/{LAST}/policy/model.safetensors",
-    "models", "models/policy", "references", "evaluations", "trackers", "trackers/wandb.json", "servers/judge.log",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_no_link_of_a_run_folder_is_followed(place: str, tmp_path: Path) -> None:
-    folder = write_fake_run(tmp_path / "run")
-    for name in ("checkpoints", f"checkpoints/{LAST}/policy"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    outside = tmp_path / "outside"
-    link = folder / place
-    link.parent.mkdir(parents=True, exist_ok=True)
-    if link.exists():
-        shutil.move(link, outside)  # it even holds what it should
-    else:
-        outside.write_text("somebody's own file")
-    before = outside.read_bytes() if outside.is_file() else sorted(outside.rglob("*"))
-    link.symlink_to(outside)
-    prepared(tmp_path)
-    uses: list[Callable[[], object]] = [
-        lambda: write_report(folder),
-        lambda: StoredRollouts(str(folder)),
-        lambda: find_reward(str(folder)),
-    ]
-    if place == "recipe.toml":
-        uses.pop(1)
-    for use in uses:
-        with pytest.raises(UserError, match="symbolic link") as caught:
-            use()
-        assert str(link) in str(caught.value)
-    if place in (".lock", "metrics.jsonl", "checkpoints"):  # a process takes its time
-        assert f"run/{place} is a symbolic link" in refused(tmp_path, "--folder", "run")
-    assert before == (outside.read_bytes() if outside.is_file() else sorted(outside.rglob("*")))
-
-
-def test_a_pipe_in_a_run_folder_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    folder = write_fake_run(tmp_path / "run")
-    (folder / "summary.json").unlink()
-    os.mkfifo(folder / "summary.json")
-    with pytest.raises(UserError, match=r"summary\.json is neither a file nor a folder"):
-        write_report(folder)
-
-
-def test_the_run_folder_itself_may_be_a_link_and_so_may_what_a_tracker_made(tmp_path: Path) -> None:
-    folder = write_fake_run(tmp_path / "run")
-    (folder / "trackers/wandb/run-1").mkdir(parents=True)
-    (folder / "trackers/wandb/latest-run").symlink_to("run-1")
-    (tmp_path / "link").symlink_to(folder)
-    assert write_report(tmp_path / "link").exists()
-    assert list(StoredRollouts(str(tmp_path / "link")))
-    (folder / "trackers/wandb/latest-run").unlink()
-    (folder / "trackers/wandb/latest-run").symlink_to(tmp_path)
-    with pytest.raises(UserError, match="latest-run is a symbolic link"):
-        write_report(tmp_path / "link")

@@ -117,7 +117,7 @@ def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(
     (disk / "filling").unlink()
     status, said = run(disk)
     assert status == 0, said
-    assert f"going on from {checkpoint}" in said
+    assert f"resuming from {checkpoint}" in said
     assert_same(outcome(disk / "runs/small"), whole)
 
 

@@ -58,7 +58,7 @@ def test_a_failed_start_does_not_keep_a_stopped_run_from_going_on(tmp_path: Path
     assert run(tmp_path, strikes=[stop])[0] == 130
     assert run(tmp_path, NO_MODEL, "--resume", "never")[0] == 2
     assert summary(tmp_path / "runs/small-2")["state"] == "failed"
-    assert "going on from 01-sft-000001" in run(tmp_path)[1]
+    assert "resuming from 01-sft-000001" in run(tmp_path)[1]
 
 
 def test_a_folder_in_which_no_run_began_or_one_goes_on_is_not_used(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_log_tells_of_the_whole_run_with_times(tmp_path: Path) -> None:
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S", line) for line in lines)
     texts = [line[20:] for line in lines]
     wanted = ["rewardsmith ", "loading policy", "stage sft begins: 2 steps", "stopping", "stopped", "rewardsmith ",
-              "going on from 01-sft-000001", "stage sft begins: 2 steps, going on after 1", "stage sft has ended",
+              "resuming from 01-sft-000001", "stage sft begins: 2 steps, resuming after 1", "stage sft has ended",
               "finished after "]  # fmt: skip
     rest = iter(texts)
     for start in wanted:

@@ -51,7 +51,7 @@ parts.digits = { type = "judge:Judge", breaks = 1000 }
 [stages.reward.parts.judge]
 type = "standardise"
 over = "window"
-least = 4
+min_count = 4
 weight = 0.5
 reward = { type = "judge:Judge", breaks = BREAKS, FAILURE }
 """
@@ -81,7 +81,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_broken_judge_stops_the_run_and_nothing_is_lost(
     breaks: int, least: int, failed: int, saved: int, undisturbed: Path, tmp_path: Path
 ) -> None:
-    folder = world(tmp_path, breaks, f"failure = {{ share = 0.2, window = 8, least = {least} }}")
+    folder = world(tmp_path, breaks, f"failure = {{ share = 0.2, window = 8, min_failures = {least} }}")
     status, said = run(folder)
     assert status == 2
     assert f'error: the reward "judge.raw" could not score {failed} of its last' in said
@@ -129,7 +129,7 @@ def test_what_a_reward_has_learned_survives_a_kill(undisturbed: Path, tmp_path: 
     assert status == -9
     status, said = run(folder)
     assert status == 0, said
-    assert "going on from 01-policy-000004" in said
+    assert "resuming from 01-policy-000004" in said
     assert_same(outcome(folder / "runs" / "small"), outcome(undisturbed / "runs" / "small"))
 
 
@@ -160,5 +160,5 @@ def test_ctrl_c_is_heard_while_a_validation_waits_for_a_service(undisturbed: Pat
     (folder / "mended").touch()
     status, said = run(folder)
     assert status == 0, said
-    assert "going on from 01-policy-000002" in said
+    assert "resuming from 01-policy-000002" in said
     assert outcome(folder / "runs" / "small")["models"] == outcome(undisturbed / "runs" / "small")["models"]

@@ -1,8 +1,6 @@
 """Files and checkpoints that are there as a whole or not at all."""
 
-import json
 import multiprocessing
-import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -233,42 +231,6 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     status, said = run(folder, strikes=[Strike("rewardsmith.trainers.scoring:score", 5, signal.SIGINT)])
     assert status == 130, said
     return folder
-
-
-def facts(file: Path, **changes: Any) -> None:
-    table = json.loads(file.read_text())
-    file.write_text(json.dumps({k: v for k, v in (table | changes).items() if v is not None}))
-
-
-DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "cut": (lambda c: os.truncate(c / "checkpoint.json", 40), "checkpoint.json cannot be read"),
-    "binary": (lambda c: (c / "checkpoint.json").write_bytes(b"\xff\xfe"), "checkpoint.json cannot be read"),
-    "list": (lambda c: (c / "checkpoint.json").write_text("[]"), "does not hold a checkpoint"),
-    "lacks": (lambda c: facts(c / "checkpoint.json", lengths=None), "is not usable (KeyError('lengths'))"),
-    "wrong": (lambda c: facts(c / "checkpoint.json", step="two"), "is not usable"),
-    "weights": (lambda c: os.truncate(c / "policy/model.safetensors", 5000), "cannot be read"),
-    "no weights": (lambda c: (c / "policy/model.safetensors").unlink(), "there are no weights in"),
-    "no optimizer": (lambda c: (c / "policy/learner.safetensors").unlink(), "the checkpoint is not complete"),
-    "optimizer": (lambda c: (c / "policy/learner.safetensors").write_bytes(b""), "learner.safetensors cannot be read"),
-    "state": (lambda c: facts(c / "checkpoint.json", state={}), "is not usable"),
-    "length": (lambda c: facts(c / "checkpoint.json", lengths={"metrics.jsonl": -1}), "is not usable"),
-    "no length": (lambda c: facts(c / "checkpoint.json", lengths={"metrics.jsonl": 1.5}), "is not usable"),
-    "step": (lambda c: facts(c / "checkpoint.json", step=-1), "is not usable"),
-}
-
-
-@pytest.mark.parametrize("damage", [*DAMAGE])
-def test_a_damaged_checkpoint_is_named(damage: str, stopped: Path, tmp_path: Path) -> None:
-    change, message = DAMAGE[damage]
-    folder = shutil.copytree(stopped, tmp_path / "it")
-    (folder / "runs/small/checkpoints/02-policy-000000/SHA256SUMS").unlink()  # as an earlier version left it
-    change(folder / "runs/small/checkpoints/02-policy-000000")
-    status, said = run(folder)
-    assert "Traceback" not in said
-    assert status == 2
-    assert "error: " in said
-    assert message in said
-    assert "02-policy-000000" in said
 
 
 def test_without_the_damaged_checkpoint_the_run_goes_on_before_it(stopped: Path, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_finished_run_that_gets_more_steps_ends_like_one_that_had_them_from_th
     status, output = run(finished, *MORE)
     assert status == 0, output
     assert "run folder: runs/small\n" in output
-    assert "going on from 01-sft-000004" in output
+    assert "resuming from 01-sft-000004" in output
     assert "schedule" not in output
     found = outcome(finished / "runs/small")
     assert found == six

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.runs.start import start
-from tests.engines.test_rating import write_folder
+from tests.engines.test_rater import write_folder
 
 
 def run(folder: Path, rater: Path, seconds: float) -> tuple[list[float], bytes]:

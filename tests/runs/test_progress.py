@@ -10,9 +10,9 @@ from rich.console import Console
 
 from rewardsmith.llm import Usage
 from rewardsmith.runs import progress as module
+from rewardsmith.runs.model_registry import add_usage, usage_line
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary
-from rewardsmith.runs.usage import added, told
 from rewardsmith.trainers.protocol import Update
 
 STEP = {"loss": 0.1234, "reward/mean": 0.4567, "reward/accuracy": 0.25, "reward/failed": 0.125, "tokens/s": 12345.6}
@@ -39,7 +39,7 @@ def test_without_a_terminal_there_are_lines_and_no_control_codes() -> None:
 
 
 def test_a_resumed_stage_says_where_it_goes_on() -> None:
-    assert shown(done=4).splitlines() == ["policy: 10 steps, going on after 4"]
+    assert shown(done=4).splitlines() == ["policy: 10 steps, resuming after 4"]
 
 
 def test_quick_steps_are_not_all_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_one_step_is_no_plural() -> None:
 
 def test_a_long_line_is_not_broken() -> None:
     console = Console(file=io.StringIO(), width=40, _environ={})
-    Progress(console).say("word " * 40)
+    Progress(console).log("word " * 40)
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == "word " * 40 + "\n"
 
@@ -222,7 +222,7 @@ def test_a_reward_of_zero_is_shown() -> None:
 
 def test_names_with_brackets_are_not_markup() -> None:
     console = Console(file=io.StringIO(), width=160, _environ={})
-    Progress(console).say("loading policy: [bold]models[/]")
+    Progress(console).log("loading policy: [bold]models[/]")
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == "loading policy: [bold]models[/]\n"
 
@@ -397,7 +397,7 @@ def test_columns_that_would_be_empty_are_left_out() -> None:
 def test_what_was_asked_of_models_adds_up_and_is_told() -> None:
     before = {"judge": Usage(calls=1, prompt_tokens=10, tokens=5, cost=0.5), "old": Usage(cached=1)}
     now = {"judge": Usage(calls=1_000, retries=1, failed=2, tokens=1), "idle": Usage()}
-    sums = added(before, now)
+    sums = add_usage(before, now)
     assert set(sums) == {"judge", "old"}
-    assert told(sums["judge"]) == "1,001 calls, 1 retry, 2 failed, 10 tokens read and 6 written, cost 0.5"
-    assert told(sums["old"]) == "0 calls, 1 answer from the cache"
+    assert usage_line(sums["judge"]) == "1,001 calls, 1 retry, 2 failed, 10 prompt and 6 completion tokens, cost 0.5"
+    assert usage_line(sums["old"]) == "0 calls, 1 cache hit"

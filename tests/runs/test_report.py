@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from rewardsmith import Failure, Message, Prompt, Score
-from rewardsmith.runs import report_metrics, report_rollouts
-from rewardsmith.runs.report import MAX_ALL_POINTS, MAX_CURVES, MAX_POINTS, SCRIPTS, write_report
-from rewardsmith.runs.report_metrics import number, thinned
+from rewardsmith.runs import report, report_rollouts
+from rewardsmith.runs.report import MAX_ALL_POINTS, MAX_CURVES, MAX_POINTS, SCRIPTS, number, thinned, write_report
 from tests.runs.fake_run import line, write_fake_run, write_lines
 
 HOSTILE = [
@@ -128,16 +127,9 @@ def test_a_part_shows_what_it_said_and_why_it_failed(tmp_path: Path) -> None:
     assert second["failure"]["text"] == "division by zero"
 
 
-def test_what_was_asked_of_models_is_told(tmp_path: Path) -> None:
-    used = {"judge": {"calls": 11, "cost": 0.125}, "odd": {"calls": "x", "tokens": float("nan")}, "no": 3}
-    (tmp_path / "summary.json").write_text(json.dumps({"models": used}))
-    assert page_of(tmp_path).data["models"] == [
-        {"name": "judge", "used": {"calls": 11, "cost": 0.125}},
-        {"name": "odd", "used": {"calls": None, "tokens": None}},
-        {"name": "no", "used": {}},
-    ]
-    (tmp_path / "summary.json").write_text('{"models": [1]}')
-    assert page_of(tmp_path).data["models"] == []
+def test_the_usage_of_models_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps({"models": {"judge": {"calls": 11, "cost": 0.125}}}))
+    assert page_of(tmp_path).data["models"] == [{"name": "judge", "used": {"calls": 11, "cost": 0.125}}]
 
 
 def test_without_a_validation_the_training_groups_are_shown(tmp_path: Path) -> None:
@@ -224,29 +216,6 @@ def test_hostile_text_stays_text_wherever_it_stands(tmp_path: Path, whole: Page)
     assert not set(raw) & set("<>&\0")
 
 
-def test_lone_surrogates_and_odd_numbers_survive(tmp_path: Path) -> None:
-    good = line("x", Score(1.0))
-    text = json.dumps(good).replace('"x"', '"\\ud800 half"')
-    (tmp_path / "rollouts").mkdir()
-    # The nouns refuse what is no Unicode; the line is left out and counted.
-    (tmp_path / "rollouts" / "policy.jsonl").write_text(text + "\n" + json.dumps(good))
-    (tmp_path / "metrics.jsonl").write_text(
-        '{"stage": "\\udc00", "step": 1, "metrics": {"a": NaN, "b": Infinity, "c": 1' + "0" * 400 + ', "d": null}}\n'
-        '{"stage": "\\udc00", "step": 2, "metrics": {"a": 1.5, "b": -Infinity, "c": 2, "e": "text", "f": [1]}}\n'
-        '{"stage": "\\udc00", "step": 1e400, "metrics": {}}\n'
-        '{"stage": 3, "step": 1, "metrics": {}}\n'
-    )
-    data = page_of(tmp_path).data
-    curves = {curve["name"]: curve for curve in data["stages"][0]["curves"]}
-    assert curves["a"] == {"name": "a", "x": [1, 2], "y": [None, 1.5], "lost": 1}
-    assert curves["b"]["lost"] == 2
-    assert curves["c"]["y"] == [None, 2]
-    assert set(curves) == {"a", "b", "c", "d"}
-    assert data["unread"] == 2
-    assert data["stages"][1]["rollouts"]["unread"] == 1
-    assert data["stages"][1]["rollouts"]["groups"] == 1
-
-
 def test_an_empty_folder_has_a_report(tmp_path: Path) -> None:
     data = page_of(tmp_path).data
     assert data["stages"] == []
@@ -262,25 +231,6 @@ def test_files_that_were_cut_off_are_read_as_far_as_they_go(tmp_path: Path, shar
     data = page_of(tmp_path).data
     assert bool([stage for stage in data["stages"] if stage["curves"]]) == (share > 0)
     assert data["unread"] <= 1
-
-
-@pytest.mark.parametrize(
-    "junk", [b"\xff\xfe\x00", b"[]\n3\n", b"[" * 100_000, b'{"step": 1, "scored": {"group": 3}}\n' * 9]
-)
-def test_junk_is_no_reason_to_fail(tmp_path: Path, junk: bytes) -> None:
-    (tmp_path / "rollouts").mkdir()
-    for name in ("summary.json", "metrics.jsonl", "recipe.toml", "rollouts/policy.jsonl"):
-        (tmp_path / name).write_bytes(junk)
-    found = page_of(tmp_path).data["stages"][0]["rollouts"]
-    assert found["groups"] == 0
-    assert found["unread"] > 0
-
-
-def test_summaries_of_the_wrong_shape_are_no_reason_to_fail(tmp_path: Path) -> None:
-    rows = [{"name": 3}, 7, {"name": "p", "steps": "x", "before": [1], "after": {"a": "b", "c": float("nan")}}]
-    (tmp_path / "summary.json").write_text(json.dumps({"title": ["x"], "seconds": "long", "stages": rows}))
-    (stage,) = page_of(tmp_path).data["stages"]
-    assert (stage["steps"], stage["before"], stage["after"]) == (0, {}, {"a": None, "c": None})
 
 
 # ---- bounds --------------------------------------------------------------------------------------------------------
@@ -333,7 +283,7 @@ def test_a_long_file_of_metrics_is_sampled_but_no_validation_is_lost(
     for row in rows[7::100]:
         row["metrics"] = {"validation/mean@4": 0.5}
     write_lines(tmp_path / "metrics.jsonl", rows)
-    monkeypatch.setattr(report_metrics, "MAX_BYTES", (tmp_path / "metrics.jsonl").stat().st_size // 10 + 1)
+    monkeypatch.setattr(report, "MAX_METRICS_BYTES", (tmp_path / "metrics.jsonl").stat().st_size // 10 + 1)
     curves = {curve["name"]: curve["x"] for curve in page_of(tmp_path).data["stages"][0]["curves"]}
     assert curves["validation/mean@4"] == list(range(7, 1_000, 100))
     assert curves["reward/mean"] == list(range(0, 1_000, 10))
@@ -359,7 +309,6 @@ def test_thinning_keeps_the_ends_and_every_spike() -> None:
         (1e20, 1e20),
         (math.nan, None),
         (-math.inf, None),
-        (10**400, None),
         (True, None),
         ("1", None),
     ],

@@ -9,8 +9,7 @@ import pytest
 
 from rewardsmith.console import Column, Table
 from rewardsmith.jobs import Result
-from rewardsmith.runs import report_evaluations
-from rewardsmith.runs.report_evaluations import read_evaluations
+from rewardsmith.runs.report import read_evaluations
 from rewardsmith.trainers.evaluate.evaluate_grades import GradedAnswer, measure_grades
 from rewardsmith.trainers.evaluate.evaluate_policy import JudgedGroup, evaluate_policy
 from rewardsmith.trainers.evaluate.evaluation import evaluation_result
@@ -45,32 +44,6 @@ def test_stages_of_a_kind_stand_in_their_order_with_their_main_measures(tmp_path
 
 def test_a_report_without_evaluations_has_none(tmp_path: Path) -> None:
     assert page_of(write_fake_run(tmp_path)).data["evaluations"] == []
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", "[]", "{", '{"metrics": [], "main": 3, "tables": [1, {}]}', '{"tables": {"a": 1}}', "\0" * 9, '{"kind": 5}'],
-)
-def test_a_damaged_file_does_not_break_the_report(tmp_path: Path, content: str) -> None:
-    (tmp_path / "evaluations").mkdir()
-    (tmp_path / "evaluations" / "x.json").write_text(content)
-    (tmp_path / "evaluations" / "folder.json").mkdir()
-    found = page_of(tmp_path).data["evaluations"]
-    assert all(one["name"] == "x" and one["main"] == {} for one in found)
-
-
-def test_a_report_stays_small(tmp_path: Path) -> None:
-    wide = Table("t" * 999, [Column("c" * 999)] * 20, [[float(i)] * 20 for i in range(300)])
-    keep(tmp_path, **{f"e{i:03}": evaluation("grades", {}, (), [wide] * 20) for i in range(3)})
-    found = read_evaluations(tmp_path, [])
-    assert len(found[0]["tables"]) == report_evaluations.MAX_TABLES
-    table = found[0]["tables"][0]
-    assert (len(table["rows"]), table["more"]) == (report_evaluations.MAX_ROWS, 300 - report_evaluations.MAX_ROWS)
-    assert len(table["columns"]) == len(table["rows"][0]) == report_evaluations.MAX_COLUMNS
-    assert len(table["title"]) == len(table["columns"][0]["name"]) == report_evaluations.MAX_TEXT
-    big = tmp_path / "evaluations" / "e000.json"
-    big.write_text(big.read_text() + " " * report_evaluations.MAX_BYTES)
-    assert len(read_evaluations(tmp_path, [])) == 2
 
 
 def shown(folder: Path, query: str) -> Any:

@@ -81,7 +81,7 @@ def test_accepted_changes_take_effect(stopped: Path) -> None:
     first = metrics(stopped / "runs/small")
     status, said = run(stopped, "stages.sft.steps=6", "--accept-changes")
     assert status == 0, said
-    assert "going on from 01-sft-000002" in said
+    assert "resuming from 01-sft-000002" in said
     assert steps(stopped / "runs/small") == [0, 1, 2, 3, 4, 5, 6]
     assert metrics(stopped / "runs/small")[:3] == first
     assert "steps = 6 " in (stopped / "runs/small/recipe.toml").read_text()
@@ -104,7 +104,7 @@ def test_another_layout_of_the_same_recipe_is_no_change(stopped: Path) -> None:
 
 
 def test_auto_goes_on_and_then_starts_anew(stopped: Path) -> None:
-    assert "going on from 01-sft-000002" in run(stopped)[1]
+    assert "resuming from 01-sft-000002" in run(stopped)[1]
     assert steps(stopped / "runs/small") == [0, 1, 2, 3, 4]
     status, said = run(stopped)
     assert status == 0

@@ -14,8 +14,8 @@ import pytest
 from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.managed import ManagedModel
+from rewardsmith.engines.model_settings import ClientSettings, ModelSettings
 from rewardsmith.engines.protocol import Row
-from rewardsmith.engines.settings import ModelSettings, ServerSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.types import Message, Prompt
@@ -70,7 +70,7 @@ def answers(model: ManagedModel | ServedModel, questions: list[ChatRequest]) -> 
 
 
 def test_the_model_is_found_and_answers(running: Running) -> None:
-    served = ServedModel.of(ServerSettings(urls=[running.url]))
+    served = ServedModel(ClientSettings(), [running.url])
 
     async def run() -> tuple[str, ChatReply]:
         await served.check()
@@ -88,7 +88,7 @@ def test_the_model_is_found_and_answers(running: Running) -> None:
 
 
 def test_a_model_that_is_not_there_is_refused_by_its_name(running: Running) -> None:
-    served = ServedModel.of(ServerSettings(urls=[running.url], model="another"))
+    served = ServedModel(ClientSettings(), [running.url], model="another")
 
     async def run() -> None:
         try:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rewardsmith.engines.embedded.chat_model import EmbeddedRater
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.embedded.rating import RatingModel
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.types import Message
 from tests.servers.vllm import managed
@@ -41,7 +41,7 @@ def test_the_server_gives_the_numbers_that_were_trained(padding: str, tmp_path: 
         finally:
             await served.close()
 
-    expected = asyncio.run(RatingModel(engine).rate(conversations))
+    expected = asyncio.run(EmbeddedRater(engine).rate(conversations))
     assert max(expected) - min(expected) > 0.5
     assert min(expected) < 0 or max(expected) > 1
     np.testing.assert_allclose(asyncio.run(run()), expected, atol=1e-3)

@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 from rewardsmith.engines.embedded.loading import save_folder
 from rewardsmith.engines.embedded.tiny import make_tiny
 from rewardsmith.engines.managed import ManagedModel
-from rewardsmith.engines.settings import ManagedSettings
+from rewardsmith.engines.model_settings import ManagedSettings
 
 LENGTH = 8192
 """Positions of the models here: a judge's prompt has more characters than tiny models have positions."""
@@ -36,13 +36,13 @@ def table(folder: Path, **settings: Any) -> dict[str, Any]:
         "python": os.environ["REWARDSMITH_SERVER_PYTHON"],
         "arguments": ARGUMENTS,
         "environment": ENVIRONMENT,
-        "ready_within": 400.0,
+        "startup_timeout": 400.0,
         **settings,
     }
 
 
 def managed(folder: Path, logs: Path, told: list[str], **settings: Any) -> ManagedModel:
-    return ManagedModel(ManagedSettings(**table(folder, **settings)), name="judge", folder=logs, say=told.append)
+    return ManagedModel(ManagedSettings(**table(folder, **settings)), name="judge", folder=logs, log=told.append)
 
 
 def language_model(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.rewards.rules.settings import Way
+from rewardsmith.rewards.rules.rule_settings import Way
 from rewardsmith.text.answers import WAYS, boxed, extract, final, hashed, stated, tagged, unwrapped
 from tests.rewards.hostile import hostile, megabytes
 

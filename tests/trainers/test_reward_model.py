@@ -113,15 +113,15 @@ def test_the_gradient_does_not_depend_on_the_split_into_passes(changes: dict[str
     trainer = RewardModelTrainer(stage, world(tmp_path, *items))
     engine = trainer._engine
     expected, told = gradient(trainer, items)
-    assert len(engine.parts(trainer._batch(items)[0].rows)) == 1
+    assert len(engine.micro_batches(trainer._batch(items)[0].rows)) == 1
     passes = set()
 
     @settings(max_examples=12)
     @given(st.integers(1, 150), st.permutations(range(len(items))))
     def same(budget: int, order: list[int]) -> None:
-        engine._budget = budget
+        engine._token_budget = budget
         shuffled = [items[i] for i in order]
-        passes.add(len(engine.parts(trainer._batch(shuffled)[0].rows)))
+        passes.add(len(engine.micro_batches(trainer._batch(shuffled)[0].rows)))
         found, metrics = gradient(trainer, shuffled)
         assert metrics["loss"] == pytest.approx(told["loss"], rel=1e-5)
         assert metrics["accuracy"] == told["accuracy"]
@@ -147,7 +147,7 @@ def test_only_what_is_torn_apart_is_read_twice(tmp_path: Path, monkeypatch: pyte
     first = len(rows[0].prompt) + len(rows[0].response) - 1
     for budget, count in ((10_000, []), (2 * length, []), (length + first, [4]), (1, [12])):
         twice.clear()
-        engine._budget = budget
+        engine._token_budget = budget
         trainer._learn(trainer._batch(items)[0], 0.0)
         assert twice == count, budget
 
@@ -155,7 +155,7 @@ def test_only_what_is_torn_apart_is_read_twice(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("budget", [10_000, 1], ids=["in one pass", "torn apart"])
 def test_numbers_that_are_not_finite_skip_the_update(tmp_path: Path, budget: int) -> None:
     made = world(tmp_path, *THREE)
-    made.engine("critic")._budget = budget
+    made.engine("critic")._token_budget = budget
     with torch.no_grad():
         made.engine("critic").model.score.weight.fill_(torch.inf)
     before = weights(made.engine("critic"))
@@ -173,7 +173,7 @@ def test_numbers_that_are_not_finite_skip_the_update(tmp_path: Path, budget: int
 def test_a_known_reward_that_is_not_finite_skips_the_update(tmp_path: Path, rows: list[int]) -> None:
     """The model may give it in the first reading only, so that the pass itself has finite numbers."""
     trainer = RewardModelTrainer(reward_model_stage(), world(tmp_path, *THREE))
-    trainer._engine._budget = 1
+    trainer._engine._token_budget = 1
     rewards = trainer._rewards
 
     def broken(some: list[Any]) -> torch.Tensor:

@@ -10,11 +10,11 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rewardsmith.engines import ModelSettings
+from rewardsmith.engines.embedded.chat_model import EmbeddedRater
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.loading import save_folder
-from rewardsmith.engines.embedded.rating import RatingModel
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
-from rewardsmith.engines.settings import LoraSettings
+from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.classifier import Classifier
 from rewardsmith.trainers.reward_model import RewardModelTrainer
@@ -65,8 +65,8 @@ def conversations(items: list[Preference] = ITEMS) -> list[list[Message]]:
     return [[*p.prompt.messages, Message("assistant", text)] for p in items for text in (p.chosen, p.rejected)]
 
 
-def open_rater(folder: Path) -> RatingModel:
-    return RatingModel(EmbeddedEngine.open(ModelSettings(init=str(folder), head="scalar", device="cpu")))
+def open_rater(folder: Path) -> EmbeddedRater:
+    return EmbeddedRater(EmbeddedEngine.open(ModelSettings(init=str(folder), head="scalar", device="cpu")))
 
 
 def by_transformers(folder: Path) -> tuple[list[float], list[float] | None]:
@@ -146,7 +146,7 @@ def test_an_adapter_is_trained_with_its_head_and_published_as_one(tmp_path: Path
     rater = open_rater(tmp_path / "published")
     asyncio.run(rater.check())
     assert asyncio.run(rater.rate(conversations())) == pytest.approx(expected, abs=1e-5)
-    asyncio.run(RatingModel(engine).check())
+    asyncio.run(EmbeddedRater(engine).check())
     engine.save(tmp_path / "saved")
     again = EmbeddedEngine.open(engine.settings, seed=0)
     again.load(tmp_path / "saved")
@@ -197,7 +197,7 @@ def test_the_classifier_reads_what_was_trained_on(changes: dict[str, Any], tmp_p
     rows = trainer._batch(items)[0].rows
     expected = trainer._rewards(rows).tolist()[::2]
     reward = Classifier(model="critic", **changes)
-    reward.connect(lambda name: RatingModel(engine))
+    reward.connect(lambda name: EmbeddedRater(engine))
     scores = asyncio.run(reward.score(RolloutGroup(prompt, [Rollout(text) for text in HOSTILE])))
     assert [score.value for score in scores] == pytest.approx(expected, abs=1e-5)
 
@@ -205,7 +205,7 @@ def test_the_classifier_reads_what_was_trained_on(changes: dict[str, Any], tmp_p
 def test_a_model_is_known_by_another_name_after_each_step(tmp_path: Path) -> None:
     """So that no verdict from before is found in the cache."""
     made = World(tmp_path, sources={"train": Fixed(*ITEMS)})
-    rater = RatingModel(made.engine("critic"))
+    rater = EmbeddedRater(made.engine("critic"))
     trainer = RewardModelTrainer(reward_model_stage(), made)
     names, numbers = [], []
     for number in (1, 2, 3):
@@ -219,7 +219,7 @@ def test_an_untrained_model_is_refused_and_a_trained_one_passes(tmp_path: Path) 
     folder = language_folder(tmp_path / "lm")
     with pytest.raises(UserError, match="the head is all zeros"):
         asyncio.run(open_rater(folder).check())
-    asyncio.run(RatingModel(trained(folder, tmp_path)._engine).check())
+    asyncio.run(EmbeddedRater(trained(folder, tmp_path)._engine).check())
 
 
 def test_a_model_without_a_chat_template_is_refused_before_the_first_step(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_step_reports_how_far_writing_scoring_and_learning_are(tmp_path: Path)
     validation = {"data": "held_out", "every": 1, "prompts": 2, "rollouts_per_prompt": 2}
     world = World(tmp_path)
     engine = world.engine("policy")
-    engine._budget = 30  # several micro-batches
+    engine._token_budget = 30  # several micro-batches
     stage = policy_stage(validation=validation, epochs=2, mini_batches=2, entropy=0.01)
     (metrics,) = steps(PolicyTrainer(stage, world), 1)
     assert phases(world)[:2] == ["validation: writing rollouts", "validation: scoring groups"]
@@ -114,7 +114,7 @@ def test_a_slow_judge_is_shown_by_the_groups_that_it_has_scored() -> None:
 
 def test_imitation_reports_its_demonstrations(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.engine("policy")._budget = 30
+    world.engine("policy")._token_budget = 30
     steps(SftTrainer(sft_stage(), world), 1)
     assert phases(world) == ["learning demonstrations"]
     assert len({done for _, done, _, _ in world.reported}) > 1

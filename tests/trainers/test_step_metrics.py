@@ -5,7 +5,7 @@ import pytest
 
 from rewardsmith.config import Choice, Chosen
 from rewardsmith.data.arithmetic import Arithmetic
-from rewardsmith.trainers.process.step_metrics import step_metrics
+from rewardsmith.trainers.process.process_rewards import step_metrics
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
 
 TRUTH: Chosen = Choice("step truth", "rewardsmith.text.step_truths:STEP_TRUTHS", inputs=2).choose("arithmetic")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rewardsmith.data import Arithmetic, Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.jobs import Result as JobResult
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.trainers.protocol import GroupRecord

@@ -47,8 +47,13 @@ CacheFolder = Annotated[
 
 
 @app.command
-def explain(recipe: RecipeFile, /, *overrides: Overrides) -> None:
-    """Check a recipe and print it with every default and a line about each setting.
+def explain(
+    recipe: RecipeFile,
+    /,
+    *overrides: Overrides,
+    everything: Annotated[bool, Parameter(name="--all", help="show the rare settings too")] = False,
+) -> None:
+    """Check a recipe and print it with its defaults and a line about each setting.
 
     The output is a recipe itself: save it, change it, run it. A reward table, a file with a `type` at its top, is
     explained too, with the models that it calls.
@@ -63,7 +68,7 @@ def explain(recipe: RecipeFile, /, *overrides: Overrides) -> None:
         check_rewards(checked, str(recipe))
         for warning in warnings(checked):
             sys.stderr.write(f"warning: {warning}\n")
-        text = explain_recipe(checked)
+        text = explain_recipe(checked, everything=everything)
     console = Console()
     if console.is_terminal:
         console.print(Syntax(text, "toml", theme="ansi_dark", background_color="default", word_wrap=True))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rewardsmith.checks import finite, freeze
 from rewardsmith.errors import listing, nearest
-from rewardsmith.problems import shown
+from rewardsmith.masking import shown
 from rewardsmith.types import Message
 
 Row = Mapping[str, Any]

@@ -1,8 +1,8 @@
-"""What an engine can do: the seam between the trainers and whatever runs a model."""
+"""The engine protocol: everything that trainers and runs use of whatever runs a model."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -10,117 +10,134 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.learning import OptimizerSettings
+from rewardsmith.llm import Conversation
 from rewardsmith.types import Prompt, RolloutGroup
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
 Tick = Callable[[int, int], None]
-"""Called often while answers are written, with the answers that are finished and the tokens written so far."""
+"""Called often while responses are generated, with the finished responses and the tokens generated so far."""
 
 
-def no_tick(answers: int, tokens: int) -> None:
+def no_tick(responses: int, tokens: int) -> None:
     """Do nothing."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How answers are sampled.
+    """How responses are sampled."""
 
-    Attributes:
-        temperature: 0 is greedy.
-        top_p: keep the likeliest tokens of this total probability.
-        top_k: keep this many of the likeliest tokens; 0 keeps all.
-        max_tokens: longest answer.
-        min_tokens: no answer ends before this many tokens.
-        stop: texts that end an answer; they are not part of it.
-        stop_tokens: token ids that end an answer, beside the model's own.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0  # keep the likeliest tokens of this total probability
+    top_k: int = 0  # keep this many of the likeliest tokens; 0 keeps all
     max_tokens: int = 256
     min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_tokens: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()  # texts that end a response; they are not part of it
+    stop_tokens: tuple[int, ...] = ()  # token ids that end a response, in addition to the model's own
 
     @property
     def cuts(self) -> bool:
-        """Whether some tokens are never sampled, so that log-probabilities are not those of the plain softmax."""
+        """Whether some tokens are never sampled, so that log-probabilities are not those of the full softmax."""
         return self.top_p < 1 or self.top_k > 0 or self.min_tokens > 0
 
 
 @dataclass(frozen=True)
 class Row:
-    """A prompt and an answer, as token ids.
+    """A prompt and a response as token ids."""
 
-    Attributes:
-        prompt: int32 [P], at least one token: the first answer token is predicted from it.
-        response: int32 [T]; may be empty.
-    """
-
-    prompt: NDArray[np.int32]
-    response: NDArray[np.int32]
+    prompt: NDArray[np.int32]  # [P], at least one token: the first response token is predicted from it
+    response: NDArray[np.int32]  # [T]; may be empty
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model says about the answer tokens of some rows of a batch; zero where a row has no token.
+    """Model outputs at the response tokens of some rows of a batch; zero where a row has no token."""
 
-    Attributes:
-        rows: int64 [b], which rows of the batch.
-        mask_bT: bool [b, T], the answer tokens.
-        logprobs_bT: [b, T], of a language model.
-        entropy_bT: [b, T], of a language model.
-        values_bT: [b, T], of a model with a scalar head: the value before each answer token.
-    """
-
-    rows: Tensor
-    mask_bT: Tensor
-    logprobs_bT: Tensor
-    entropy_bT: Tensor
-    values_bT: Tensor
+    rows: Tensor  # int64 [b], which rows of the batch
+    mask_bT: Tensor  # bool, the response tokens
+    logprobs_bT: Tensor  # of a language model
+    entropy_bT: Tensor  # of a language model
+    values_bT: Tensor  # of a model with a scalar head: the value before each response token
 
 
 @dataclass(frozen=True)
-class Step:
-    """What an optimizer step did.
+class OptimizerStep:
+    """The result of an optimizer step."""
 
-    Attributes:
-        grad_norm: length of the gradient before clipping; NaN or infinite when the step was skipped.
-        skipped: whether the gradient was not finite, so that the weights stayed as they were.
-    """
-
-    grad_norm: float
-    skipped: bool
+    grad_norm: float  # before clipping; NaN or infinite when the step was skipped
+    skipped: bool  # the gradient was not finite, so the weights stayed as they were
 
 
 Loss = Callable[[Outputs], "Tensor"]
-"""The loss of some rows; the losses of the parts of a batch add up to that of the batch."""
+"""The loss of some rows; the losses of the micro-batches of a batch add up to that of the batch."""
+
+
+@dataclass(frozen=True)
+class ModelOutline:
+    """A model without its weights."""
+
+    name: str  # in the recipe
+    vocabulary: Mapping[str, int]  # token to id
+    max_length: int  # the longest sequence that it reads
 
 
 class Engine(Protocol):
-    """Runs one model."""
+    """Runs one model: generates, measures, learns, saves. `engines/embedded` is the implementation in this process."""
+
+    @property
+    def name(self) -> str:
+        """The model's name in the recipe."""
+        ...
+
+    @property
+    def settings(self) -> ModelSettings:
+        """Its `[models.NAME]` table."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors that it takes and returns are."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of its weights; in float32 the sampler's log-probabilities are the learner's."""
+        ...
 
     @property
     def max_length(self) -> int:
         """The longest sequence that the model can read."""
         ...
 
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """Token to id."""
+        ...
+
+    # ---- text to tokens ----
+
+    def require_chat_template(self) -> None:
+        """Raise a `UserError` unless the model can render messages."""
+        ...
+
     def encode(self, prompt: Prompt) -> NDArray[np.int32]:
-        """Return the prompt as the model reads it, its chat template applied, up to where the answer begins."""
+        """Return the prompt under the chat template, up to where the response begins; recent prompts are cached."""
         ...
 
     def encode_response(self, text: str) -> NDArray[np.int32]:
-        """Return an answer as the model would write it, the token that ends it included."""
+        """Return a response as the model would generate it, its end token included."""
         ...
 
-    def ends(self, tokens: NDArray[np.int32], text: str) -> NDArray[np.int32]:
-        """Return how many characters of `text`, which the tokens say, there are up to the end of each token, [T]."""
+    def encode_conversation(self, conversation: Conversation) -> NDArray[np.int32]:
+        """Return a conversation up to the token at which a scalar head is read; `ModelCallError` if it cannot be."""
         ...
+
+    # ---- forward passes ----
 
     def generate(
         self,
@@ -133,53 +150,96 @@ class Engine(Protocol):
         ends: bool = False,
         tick: Tick = no_tick,
     ) -> AsyncIterator[tuple[int, RolloutGroup]]:
-        """Yield (number of the prompt, its n rollouts) as groups are complete; the order is not that of the prompts.
+        """Yield (index of the prompt, its n rollouts) as groups complete, in any order.
 
-        With `ends`, the rollouts say where their tokens lie in their texts (`Rollout.ends`). `tick` is called often;
-        what it raises ends the work.
+        `ends` fills `Rollout.ends`. `tick` is called often; an exception from it ends the work.
         """
         ...
 
-    def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0) -> Tensor:
-        """Return log-probabilities of the answer tokens, float32 [B, T], zero where a row has none."""
+    def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, max_rows: int | None = None) -> Tensor:
+        """Return log-probabilities of the response tokens, float32 [B, T], zero where a row has none.
+
+        `max_rows` limits the rows of a forward pass below what the token budget allows.
+        """
+        ...
+
+    def reference_logprobs(
+        self, rows: Sequence[Row], *, temperature: float = 1.0, max_rows: int | None = None
+    ) -> Tensor:
+        """Return the log-probabilities with the adapter switched off."""
         ...
 
     def values(self, rows: Sequence[Row]) -> Tensor:
-        """Return a value before each answer token, float32 [B, T]; for a model with a scalar head."""
+        """Return a value before each response token, float32 [B, T]; for a model with a scalar head."""
         ...
 
-    def parts(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Return which rows go through the model together in `update`: those of each pass, by their numbers."""
+    # ---- learning ----
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every trainable weight is finite."""
+        ...
+
+    @property
+    def adapter_is_fresh(self) -> bool:
+        """Whether the adapter changes nothing yet, so that the model without it is the model as it is."""
         ...
 
     def learn_with(self, optimizer: OptimizerSettings) -> None:
-        """Begin to learn: make a fresh optimizer."""
+        """Create a new optimizer."""
         ...
 
     def stop_learning(self) -> None:
-        """Let go of the optimizer."""
+        """Release the optimizer."""
         ...
 
-    def update(self, rows: Sequence[Row], loss: Loss, *, lr: float, temperature: float = 1.0) -> Step:
-        """Take one optimizer step down the gradient of the loss over all rows."""
+    def micro_batches(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Return the indices of the rows of each forward pass in `update`."""
+        ...
+
+    def update(
+        self,
+        rows: Sequence[Row],
+        loss: Loss,
+        *,
+        lr: float,
+        temperature: float = 1.0,
+        max_rows: int | None = None,
+        entropy: bool = True,
+    ) -> OptimizerStep:
+        """Take one optimizer step on the loss over all rows; gradients of micro-batches add up exactly."""
+        ...
+
+    # ---- copies, memory, files ----
+
+    def copy(self, settings: ModelSettings | None = None, *, name: str) -> Engine:
+        """Return an engine with the same weights and no optimizer; `settings` may give it a scalar head."""
         ...
 
     def sleep(self) -> None:
-        """Move everything off the device."""
+        """Offload weights and optimizer state to host memory."""
         ...
 
     def wake(self) -> None:
-        """Move everything back, exactly as it was."""
+        """Move them back to the device, bit for bit."""
+        ...
+
+    def digest(self, *, adapter: bool = True) -> str:
+        """Return a hash of weights, tokenizer, chat template and precision."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write the model as a Hugging Face folder, and beside it what going on learning needs."""
+        """Write a checkpoint: the model as a Hugging Face folder, and the optimizer state."""
         ...
 
     def load(self, folder: Path) -> None:
-        """Take over the weights that `save` wrote."""
+        """Load the weights that `save` wrote."""
         ...
 
     def load_learner(self, folder: Path) -> None:
-        """Take over the optimizer's state that `save` wrote."""
+        """Load the optimizer state that `save` wrote."""
+        ...
+
+    def publish(self, folder: Path) -> None:
+        """Write the model for use elsewhere, its adapter merged into the weights."""
         ...

@@ -18,9 +18,9 @@ import numpy as np
 from huggingface_hub import snapshot_download
 from numpy.typing import NDArray
 
-from rewardsmith.engines.embedded.loading import place
-from rewardsmith.engines.embedded.quiet import quiet
-from rewardsmith.engines.settings import SentenceSettings
+from rewardsmith.engines.embedded.loading import select_device
+from rewardsmith.engines.embedded.model_files import quiet
+from rewardsmith.engines.model_settings import SentenceSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError, Usage
 
@@ -48,7 +48,7 @@ class SentenceModel:
         self.name = name
         self.usage = Usage()
         self._settings = settings
-        self._device, _ = place(settings.device, "float32")
+        self._device, _ = select_device(settings.device, "float32")
         self._folder: Path | None = None
         self._model: Any = None
         self._digest = ""

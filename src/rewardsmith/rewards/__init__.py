@@ -1,4 +1,4 @@
-"""Rewards: what a group of rollouts is worth. One protocol, one literal dictionary of names."""
+"""Rewards: scores for groups of rollouts. One protocol, one literal dictionary of names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from rewardsmith.rewards.accuracy.grade import GradeAccuracy
 from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
 from rewardsmith.rewards.base import CannotScore, Halt, Online, Reward
 from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.compose import Cascade, Product, Sum
+from rewardsmith.rewards.compose import Cascade, Fallback, Gate, Mixed, Product, Route, Sum
 from rewardsmith.rewards.failures import in_place
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.judges.classifier import Classifier
@@ -22,32 +22,30 @@ from rewardsmith.rewards.judges.ranking import Ranking
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
-from rewardsmith.rewards.pair import Fallback, Gate, Mixed
-from rewardsmith.rewards.route import Route
 from rewardsmith.rewards.rule import Rule
-from rewardsmith.rewards.steps import Steps
+from rewardsmith.rewards.step_rewards import Steps
 from rewardsmith.rewards.transform import Clip, Scale, Shape, Standardise
 
 REWARDS: dict[str, type[Reward]] = {
     "rule": Rule,
     # a reward for each step
     "steps": Steps,
-    # asking a model about each answer
+    # a model scores each answer
     "rubric": Rubric,
     "verifier": Verifier,
     "judge": Judge,
     "plugin": Plugin,
     "classifier": Classifier,
     "similarity": Similarity,
-    # asking a model about a whole group
+    # a model scores a whole group
     "ranking": Ranking,
     "pairwise": Pairwise,
-    # a model that learns while the policy does
+    # a model that learns with the policy
     "implicit": Implicit,
-    # comparing a judge's verdict with one that is known
+    # compares a judge's verdict with the truth
     "grade_accuracy": GradeAccuracy,
     "ranking_accuracy": RankingAccuracy,
-    # made of several
+    # compositions
     "sum": Sum,
     "product": Product,
     "gate": Gate,
@@ -56,7 +54,7 @@ REWARDS: dict[str, type[Reward]] = {
     "mixed": Mixed,
     "cascade": Cascade,
     "route": Route,
-    # on another scale
+    # transformations
     "clip": Clip,
     "scale": Scale,
     "shape": Shape,
@@ -64,7 +62,7 @@ REWARDS: dict[str, type[Reward]] = {
 }
 
 REWARD = in_place()
-"""A reward as a stage of a recipe has it."""
+"""The choice of a reward in a stage."""
 
 
 def make_reward(table: str | dict[str, Any], models: Mapping[str, Any] | None = None) -> Component:
@@ -72,7 +70,7 @@ def make_reward(table: str | dict[str, Any], models: Mapping[str, Any] | None = 
 
     Args:
         table: as in a recipe.
-        models: those that it asks, by the names in the table; see `rewardsmith.llm`.
+        models: those that it calls, by the names in the table; see `rewardsmith.llm`.
     """
     try:
         return Component.root(REWARD.choose(table), models=None if models is None else models.__getitem__)

@@ -1,11 +1,11 @@
-"""What every reward is, how it says that it cannot score, and the one boundary at which its exceptions are caught."""
+"""The reward protocol, how a reward reports that it cannot score, and the boundary where its exceptions are caught."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,31 +18,31 @@ from rewardsmith.types import Failure, FailureKind, RolloutGroup, Score, ScoredG
 if TYPE_CHECKING:
     from rewardsmith.rewards.component import Component
 
-LARGEST = 1e30
-"""No reward is larger, in either direction."""
+MAX_REWARD = 1e30
+"""A larger absolute value is a failure: sums and squares of such values are no longer numbers."""
 
 
 class Reward(Protocol):
-    """Scores a whole group at once: a ranking judge needs all of it, a rule looks at one rollout after the other.
+    """Scores a whole group at once: a ranking judge needs all of it, a rule scores one rollout after the other.
 
     A reward may have more than `score`:
 
-    - `async check() -> None` raises when the reward cannot work. It is called before the first step, and while a
-      dependency that went away is waited for.
-    - `connect(models) -> None` takes a function from the name of a model in the recipe to the model
-      (`rewardsmith.llm`). It is called once, before anything else.
+    - `async check() -> None` raises when the reward cannot work. It is called before the first step, and during an
+      outage.
+    - `connect(models) -> None` gets a function from the name of a model in the recipe to the model
+      (`rewardsmith.llm`). It is called before anything else.
     - `require(prompt) -> None` raises `CannotScore` if no rollout of this prompt could ever be scored, because
       something is missing in it. It is called for the first prompts of the data, before the first step.
-    - `deadline: float`, seconds: then it keeps its deadlines itself.
-    - `whole: bool`, whether the scores of a group belong together, as those of a ranking do. After an outage the whole
-      group is asked again, and not only the rollouts that had no answer.
-    - `reads_ends: bool`, whether it must know where tokens end in the text (`Rollout.ends`).
-    - `parts: Sequence[str]`, the names of the parts that its scores have, so that a score which failed has them too.
-    - `facts() -> dict`, JSON: what its verdicts depend on beside the settings, for the record of a run.
+    - `deadline: float`, seconds: then it enforces its deadline itself.
+    - `whole: bool`, whether the scores of a group depend on each other, as those of a ranking do. After an outage the
+      whole group is scored again, and not only the rollouts that failed.
+    - `reads_ends: bool`, whether it needs the character offsets of tokens (`Rollout.ends`).
+    - `parts: Sequence[str]`, the names of the parts of its scores, so that a failed score has them too.
+    - `facts() -> dict`, JSON: what its verdicts depend on besides the settings, for the record of a run.
     - the methods of `Online`, if it learns while the policy learns.
     """
 
-    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+    async def score(self, group: RolloutGroup) -> Sequence[Score]:
         """Return one score per rollout, in order. What could not be scored is a `Failure`, never a number."""
         ...
 
@@ -60,22 +60,17 @@ class Online(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write what going on needs into a folder, which is there and empty."""
+        """Write the state into a folder, which exists and is empty."""
         ...
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote. Files are untrusted: no pickles."""
+        """Restore what `save` wrote. Files are untrusted: no pickles."""
         ...
 
 
 @dataclass(frozen=True)
 class Part:
-    """How a part of a composed reward enters the advantage.
-
-    Attributes:
-        weight: factor in the sum.
-        discount: γ of the part's own stream; None takes the estimator's.
-    """
+    """How a part of a composed reward enters the advantage: its factor, and γ of its stream (None: the estimator's)."""
 
     weight: float = 1.0
     discount: float | None = None
@@ -87,15 +82,15 @@ class Composed:
     Attributes:
         components: the parts, by name.
         streams: the parts that may be reward streams of their own: those of a sum.
-        routes: whether the source of a prompt decides who is asked.
+        routes: whether the source of a prompt decides which components score it.
     """
 
     components: Mapping[str, Component]
     streams: Mapping[str, Part] = MappingProxyType({})
     routes: ClassVar[bool] = False
 
-    def asked_about(self, source: str) -> Iterable[Component]:
-        """Return the components that prompts of this source come to."""
+    def components_for(self, source: str) -> Iterable[Component]:
+        """Return the components that score prompts of this source."""
         return self.components.values()
 
 
@@ -118,75 +113,67 @@ class Halt(UserError):  # noqa: N818 the reward is at fault, not the program
 
 
 async def score(reward: Reward, group: RolloutGroup) -> ScoredGroup:
-    """Return the scored group; whatever the reward raises is a failure of each of its rollouts."""
-    scores = await scores_of(reward, group)
+    """Return the scored group; whatever the reward raises is a failure of each of its rollouts, except `Halt`."""
     try:
-        return ScoredGroup(group, scores)
-    except (TypeError, ValueError) as error:
-        return ScoredGroup(group, [Score(failure=failure_of(error))] * len(scores))
-
-
-async def scores_of(reward: Reward, group: RolloutGroup) -> list[Score]:
-    """Return one score per rollout. This is where exceptions of rewards end: each becomes a failure with its cause.
-
-    A value beyond 1e30 is a failure too: sums and squares of such values are no longer numbers.
-
-    Raises:
-        Halt: the reward wants the run to stop.
-    """
-    return (await scores_and_retry(reward, group))[0]
-
-
-async def scores_and_retry(reward: Reward, group: RolloutGroup) -> tuple[list[Score], bool]:
-    """Return what `scores_of` does, and whether the reward raised the timeout of a client of its own.
-
-    Such a timeout may pass. One that the reward names itself (`CannotScore`) is what it decided.
-    """
-    try:
-        answer: object = reward.score(group)
-        if not inspect.isawaitable(answer):
-            raise TypeError("score() must be a coroutine: write `async def score(self, group)`")
-        found: Any = await answer
-        if not hasattr(found, "__iter__"):
-            raise TypeError(f"score() returned a {type(found).__name__}: it must return one Score per rollout")
-        scores = list(found)
-        wrong = next((type(one).__name__ for one in scores if not isinstance(one, Score)), "")
-        if wrong or len(scores) != len(group.rollouts):
-            found = f"one of them a {wrong}" if wrong else f"for {len(group.rollouts)} rollouts"
-            raise TypeError(f"score() returned {len(scores)} values, {found}: it must return one Score per rollout")
-        return [_bounded(score) for score in scores], False
-    except (Halt, KeyboardInterrupt):
-        raise
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        # A task of the reward's own was cancelled.
-        return [Score(failure=failure_of(error))] * len(group.rollouts), False
+        return ScoredGroup(group, checked_scores(await started(reward, group), group))
     except BaseException as error:  # noqa: BLE001 a reward may be a user's own code
-        why = failure_of(error)
-        named = isinstance(_first(error), CannotScore | ModelCallError)
-        return [Score(failure=why)] * len(group.rollouts), why.kind == "timeout" and not named
+        return ScoredGroup(group, [Score(failure=caught(error))] * len(group.rollouts))
+
+
+def started(reward: Reward, group: RolloutGroup) -> Awaitable[Any]:
+    """Return the call of `score`, which must be awaited."""
+    call: object = reward.score(group)
+    if not inspect.isawaitable(call):
+        raise TypeError("score() must be a coroutine: write `async def score(self, group)`")
+    return call
+
+
+def checked_scores(result: Any, group: RolloutGroup) -> list[Score]:
+    """Return the scores that a reward returned, after checking that they are scores, one per rollout and bounded."""
+    if not hasattr(result, "__iter__"):
+        raise TypeError(f"score() returned a {type(result).__name__}: it must return one Score per rollout")
+    scores = list(result)
+    wrong = next((type(one).__name__ for one in scores if not isinstance(one, Score)), "")
+    if wrong or len(scores) != len(group.rollouts):
+        what = f"one of them a {wrong}" if wrong else f"for {len(group.rollouts)} rollouts"
+        raise TypeError(f"score() returned {len(scores)} values, {what}: it must return one Score per rollout")
+    return [_bounded(score) for score in scores]
 
 
 def _bounded(score: Score) -> Score:
-    if score.value is None or abs(score.value) <= LARGEST:
+    if score.value is None or abs(score.value) <= MAX_REWARD:
         return score
-    why = Failure("invalid", f"a reward of {score.value:.3g} is beyond {LARGEST:.0e}")
+    why = Failure("invalid", f"a reward of {score.value:.3g} is beyond {MAX_REWARD:.0e}")
     return Score(failure=why, parts=score.parts, feedback=score.feedback)
 
 
-# What the common clients call it; their packages need not be installed.
+def caught(error: BaseException) -> Failure:
+    """Return the failure for what a reward raised; raise again what stops the run or cancels this task."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    if isinstance(error, asyncio.CancelledError):  # else a task of the reward's own was cancelled
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise error
+    return failure_of(error)
+
+
+def is_client_timeout(error: BaseException) -> bool:
+    """Whether a client inside a reward timed out, which may pass; a timeout that the reward reports is its decision."""
+    return failure_of(error).kind == "timeout" and not isinstance(_first(error), CannotScore | ModelCallError)
+
+
+# Class names of common clients; their packages need not be installed.
 _NO_CONNECTION = frozenset(
     {"ConnectionError", "ClientConnectionError", "ConnectError", "APIConnectionError", "gaierror"}
 )
 _NO_CONNECTION_IN_TIME = frozenset({"ConnectTimeout", "ConnectionTimeoutError"})
-_TOO_LATE = frozenset(
+_TIMED_OUT = frozenset(
     {"TimeoutError", "Timeout", "TimeoutException", "ServerTimeoutError", "APITimeoutError", "TimeoutExpired"}
 )
 _GONE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ECONNREFUSED})
 
-# The answer of a service that is overloaded or restarts, or of a proxy in front of one that is gone.
+# The HTTP status of a service that is overloaded or restarts, or of a proxy in front of one that is gone.
 _PASSING = frozenset({408, 409, 425, 429, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 _PASSING_CODES = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED"})  # of gRPC
 
@@ -196,12 +183,12 @@ def failure_of(error: BaseException) -> Failure:
     error = _first(error)
     if isinstance(error, Halt):
         raise error
-    said = isinstance(error, CannotScore | ModelCallError)
+    known = isinstance(error, CannotScore | ModelCallError)
     kind = error.kind if isinstance(error, CannotScore | ModelCallError) else _kind(error)
     try:
-        detail = str(error) if said else f"{type(error).__name__}: {error}{where_raised(error)}"
+        detail = str(error) if known else f"{type(error).__name__}: {error}{where_raised(error)}"
     except (Exception, SystemExit):  # noqa: BLE001 an exception's own __str__ may raise
-        detail = f"{type(error).__name__} that cannot be shown"
+        detail = f"{type(error).__name__} without a message"
     if kind not in get_args(FailureKind):
         return Failure("crashed", f"{kind!r} is no kind of failure: {detail}")
     return Failure(kind, detail, error.attempts if isinstance(error, ModelCallError) else 1)
@@ -216,7 +203,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _kind(error: BaseException) -> FailureKind:
-    """Return the kind of an exception, or of what it says its cause is."""
+    """Return the kind of failure of an exception, or of its cause."""
     cause: BaseException | None = error
     for _ in range(5):
         if cause is None:
@@ -226,10 +213,10 @@ def _kind(error: BaseException) -> FailureKind:
         if status in _PASSING or status in _PASSING_CODES:
             return "unreachable"
         if isinstance(status, int):
-            return "crashed"  # the service has answered, and will answer the same
+            return "crashed"  # a retry would get the same status
         if names & _NO_CONNECTION_IN_TIME or _attribute(cause, "errno") in _GONE:
             return "unreachable"
-        if names & _TOO_LATE or status == "DEADLINE_EXCEEDED":
+        if names & _TIMED_OUT or status == "DEADLINE_EXCEEDED":
             return "timeout"
         if names & _NO_CONNECTION:
             return "unreachable"

@@ -1,240 +1,221 @@
-"""Nothing is asked twice: a model whose answers are kept on disk.
+"""Model middleware that stores replies on disk, so that nothing is computed twice.
 
-A question is known by the SHA-256 of all that the answer depends on: the model's identity, the messages, how the
-answer is sampled, and which attempt it is. A run that is resumed or replayed gets the same answers, those that cannot
-be read included, and so goes the same way. Failures are never kept.
+The key is the SHA-256 of everything that a reply depends on: the model's identity, the messages, the sampling settings
+and the attempt. A resumed or replayed run gets the same replies, unparsable ones included. Failures are never stored.
+
+A served model may have other weights behind the same name. It gets a few fixed probes when it is first used and after
+each `check`; replies that are like stored ones identify the weights of that time, all others are new weights.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+import zlib
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from datetime import datetime
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.errors import UserError
-from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, Usage
-from rewardsmith.rewards.cache_file import VerdictCache, cache_folder
-from rewardsmith.rewards.cache_packing import ASK, EMBED, MOST, RATE, Unpackable, Verb, encoded
-from rewardsmith.rewards.cache_tables import Holding, Kept
-from rewardsmith.rewards.cache_weights import Weights
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply, WrappedModel
+from rewardsmith.rewards.cache_file import CacheRow, CacheUsage, VerdictCache, cache_folder
 
 V = TypeVar("V")
 
-FORMAT = 1
-"""Part of every key: a change in what is kept, or in what a key is made of, makes all older verdicts unknown."""
+FORMAT = 2
+"""Part of every key: a change of what is packed or of what a key is made of makes all older replies unknown."""
 
 PROBE_SECONDS = 120.0
-"""Seconds for a probe where a question does not say."""
+"""Deadline of a probe where the request has none."""
 
-MOST_TOKENS = 2**40
-"""A server may claim any number of tokens; the sum over all answers must stay a number that SQLite knows."""
+TOLERANCE = 0.03
+"""Probe numbers are alike if the length of their difference is at most this share of the longer one."""
+
+MAX_TOKENS = 2**40
+"""A server may claim any number of tokens; their sum must fit an SQLite integer."""
+
+# Not as ASCII: two halves of a surrogate pair would become the same escapes as the letter that they make.
+_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def _encoded(value: object) -> bytes:
+    return _JSON.encode(value).encode("utf-8", "surrogatepass")
 
 
 def key_of(
     identity: str,
     verb: str,
     prompt: Conversation | str,
-    question: ChatRequest | None = None,
+    request: ChatRequest | None = None,
     *,
-    call: Set[bytes] = frozenset(),
+    batch: Collection[bytes] = (),
 ) -> bytes:
-    """Return what an answer is known by: 32 bytes that depend on all that the answer depends on.
+    """Return the 32-byte key of a reply; `batch` has the keys of the whole call, where the reply depends on these.
 
-    Args:
-        identity: of the model.
-        verb: what is asked of it: `ask`, `rate` or `embed`.
-        prompt: a conversation or a text.
-        question: how an answer is to be written; its deadline is left out, because it changes no answer.
-        call: keys of all that is asked in the same call, where the answer depends on these.
+    The deadline of a request is left out, because it changes no reply.
     """
-    asked: dict[str, Any] = {"format": FORMAT, "model": identity, "verb": verb}
-    if call:
-        asked["call"] = hashlib.sha256(b"".join(sorted(call))).hexdigest()
-    asked["prompt"] = prompt if isinstance(prompt, str) else [[turn.role, turn.content] for turn in prompt]
-    if question is not None:
-        asked |= {
-            "temperature": float(question.temperature) + 0.0,  # -0.0 is 0.0
-            "top_p": float(question.top_p),
-            "max_tokens": int(question.max_tokens),
-            "stop": list(question.stop),
-            "seed": int(question.seed),
-            "attempt": int(question.attempt),
-            "logprobs": bool(question.logprobs),
+    parts: dict[str, Any] = {"format": FORMAT, "model": identity, "verb": verb}
+    if batch:
+        parts["batch"] = hashlib.sha256(b"".join(sorted(set(batch)))).hexdigest()
+    parts["prompt"] = prompt if isinstance(prompt, str) else [[message.role, message.content] for message in prompt]
+    if request is not None:
+        parts |= {
+            "temperature": float(request.temperature) + 0.0,  # -0.0 is 0.0
+            "top_p": float(request.top_p),
+            "max_tokens": int(request.max_tokens),
+            "stop": list(request.stop),
+            "seed": int(request.seed),
+            "attempt": int(request.attempt),
+            "logprobs": bool(request.logprobs),
         }
-    return hashlib.sha256(encoded(asked)).digest()
-
-
-@dataclass(frozen=True)
-class _Request(Generic[V]):
-    """What a call wants of a model.
-
-    Attributes:
-        verb: what is asked.
-        identity: of the model.
-        send: from keys to the answers of the model, in order.
-        deadline: seconds that it may take.
-    """
-
-    verb: Verb[V]
-    identity: str
-    send: Callable[[Sequence[bytes]], Awaitable[Sequence[V]]]
-    deadline: float = math.inf
+    return hashlib.sha256(_encoded(parts)).digest()
 
 
 @dataclass
-class _Flight(Generic[V]):
-    """A request that is under way, for all who want its answers.
+class _Flight:
+    """A call that is under way, and how many wait for it; when the last one leaves, it is cancelled."""
 
-    Attributes:
-        task: gives the answers by key, after they were kept.
-        keys: of all its questions.
-        deadline: seconds that it was given.
-        waiting: how many wait for it; when the last one has gone, it is cancelled.
-    """
-
-    task: asyncio.Task[dict[bytes, V]]
-    keys: frozenset[bytes]
-    deadline: float
+    task: asyncio.Task[Any]
     waiting: int = 0
 
-    def speaks_for(self, keys: Set[bytes], deadline: float) -> bool:
-        """Whether its failure is that of a call with these keys too: it holds no others, and had as much time."""
-        return self.keys <= keys and self.deadline >= deadline
 
-    def failed(self) -> bool:
-        """Whether it has ended without answers."""
-        return self.task.cancelled() or self.task.exception() is not None
+class CachedModel(WrappedModel):
+    """A model that looks up its replies, and is called only for the rest.
 
-
-async def _landed(flights: Iterable[_Flight[Any]]) -> None:
-    """Wait until all have ended, well or not. Who stops waiting takes with him the requests that nobody else wants."""
-    flights = list(flights)
-    for flight in flights:
-        flight.waiting += 1
-    try:
-        await asyncio.wait({flight.task for flight in flights})
-    finally:
-        for flight in flights:
-            flight.waiting -= 1
-        unwanted = {flight.task for flight in flights if not flight.waiting and not flight.task.done()}
-        for task in unwanted:
-            task.cancel()
-        if unwanted:
-            await asyncio.wait(unwanted)
-
-
-class Cached:
-    """A model that looks up what it has said before, and asks only for the rest.
-
-    The same question asked twice at the same time is asked once. Where two processes ask it at the same time, the
-    answer that was kept first counts for both. All else (`sleep`, `wake`, `close` …) is the model's own.
-
-    Args:
-        model: any of `rewardsmith.llm`.
-        cache: where its answers are kept.
-
-    Attributes:
-        name: the model's.
-        usage: the model's; here `cached` is counted.
-        uncached: the model itself, which is asked anew each time.
+    The same request at the same time is sent once. Where two processes send it at the same time, the reply that is
+    stored first counts for both.
     """
 
     def __init__(self, model: Any, cache: VerdictCache) -> None:
-        self._model = self.uncached = model
-        self._cache = cache
-        self._weights = Weights(model, cache)
-        self._flights: dict[bytes, _Flight[Any]] = {}
-        self.name: str = model.name
-        self.usage: Usage = model.usage
+        super().__init__(model)
+        self.cache = cache
+        self._identities: dict[str, str] = {}  # from the model's own to the one that includes the probed weights
+        self._flights: dict[Hashable, _Flight] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what only the model has."""
-        if name == "_model":  # a copy that is being made has nothing yet
-            raise AttributeError(name)
-        return getattr(self._model, name)
-
-    async def identity(self) -> str:
-        """Return what the model is known by."""
-        return str(await self._model.identity())
+    @property
+    def uncached(self) -> Any:
+        """The model itself, which is called each time."""
+        return self.model
 
     async def check(self) -> None:
-        """Raise if the cache is damaged or the model cannot work."""
-        await asyncio.to_thread(self._cache.check)
-        await self._model.check()
-        self._weights.forget()
+        """Raise if the cache is damaged or the model cannot work; its weights are probed again after this."""
+        await asyncio.to_thread(self.cache.check)
+        await super().check()
+        self._identities = {}
 
     async def chat(self, question: ChatRequest) -> ChatReply:
-        """Return the model's answer; one that was known took no time, and says that it is `cached`."""
-        identity = await self._identified(question.deadline)
+        """Return the model's reply; a stored one took no time and is marked `cached`."""
+        identity = await self._cache_identity(question.deadline)
         key = key_of(identity, "chat", question.prompt, question)
+        if packed := self.cache.find([key]).get(key):
+            self.usage.cached += 1
+            return _unpack_reply(packed)
 
-        async def send(_: Sequence[bytes]) -> list[ChatReply]:
-            return [await self._model.chat(question)]
+        async def send() -> ChatReply:
+            reply: ChatReply = await self.model.chat(question)
+            row = self._row(key, identity, "chat", _pack_reply(reply), reply.prompt_tokens, reply.tokens)
+            earlier = await asyncio.wrap_future(self.cache.keep_soon([row]))
+            return _unpack_reply(earlier[key]) if key in earlier else reply
 
-        found, sent = await self._answers(_Request(ASK, identity, send, question.deadline), [key])
-        return found[key] if sent else replace(found[key], cached=True)
+        # A failure is shared too, but only by those who gave the call as much time.
+        reply, first = await self._join(("chat", key, question.deadline), send)
+        if first:
+            return reply
+        self.usage.cached += 1
+        return replace(reply, cached=True)
 
     async def forget(self, questions: Sequence[ChatRequest]) -> None:
-        """Remove the answers to questions that led to no verdict: a judge that was mended is asked anew."""
+        """Remove the replies to requests that led to no verdict, so that a fixed judge is called again."""
         with suppress(ModelCallError):
-            identity = await self._identified()
-            self._cache.forget_soon([key_of(identity, "chat", question.prompt, question) for question in questions])
+            identity = await self._cache_identity()
+            self.cache.forget_soon([key_of(identity, "chat", question.prompt, question) for question in questions])
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
-        """Return a number for each conversation; only those that are not known are asked for."""
-        identity = await self._identified()
-        keys = self._keys(identity, "rate", conversations)
-        by_key = dict(zip(keys, conversations, strict=True))
+        """Return a number for each conversation; only unknown ones are sent."""
 
-        async def send(wanted: Sequence[bytes]) -> list[float]:
-            sent = self._sent(wanted, by_key)
-            found = dict(zip(sent, await self._model.rate([by_key[key] for key in sent]), strict=True))
-            return [found[key] for key in wanted]
+        async def send(items: Sequence[Any]) -> NDArray[np.float64]:
+            return np.array(await self.model.rate(items), np.float64)[:, None]
 
-        found, _ = await self._answers(_Request(RATE, identity, send), keys)
-        return [found[key] for key in keys]
+        return [float(number) for (number,) in await self._batch("rate", conversations, send, np.float64)]
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return a vector for each text, [n, D]; only those that are not known are asked for."""
-        if not texts:  # only the model knows how long its vectors are
-            return np.asarray(await self._model.embed(texts), np.float32)
-        identity = await self._identified()
-        keys = self._keys(identity, "embed", texts)
-        by_key = dict(zip(keys, texts, strict=True))
+        """Return a vector for each text, [n, D]; only unknown ones are sent."""
 
-        async def send(wanted: Sequence[bytes]) -> list[NDArray[np.float32]]:
-            sent = self._sent(wanted, by_key)
-            vectors = np.asarray(await self._model.embed([by_key[key] for key in sent]), np.float32)
-            found = dict(zip(sent, vectors, strict=True))
-            return [found[key] for key in wanted]
+        async def send(items: Sequence[Any]) -> NDArray[np.float32]:
+            return np.asarray(await self.model.embed(items), np.float32)
 
-        found, _ = await self._answers(_Request(EMBED, identity, send), keys)
-        return np.stack([found[key] for key in keys])
+        if not texts:  # only the model knows the length of its vectors
+            return await send(texts)
+        return np.stack(await self._batch("embed", texts, send, np.float32))
 
-    def _keys(self, identity: str, verb: str, items: Sequence[Conversation | str]) -> list[bytes]:
-        """Return the keys of what is asked in one call; the whole call is part of them where numbers depend on it."""
+    async def _batch(
+        self, verb: str, items: Sequence[Any], send: Callable[[Sequence[Any]], Awaitable[NDArray[Any]]], dtype: type
+    ) -> list[NDArray[Any]]:
+        """Return an array for each item: the stored one, or the model's."""
+        identity = await self._cache_identity()
         keys = [key_of(identity, verb, item) for item in items]
-        if not getattr(self._model, "rates_together", False):
-            return keys
-        return [key_of(identity, verb, item, call=frozenset(keys)) for item in items]
+        if self.rates_together:
+            keys = [key_of(identity, verb, item, batch=keys) for item in items]
+        item_of = dict(zip(keys, items, strict=True))
+        found: dict[bytes, NDArray[Any]] = {
+            key: np.frombuffer(packed, dtype) for key, packed in self.cache.find(item_of).items()
+        }
+        missing = tuple(key for key in item_of if key not in found)
 
-    def _sent(self, wanted: Sequence[bytes], call: Iterable[bytes]) -> list[bytes]:
-        """Return for which keys of a call the model is asked: those that are wanted, or all that belong together."""
-        return list(call) if getattr(self._model, "rates_together", False) else list(wanted)
+        async def fetch() -> dict[bytes, NDArray[Any]]:
+            sent = list(item_of) if self.rates_together else list(missing)
+            values = dict(zip(sent, await send([item_of[key] for key in sent]), strict=True))
+            rows = [self._row(key, identity, verb, values[key].tobytes()) for key in missing]
+            earlier = await asyncio.wrap_future(self.cache.keep_soon(rows))
+            return values | {key: np.frombuffer(packed, dtype) for key, packed in earlier.items()}
 
-    async def _identified(self, deadline: float = PROBE_SECONDS) -> str:
-        """Return what the model is known by; a user's mistake is no exception of a kind of its own here."""
+        first = False
+        if missing:
+            values, first = await self._join((verb, missing), fetch)
+            found |= {key: values[key] for key in missing}
+        self.usage.cached += len(keys) - len(missing) * first
+        return [found[key] for key in keys]
+
+    async def _join(self, call: Hashable, send: Callable[[], Awaitable[V]]) -> tuple[V, bool]:
+        """Return the result of a call, which is sent once for all who wait for it, and whether this one sent it."""
+        place = (asyncio.get_running_loop(), call)
+        flight, first = self._flights.get(place), False
+        if flight is None:
+            flight, first = _Flight(asyncio.ensure_future(send())), True
+            self._flights[place] = flight
+        flight.waiting += 1
         try:
-            self._cache.check()
-            return await self._weights.identity(await self.identity(), deadline)
+            return await asyncio.shield(flight.task), first
+        finally:
+            flight.waiting -= 1
+            if not flight.waiting:
+                del self._flights[place]
+                if not flight.task.done():
+                    flight.task.cancel()
+                    await asyncio.wait({flight.task})
+                if not flight.task.cancelled():
+                    flight.task.exception()  # nobody may be left to look at it
+
+    def _row(self, key: bytes, identity: str, verb: str, value: bytes, read: int = 0, written: int = 0) -> CacheRow:
+        read, written = (min(max(int(count), 0), MAX_TOKENS) for count in (read, written))
+        return CacheRow(key, _storable(self.name), _storable(identity), verb, int(time.time()), read, written, value)
+
+    async def _cache_identity(self, deadline: float = PROBE_SECONDS) -> str:
+        """Return the identity under which replies are stored: the model's own, and which weights were probed."""
+        try:
+            self.cache.check()
+            base = await self.identity()
+            if base not in self._identities:
+                self._identities[base], _ = await self._join(("probe", base), lambda: self._probe(base, deadline))
+            return self._identities[base]
         except UserError as error:
             self.usage.failed += 1
             raise ModelCallError("refused", str(error)) from None
@@ -242,91 +223,90 @@ class Cached:
             self.usage.failed += 1
             raise
 
-    async def _answers(self, request: _Request[V], keys: Sequence[bytes]) -> tuple[dict[bytes, V], int]:
-        """Return the answer to each key, and for how many of them the model was asked by this call."""
-        wanted = frozenset(keys)
-        found = self._known(request.verb, keys)
-        missing = [key for key in dict.fromkeys(keys) if key not in found]
-        asked, any_flight = 0, True
-        while missing:
-            under_way = {key: flight for key in missing if (flight := self._under_way(key)) is not None}
-            others = {k: f for k, f in under_way.items() if any_flight or f.speaks_for(wanted, request.deadline)}
-            sent = [key for key in missing if key not in others]
-            own = [self._start(request, sent)] if sent else []
-            await _landed([*own, *others.values()])
-            for flight in own:
-                found |= flight.task.result()
-            asked += len(sent)
-            # Again: what shared a request with questions that are not ours, had less time, or was given up.
-            missing = [
-                key
-                for key, f in others.items()
-                if f.task.cancelled() or (f.failed() and not f.speaks_for(wanted, request.deadline))
-            ]
-            found |= {key: others[key].task.result()[key] for key in others.keys() - set(missing)}
-            any_flight = False  # else those who have ever more time would fail one after the other
-        self.usage.cached += len(keys) - asked
-        return found, asked
+    async def _probe(self, base: str, deadline: float) -> str:
+        try:
+            replies = [_digest(reply) for reply in await self.fingerprint(deadline)]
+        except ModelCallError as error:
+            if error.kind != "refused":
+                raise
+            self.cache.say_once(
+                f"models.{self.name}: the server refuses the probes by which the verdict cache notices other weights."
+                f" Set models.{self.name}.version, and change it with the weights. Its reply: {str(error)[:300]}"
+            )
+            return f"unprobed:{base}"
+        return await asyncio.to_thread(self._recognize, base, replies) if replies else base
 
-    def _known(self, verb: Verb[V], keys: Sequence[bytes]) -> dict[bytes, V]:
-        found = {}
-        for key, packed in self._cache.find(dict.fromkeys(keys)).items():
-            try:
-                found[key] = verb.unpack(packed)
-            except Unpackable:
-                self._cache.forget_soon([key], packed)
-        return found
+    def _recognize(self, base: str, replies: Sequence[ProbeReply]) -> str:
+        """Return the identity of the stored weights whose probe replies are like these; if there are none, store these.
 
-    def _under_way(self, key: bytes) -> _Flight[Any] | None:
-        flight = self._flights.get(key)
-        if flight is None or flight.task.done() or flight.task.cancelling():
-            return None
-        return flight if flight.task.get_loop() is asyncio.get_running_loop() else None
-
-    def _start(self, request: _Request[V], keys: Sequence[bytes]) -> _Flight[V]:
-        flight = _Flight(asyncio.create_task(self._fetched(request, keys)), frozenset(keys), request.deadline)
-        self._flights |= dict.fromkeys(keys, flight)
-
-        def landed(_: asyncio.Task[dict[bytes, V]]) -> None:
-            flight.failed()  # it was looked at: asyncio need not report a failure that nobody waits for any more
-            for key in keys:
-                if self._flights.get(key) is flight:
-                    del self._flights[key]
-
-        flight.task.add_done_callback(landed)
-        return flight
-
-    async def _fetched(self, request: _Request[V], keys: Sequence[bytes]) -> dict[bytes, V]:
-        """Ask the model and keep what it says; where another process was faster, return what that one kept."""
-        answers = dict(zip(keys, await request.send(keys), strict=True))
-        kept = [row for key, answer in answers.items() if (row := self._kept(request, key, answer)) is not None]
-        if kept:
-            earlier = await asyncio.wrap_future(self._cache.keep_soon(kept))
-            with suppress(Unpackable):
-                answers |= {key: request.verb.unpack(earlier[key]) for key in answers.keys() & earlier.keys()}
-        return answers
-
-    def _kept(self, request: _Request[V], key: bytes, answer: V) -> Kept | None:
-        verb, packed = request.verb.name, request.verb.pack(answer)
-        if packed is None:
-            self._cache.say(f"an answer of {self.name} is not kept: it has more than {MOST} bytes, or is not finite")
-            return None
-        read, written = (answer.prompt_tokens, answer.tokens) if isinstance(answer, ChatReply) else (0, 0)
-        return Kept(
-            key=key,
-            model=_text(self.name),
-            identity=_text(request.identity),
-            verb=verb,
-            time=int(time.time()),
-            prompt_tokens=min(max(int(read), 0), MOST_TOKENS),
-            tokens=min(max(int(written), 0), MOST_TOKENS),
-            value=packed,
-        )
+        Text is stored as a hash.
+        """
+        known = self.cache.weights(_storable(base))
+        for identity, _, value in known:
+            if alike([ProbeReply(text, tuple(numbers)) for text, numbers in json.loads(value)], replies):
+                return identity
+        value = _encoded([[reply.text, [round(number, 6) for number in reply.numbers]] for reply in replies])
+        identity = f"probed-{hashlib.sha256(value).hexdigest()[:12]}:{_storable(base)}"
+        self.cache.keep_weights(identity, _storable(base), value)
+        unused = sum(one.verdicts for other, _, _ in known for one in self.cache.contents(other))
+        if unused:
+            day = datetime.fromtimestamp(max(when for _, when, _ in known)).strftime("%Y-%m-%d %H:%M")
+            self.cache.say_once(
+                f"warning: models.{self.name}: the server's replies to fixed probes are not those of {day}: there seem"
+                f" to be other weights behind the same name. The {unused:,} verdicts of the others are not used. If the"
+                f" weights are the same, and the replies vary by themselves, set models.{self.name}.version: then there"
+                " are no probes"
+            )
+        return identity
 
 
-def _text(text: str) -> str:
-    """Return text that can be stored as such, whatever it is."""
+def alike(one: Sequence[ProbeReply], other: Sequence[ProbeReply]) -> bool:
+    """Whether two lists of probe replies come from the same weights, but for the noise of batches and kernels.
+
+    Texts must be equal and numbers close. One of four replies may differ: where two tokens are almost equally likely,
+    noise decides.
+    """
+    if len(one) != len(other):
+        return False
+    return sum(not _same(a, b) for a, b in zip(one, other, strict=True)) <= len(one) // 4
+
+
+def _same(one: ProbeReply, other: ProbeReply) -> bool:
+    if one.text != other.text:
+        return False
+    if not one.numbers or not other.numbers:
+        return bool(one.text)
+    if len(one.numbers) != len(other.numbers):
+        return False
+    distance = math.dist(one.numbers, other.numbers)
+    return distance <= TOLERANCE * max(math.hypot(*one.numbers), math.hypot(*other.numbers))
+
+
+def _digest(reply: ProbeReply) -> ProbeReply:
+    data = reply.text.encode("utf-8", "surrogatepass")
+    return replace(reply, text=hashlib.sha256(data).hexdigest()) if data else reply
+
+
+def _pack_reply(reply: ChatReply) -> bytes:
+    fields = {
+        "text": reply.text,
+        "truncated": bool(reply.truncated),
+        "thought": reply.thought,
+        "prompt_tokens": int(reply.prompt_tokens),
+        "tokens": int(reply.tokens),
+        "logprobs": [float(number) for number in reply.logprobs],
+    }
+    return zlib.compress(_encoded(fields), 1)
+
+
+def _unpack_reply(packed: bytes) -> ChatReply:
+    fields = json.loads(zlib.decompress(packed).decode("utf-8", "surrogatepass"))
+    return ChatReply(**fields | {"logprobs": tuple(fields["logprobs"]), "cached": True})
+
+
+def _storable(text: str) -> str:
+    """Return text that SQLite can store: a server may claim any name."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-__all__ = ["Cached", "Holding", "VerdictCache", "cache_folder", "key_of"]
+__all__ = ["CacheUsage", "CachedModel", "VerdictCache", "alike", "cache_folder", "key_of"]

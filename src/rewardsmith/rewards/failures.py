@@ -1,4 +1,4 @@
-"""What a recipe says about failures, and how many of them are too many."""
+"""What a recipe says about failures of a reward, and the budget of failures after which a run stops."""
 
 from __future__ import annotations
 
@@ -19,54 +19,58 @@ InsteadChoice = Annotated[
 ]
 Policy = Literal["drop-rollout", "drop-component", "use", "stop"]
 
+LEAF_SETTINGS = ("share", "window", "min_failures", "wait", "deadline")
+"""Settings of a reward that is not made of others."""
+
 
 class FailureSettings(Settings):
     """What happens when a reward cannot score a rollout."""
 
     do: Policy = Field(
         default="drop-rollout",
-        description="the rollout has no vote; the whole group goes without this reward; another reward is used; the"
-        " run stops",
+        description="mask the rollout; leave this reward out for the whole group; use another reward; stop the run",
     )
     instead: InsteadChoice | None = Field(default=None, description='the other reward of do = "use"')
     share: float = Field(default=0.25, gt=0, le=1, description="stop the run when more than this share fails")
-    window: int = Field(default=512, ge=1, description="rollouts over which the share is taken, the last ones")
-    least: int = Field(default=32, ge=1, description="with fewer failures than this in the window the run goes on")
+    window: int = Field(default=512, ge=1, description="the last so many rollouts, over which the share is taken")
+    min_failures: int = Field(
+        default=32, ge=1, description="the run goes on with fewer failures than this in the window"
+    )
     wait: float = Field(
-        default=300.0, ge=0, description="seconds to wait for an unreachable service to come back before the run stops"
+        default=300.0, ge=0, description="seconds to wait for an unreachable service before the run stops"
     )
     deadline: float = Field(
-        default=600.0, gt=0, description="seconds for one group, unless the reward has a deadline of its own"
+        default=600.0, gt=0, description="seconds for one group, unless the reward has its own deadline"
     )
 
     @model_validator(mode="after")
-    def _goes_together(self) -> FailureSettings:
+    def _consistent(self) -> FailureSettings:
         if (self.do == "use") != (self.instead is not None):
-            raise ValueError('do = "use" and instead go together: instead = { type = "…" } says which reward')
-        if self.least > self.window:
-            raise ValueError(f"least is {self.least}, more than window = {self.window}: the run would never stop")
+            raise ValueError('do = "use" and instead go together: instead = { type = "…" } names the other reward')
+        if self.min_failures > self.window:
+            raise ValueError(
+                f"min_failures is {self.min_failures}, more than window = {self.window}: the run would never stop"
+            )
         return self
 
-    def of_leaf(self) -> list[str]:
-        """Return the settings that are not as by default and mean something for a reward that is not composed only."""
-        default = FailureSettings()
-        names = ("share", "window", "least", "wait", "deadline")
-        return [name for name in names if getattr(self, name) != getattr(default, name)]
+    def changed_leaf_settings(self) -> list[str]:
+        """Return the settings of leaves that differ from their defaults."""
+        return [name for name in LEAF_SETTINGS if getattr(self, name) != type(self).model_fields[name].default]
 
 
 class ComponentSettings(Settings):
-    """What the place of a reward says about it."""
+    """Settings of the place where a reward stands."""
 
     failure: FailureSettings = Field(default=FailureSettings(), description="what happens when it cannot score")
 
 
-def in_place(beside: type[ComponentSettings] = ComponentSettings) -> Choice:
-    """Return the choice of a reward at a place that says more about it, such as its weight in a sum."""
-    return Choice("reward", "rewardsmith.rewards:REWARDS", beside, methods=("score",), otherwise=_OTHERWISE)
+def in_place(slot: type[ComponentSettings] = ComponentSettings) -> Choice:
+    """Return the choice of a reward at a place with settings of its own, such as the weight in a sum."""
+    return Choice("reward", "rewardsmith.rewards:REWARDS", slot, methods=("score",), otherwise=_OTHERWISE)
 
 
 def policies(table: object) -> Iterator[Policy]:
-    """Yield what each reward of a table, and of the tables within it, does about failures."""
+    """Yield the failure policy of each reward of a table, and of the tables within it."""
     if isinstance(table, FailureSettings):
         yield table.do
     if isinstance(table, Chosen):
@@ -81,11 +85,7 @@ def policies(table: object) -> Iterator[Policy]:
 
 
 class Budget:
-    """Counts the failures among the last rollouts.
-
-    Args:
-        settings: how many are too many.
-    """
+    """Counts the failures among the last rollouts."""
 
     def __init__(self, settings: FailureSettings) -> None:
         self._settings = settings
@@ -96,7 +96,7 @@ class Budget:
         settings = self._settings
         self._recent.extend(score.failure for score in scores)
         failures = [failure for failure in self._recent if failure is not None]
-        if len(failures) < settings.least or len(failures) <= settings.share * len(self._recent):
+        if len(failures) < settings.min_failures or len(failures) <= settings.share * len(self._recent):
             return
         causes = Counter(failure.kind for failure in failures).most_common()
         last = {failure.kind: failure.detail for failure in failures}
@@ -104,12 +104,13 @@ class Budget:
         raise Halt(
             f'the reward "{name}" could not score {len(failures)} of its last {len(self._recent)} rollouts, more than'
             f" failure.share = {settings.share:g} allows:\n{details}\n"
-            "Mend the cause and run the same command again, or change failure.share, failure.window, failure.least"
+            "Fix the cause and run the same command again, or change failure.share, failure.window,"
+            " failure.min_failures"
         )
 
 
 def failed(score: Score) -> bool:
-    """Whether the reward was asked and has failed."""
+    """Whether the reward was computed and has failed."""
     return score.failure is not None and score.failure.kind not in NOT_ASKED
 
 

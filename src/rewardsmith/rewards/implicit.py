@@ -3,7 +3,7 @@ r"""An implicit process reward: a language model that learned from outcomes alon
 $$r_t = \beta\,\bigl[\log\pi_\phi(y_t \mid y_{<t}) - \log\pi_{ref}(y_t \mid y_{<t})\bigr]$$
 
 Cui et al. 2025 (PRIME), arXiv 2502.01456. In a stage that trains, the trainer scores the groups of a step together and
-lets the model learn (`rewardsmith.trainers.process`). Everywhere else the model is what it is, and is asked here.
+trains the model (`rewardsmith.trainers.process`). Everywhere else the model is fixed, and is called here.
 """
 
 from __future__ import annotations
@@ -13,19 +13,115 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from rewardsmith.config import Refers
+from rewardsmith.algorithms.token_rewards import Mask, Rewards, gather_steps, smooth
+from rewardsmith.config import Refers, Settings
 from rewardsmith.errors import UserError
-from rewardsmith.llm import LogprobModel, ModelCallError, Models, TokenLogprobs, UnconnectedModel
-from rewardsmith.rewards.base import failure_of
-from rewardsmith.rewards.implicit_settings import LearnSettings, TrustSettings
-from rewardsmith.rewards.steps import StepTruthChoice
+from rewardsmith.learning import OptimizerSettings
+from rewardsmith.llm import LogprobModel, ModelCallError, Models, TokenLogprobs, UnconnectedModel, unwrapped
+from rewardsmith.rewards.base import CannotScore, failure_of
+from rewardsmith.rewards.step_rewards import StepTruthChoice
 from rewardsmith.text.steps import split_steps, steps_of_tokens, sums_by_step
-from rewardsmith.types import Failure, Rollout, RolloutGroup, Score
+from rewardsmith.types import Rollout, RolloutGroup, Score
 
-MAX_TOLD = 64
+MAX_STEPS_SHOWN = 64
 """Steps whose rewards the feedback lists."""
+
+
+class ProcessOptimizer(OptimizerSettings):
+    """AdamW and its schedule, which runs over the steps of the stage."""
+
+    lr: float = Field(default=1e-6, gt=0, description="peak learning rate")
+    beta2: float = Field(default=0.999, ge=0, lt=1, description="AdamW: decay of the square")
+    clip_norm: float = Field(default=10.0, gt=0, description="max gradient norm; larger gradients are scaled down")
+    warmup: int = Field(default=0, ge=0, description="steps of linear warm-up")
+
+
+class ReplaySettings(Settings):
+    """Groups of earlier steps that the model goes on learning from."""
+
+    groups: int = Field(default=0, ge=0, description="size of the replay buffer, in groups; 0: none")
+    per_step: int = Field(
+        default=0, ge=0, description="groups drawn from it for each step, in addition to the fresh ones"
+    )
+
+    @model_validator(mode="after")
+    def _go_together(self) -> ReplaySettings:
+        if bool(self.groups) != bool(self.per_step):
+            raise ValueError(
+                "groups and per_step go together: the size of the replay buffer, and how many groups a step draws"
+            )
+        if self.per_step > self.groups:
+            raise ValueError(f"per_step is {self.per_step}, more than groups = {self.groups}")
+        return self
+
+
+class LearnSettings(Settings):
+    """How the model learns from the outcomes of a step's rollouts."""
+
+    loss: Literal["cross-entropy", "pairwise", "best-of-n-outcome", "best-of-n-reward"] = Field(
+        default="cross-entropy",
+        description="with the outcome, fractions allowed; or each rollout against those of its group on the other side"
+        " of it, all alike or weighted by its chance to be the best of n",
+    )
+    offset: Literal["none", "group-mean"] = Field(
+        default="none",
+        description="cross-entropy: group-mean adds the logit of the group's mean outcome, so that the base rate need"
+        " not be learned",
+    )
+    mini_batch: int | None = Field(
+        default=None,
+        ge=1,
+        description="rollouts of an optimizer step, filled up to whole groups; not set: all of the step in one",
+    )
+    micro_batch: int | None = Field(
+        default=None, ge=1, description="rollouts that go through the model at a time; not set: as many as fit a pass"
+    )
+    epochs: int = Field(default=1, ge=1, description="passes over the rollouts of a step")
+    optimizer: ProcessOptimizer = Field(default=ProcessOptimizer(), description="AdamW and its schedule")
+    replay: ReplaySettings = Field(default=ReplaySettings(), description="learn from earlier groups too")
+    warmup: int = Field(default=0, ge=0, description="steps in which this model learns and the policy does not")
+    measure_every: int = Field(
+        default=10,
+        ge=0,
+        description="steps between two extra forward passes that measure the accuracy after an update, where the"
+        " update itself needs none; 0 never",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> LearnSettings:
+        if self.offset != "none" and self.loss != "cross-entropy":
+            raise ValueError(f'offset is about the cross-entropy: the loss "{self.loss}" compares within the group')
+        return self
+
+
+class TrustSettings(Settings):
+    """How much the process reward counts, by how well the model orders rollouts that it has not learned from."""
+
+    by: Literal["nothing", "scale", "gate"] = Field(
+        default="scale",
+        description="the weight as it is; times how far the accuracy is above the floor; or 0 up to the floor",
+    )
+    floor: float | None = Field(
+        default=None,
+        ge=0.5,
+        lt=1,
+        description="pairwise accuracy up to which the reward does not count; not set: 0.5, chance, for scale, and 0.6"
+        " for gate, which chance alone would open every other step",
+    )
+    start: float = Field(
+        default=0.5, ge=0.5, lt=1, description="running accuracy before the first step: that of a model trained before"
+    )
+    memory: float = Field(
+        default=0.8, ge=0, lt=1, description="how much of the running accuracy is kept from step to step"
+    )
+
+    @property
+    def effective_floor(self) -> float:
+        """The floor, or its default."""
+        return self.floor if self.floor is not None else 0.6 if self.by == "gate" else 0.5
+
 
 ProcessModelName = Annotated[
     str, Refers("models", offer="learn"), Field(description="which of the recipe's models is the reward model π_φ")
@@ -38,7 +134,7 @@ class Implicit:
 
     Attributes:
         online: whether a trainer scores and trains; then `score` is not called.
-        reads_ends: it needs to know where tokens end in the text; the report colours the text of each token.
+        reads_ends: it needs the character offsets of tokens; the report colours the text of each token.
     """
 
     reads_ends: ClassVar[bool] = True
@@ -82,9 +178,7 @@ class Implicit:
         ] = "after",
         learn: Annotated[LearnSettings, Field(description="how it learns")] = LearnSettings(),  # noqa: B008 frozen
         trust: Annotated[TrustSettings, Field(description="how much it counts")] = TrustSettings(),  # noqa: B008
-        truth: Annotated[
-            StepTruthChoice | None, Field(description="what knows which steps are right, to measure it by: arithmetic")
-        ] = None,
+        truth: Annotated[StepTruthChoice | None, Field(description="step truth to measure it by: arithmetic")] = None,
         value: Annotated[
             Literal["sum", "mean", "lowest-step"],
             Field(
@@ -110,6 +204,13 @@ class Implicit:
         self.online = False
         self._models: Models = UnconnectedModel
 
+    def place(self, rewards_BT: Rewards, mask_BT: Mask, steps_BT: NDArray[np.int64] | None) -> tuple[Rewards, Mask]:
+        """Return smoothed rewards on the tokens that carry them by `granularity`, and which tokens these are."""
+        rewards_BT = smooth(rewards_BT, mask_BT, lam=self.smooth)
+        if self.granularity == "token":
+            return rewards_BT, mask_BT
+        return gather_steps(rewards_BT, mask_BT, steps_BT if self.granularity == "step" else None)
+
     # ---- outside of training ---------------------------------------------------------------------------------------
 
     def connect(self, models: Models) -> None:
@@ -117,12 +218,12 @@ class Implicit:
         self._models = models
 
     async def check(self) -> None:
-        """Raise a `UserError` if rewards cannot be told outside of training: without a reference there are none."""
+        """Load the models; raise a `UserError` where there is no reference outside of training."""
         if not self.online:
             self._require_reference()
             for name in (self.model, self.reference_model):
                 if name is not None:
-                    await self._models(name).check()  # it is loaded now, and not when the first group waits for it
+                    await self._models(name).check()
 
     def facts(self) -> dict[str, Any]:
         """Return what its rewards depend on, for the record of a run."""
@@ -133,14 +234,11 @@ class Implicit:
     def _require_reference(self) -> None:
         if self.reference_model is not None or self.reference == "adapter-off":
             return
-        if self.reference == "policy":
-            raise UserError(
-                'the reference of an implicit reward is "policy", the model that writes while it is trained: to score'
-                ' other answers, set reference = "start", and reference_model to a model that stands for it'
-            )
+        what = {"policy": "the policy while it is trained", "start": "the model when the stage began"}[self.reference]
         raise UserError(
-            'the reference of an implicit reward is "start", the model as it was when the stage began: set'
-            " reference_model to that model, or score with a run that has kept it (its references/STAGE.PART)"
+            f'the reference of an implicit reward is "{self.reference}", {what}: to score outside of training, set'
+            ' reference = "start" and reference_model to a model that stands for it, or score with a run that has it'
+            " (its references/STAGE.PART)"
         )
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
@@ -150,36 +248,41 @@ class Implicit:
         """
         self._require_reference()
         model = self._models(self.model)
-        read = await _read(model, group)
+        ours = await _logprobs(model, group)
         if self.reference_model is None:
-            reference = await _read(model, group, adapter=False)
+            theirs = await _logprobs(model, group, adapter=False)
         else:
-            reference = await _read(self._models(self.reference_model), group)
-        return tuple(map(self._scored, group.rollouts, read, reference))
+            theirs = await _logprobs(self._models(self.reference_model), group)
+        scores = []
+        for rollout, *logprobs in zip(group.rollouts, ours, theirs, strict=True):
+            try:
+                scores.append(self._score(rollout, *logprobs))
+            except (ModelCallError, CannotScore) as error:
+                scores.append(Score(failure=failure_of(error)))
+        return tuple(scores)
 
-    def _scored(
+    def _score(
         self, rollout: Rollout, ours: TokenLogprobs | ModelCallError, theirs: TokenLogprobs | ModelCallError
     ) -> Score:
-        if isinstance(ours, ModelCallError):
-            return Score(failure=failure_of(ours))
-        if isinstance(theirs, ModelCallError):
-            return Score(failure=failure_of(theirs))
+        for logprobs in (ours, theirs):
+            if isinstance(logprobs, ModelCallError):
+                raise logprobs
+        assert isinstance(ours, TokenLogprobs)
+        assert isinstance(theirs, TokenLogprobs)
         if not np.array_equal(ours.ends, theirs.ends):
-            return _invalid("the model and its reference do not read the answer as the same tokens")
+            raise CannotScore("invalid", "the model and its reference do not read the answer as the same tokens")
         rewards = self.beta * (ours.logprobs.astype(np.float64) - theirs.logprobs.astype(np.float64))
         if not np.isfinite(rewards).all():
-            return _invalid("a log-probability is not finite")
-        text, has_tokens = rollout.text, len(rollout.tokens) > 0
-        steps = split_steps(text, self.separator)
+            raise CannotScore("invalid", "a log-probability is not finite")
+        steps = split_steps(rollout.text, self.separator)
         numbers = steps_of_tokens(ours.ends, steps)
-        by_step = sums_by_step(rewards, numbers, len(steps))
-        values, support = placed(smoothed(rewards, self.smooth), numbers, self.granularity)
-        return Score(
-            worth(rewards, numbers, self.value),
-            token_values=values if has_tokens else None,
-            token_support=support if has_tokens and self.granularity != "token" else None,
-            feedback=_told(by_step),
-        )
+        value = worth(rewards, numbers, self.value)
+        feedback = _shown(sums_by_step(rewards, numbers, len(steps)))
+        if not len(rollout.tokens):
+            return Score(value, feedback=feedback)
+        (values,), (support,) = self.place(rewards[None], np.ones((1, len(rewards)), dtype=np.bool_), numbers[None])
+        support = None if self.granularity == "token" else support
+        return Score(value, token_values=values.astype(np.float32), token_support=support, feedback=feedback)
 
 
 def worth(rewards: NDArray[np.float64], numbers: NDArray[np.int64], how: str) -> float:
@@ -197,38 +300,11 @@ def worth(rewards: NDArray[np.float64], numbers: NDArray[np.int64], how: str) ->
     return float(rewards.mean() if how == "mean" else rewards.sum())
 
 
-def smoothed(rewards: NDArray[np.float64], lam: float) -> NDArray[np.float64]:
-    """Return r_t = Σ_k λ^k r_{t+k}, [T]; see `rewardsmith.algorithms.implicit.smooth`."""
-    if not lam:
-        return rewards
-    result, carried = np.empty_like(rewards), 0.0
-    for t in range(len(rewards) - 1, -1, -1):
-        carried = rewards[t] + lam * carried
-        result[t] = carried
-    return result
-
-
-def placed(
-    rewards: NDArray[np.float64], numbers: NDArray[np.int64], granularity: str
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return rewards on the tokens that carry them, and which these are: all, the last of each step, or the last."""
-    support = np.ones(len(rewards), dtype=np.bool_)
-    if granularity == "token" or not len(rewards):
-        return rewards.astype(np.float32), support
-    owners = numbers if granularity == "step" else np.zeros_like(numbers)
-    support[:-1] = owners[1:] != owners[:-1]
-    # What the tokens of a step add up to is the difference of two sums from the start.
-    sums = np.diff(np.cumsum(rewards)[support], prepend=0.0)
-    values = np.zeros(len(rewards), dtype=np.float32)
-    values[support] = sums
-    return values, support
-
-
-async def _read(model: Any, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs | ModelCallError]:
-    """Return what a model makes of each rollout; one that it cannot read costs the others nothing."""
-    if not hasattr(model, "read"):
+async def _logprobs(model: Any, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs | ModelCallError]:
+    """Return the log-probabilities of each rollout; one that the model cannot read costs the others nothing."""
+    if not hasattr(unwrapped(model), "read"):
         raise UserError(
-            f"models.{model.name} cannot say how likely an answer is: an implicit reward needs models of this process"
+            f"models.{model.name} gives no log-probabilities: an implicit reward needs models of this process"
         )
     reader: LogprobModel = model
     try:
@@ -236,21 +312,14 @@ async def _read(model: Any, group: RolloutGroup, *, adapter: bool = True) -> lis
     except ModelCallError as error:
         if len(group.rollouts) == 1:
             return [error]
-    alone = [replace(group, rollouts=[rollout]) for rollout in group.rollouts]
-    return [one for each in alone for one in await _read(model, each, adapter=adapter)]
+    singles = [replace(group, rollouts=[rollout]) for rollout in group.rollouts]
+    return [one for single in singles for one in await _logprobs(model, single, adapter=adapter)]
 
 
-def _invalid(detail: str) -> Score:
-    return Score(failure=Failure("invalid", detail))
-
-
-def _told(by_step: NDArray[np.float64]) -> str:
+def _shown(by_step: NDArray[np.float64]) -> str:
     """Return the rewards of the steps for a person to read, and which is the lowest."""
     if len(by_step) < 2:
         return ""
-    shown = " ".join(f"{value:+.3f}" for value in by_step[:MAX_TOLD])
-    more = f" and {len(by_step) - MAX_TOLD} more" if len(by_step) > MAX_TOLD else ""
+    shown = " ".join(f"{value:+.3f}" for value in by_step[:MAX_STEPS_SHOWN])
+    more = f" and {len(by_step) - MAX_STEPS_SHOWN} more" if len(by_step) > MAX_STEPS_SHOWN else ""
     return f"steps: {shown}{more}; lowest: step {int(by_step.argmin()) + 1}"
-
-
-__all__ = ["Implicit", "placed", "smoothed", "worth"]

@@ -41,22 +41,21 @@ class Patience:
 
     async def scores(
         self,
+        first: tuple[Sequence[Score], bool],
         ask: Ask,
-        count: int,
         tell: Callable[[Failure, float], None],
         back: Callable[[], None] = lambda: None,
     ) -> tuple[list[Score], bool]:
-        """Return a score for each of `count` rollouts, and whether the service answered nobody while we waited.
+        """Return a score for each rollout, and whether the service answered nobody while we waited.
 
         Args:
+            first: what the first `ask` for all rollouts returned.
             ask: scores the rollouts of these numbers.
-            count: how many rollouts there are.
             tell: called once when an outage begins, with what was seen and the seconds that we wait.
             back: called once when it is over.
         """
-        found, late = await ask(range(count))
-        scores = list(found)
-        gone = self._gone(scores, range(count), late, back)
+        scores, late = list(first[0]), first[1]
+        gone = self._gone(scores, range(len(scores)), late, back)
         begun = since = time.monotonic()
         pause, blamed = FIRST_WAIT, 0
         while gone and self._wait and blamed < BLAMED:

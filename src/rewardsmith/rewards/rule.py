@@ -46,7 +46,7 @@ class Rule:
         rule: RuleChoice,
         deadline: Annotated[
             float | None,
-            Field(gt=0, description="seconds per answer; not set: what the rule asks for, usually 5"),
+            Field(gt=0, description="seconds per answer; not set: the rule's own, usually 5"),
         ] = None,
         memory: Annotated[int, Field(ge=16, description="MiB that a worker may use for an answer")] = 1024,
     ) -> None:
@@ -66,7 +66,7 @@ class Rule:
         return tuple(scores)
 
     async def check(self) -> None:
-        """Load the rule in the worker processes; a `UserError` says why that cannot be done, or why it cannot work."""
+        """Load the rule in the worker processes; raises a `UserError` if that fails."""
         await shared().load(self._call)
         if self._ready is not None:
             await asyncio.to_thread(self._ready, deadline=self.deadline, **self._call.arguments)
@@ -79,7 +79,7 @@ def _home(rule: Chosen) -> str:
     if home.startswith("__main__:") or module == "__main__":
         raise UserError(
             f"the rule {rule.name} is defined in the program that is running, which a worker cannot import:"
-            " put it in a module of its own, beside the recipe or in the current folder"
+            " put it in a module of its own, next to the recipe or in the current folder"
         )
     if "<" in home:  # <lambda>, or <locals> of a function
         raise UserError(f"the rule {home} cannot be imported by a worker: define it at the top of a module")

@@ -6,17 +6,17 @@ import json
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rewardsmith.config import Chosen, Settings
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import CannotScore, Composed
-from rewardsmith.rewards.component import Column, Component, whole_of
+from rewardsmith.rewards.component import Column, Component, only_score
 from rewardsmith.rewards.failures import in_place
 from rewardsmith.types import Failure, RolloutGroup, Score, ScoredGroup
 
@@ -24,19 +24,24 @@ Transformed = Annotated[Chosen, in_place(), Field(description="the reward to cha
 
 
 class _Transform(Composed):
-    """One component, `raw`, whose values are changed one by one."""
+    """One component, `raw`, whose values are changed one by one; a failure stays one."""
 
     def __init__(self, reward: Chosen) -> None:
-        self.components = {"raw": Component.of("raw", reward)}
+        self.components = {"raw": Component.build("raw", reward)}
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return the changed scores; a failure stays one."""
-        column = await self.components["raw"].chat(group)
-        return tuple(self._changed(score) if score.ok else _lost(column, i) for i, score in enumerate(column.scores))
+        """Return the changed scores."""
+        return self._transformed(await self.components["raw"].score(group), self._value)
 
-    def _changed(self, raw: Score) -> Score:
-        assert raw.value is not None
-        value = self._value(raw.value)
+    def _transformed(self, column: Column, function: Callable[[float], float]) -> tuple[Score, ...]:
+        return tuple(
+            replace(only_score(column, i, "raw"), parts={"raw": raw})
+            if raw.value is None
+            else self._with_value(raw, function(raw.value))
+            for i, raw in enumerate(column)
+        )
+
+    def _with_value(self, raw: Score, value: float) -> Score:
         if not math.isfinite(value):
             return Score(failure=Failure("invalid", f"{raw.value} became {value}"), parts={"raw": raw})
         return Score(value, parts={"raw": raw}, feedback=raw.feedback)
@@ -52,8 +57,8 @@ class Clip(_Transform):
         self,
         *,
         reward: Transformed,
-        low: Annotated[float | None, Field(description="the least; not set: no bound")] = None,
-        high: Annotated[float | None, Field(description="the most; not set: no bound")] = None,
+        low: Annotated[float | None, Field(description="lower bound; not set: none")] = None,
+        high: Annotated[float | None, Field(description="upper bound; not set: none")] = None,
     ) -> None:
         super().__init__(reward)
         if low is None and high is None:
@@ -83,8 +88,8 @@ class Scale(_Transform):
     def _value(self, value: float) -> float:
         return self._factor * value + self._offset
 
-    def _changed(self, raw: Score) -> Score:
-        changed = super()._changed(raw)
+    def _with_value(self, raw: Score, value: float) -> Score:
+        changed = super()._with_value(raw, value)
         if not changed.ok or raw.token_values is None:
             return changed
         if self._offset:
@@ -142,12 +147,12 @@ class Shape(_Transform):
         return self._y[after - 1] * (1 - share) + self._y[after] * share
 
 
-class Standardise(Composed):
+class Standardise(_Transform):
     """(reward − mean) / standard deviation, over the group or over the rewards of the last steps.
 
     Rewards of different ranges then weigh alike in a sum. Over the group only rollouts that could be scored count, and
     where all are equal the result is 0; a group of one rollout cannot be scored. Over a window the statistics are those
-    of earlier steps; until it holds `least` rewards, the group's own are used.
+    of earlier steps; until it holds `min_count` rewards, the group's own are used.
     """
 
     def __init__(
@@ -156,34 +161,25 @@ class Standardise(Composed):
         reward: Transformed,
         over: Annotated[Literal["group", "window"], Field(description="whose mean and deviation")] = "group",
         window: Annotated[int, Field(ge=2, description="rewards in the window, the last ones")] = 1024,
-        least: Annotated[int, Field(ge=2, description="rewards that the window needs before it is used")] = 64,
+        min_count: Annotated[int, Field(ge=2, description="rewards that the window needs before it is used")] = 64,
         centre: Annotated[bool, Field(description="subtract the mean; false: only divide")] = True,
     ) -> None:
-        self.components = {"raw": Component.of("raw", reward)}
-        if over == "window" and least > window:
-            raise UserError(f"standardise has least = {least}, more than window = {window}: it would never be used")
-        self._over, self._least, self._centre = over, least, centre
+        super().__init__(reward)
+        if over == "window" and min_count > window:
+            raise UserError(f"standardise has min_count = {min_count}, more than window = {window}: it is never used")
+        self._over, self._min_count, self._centre = over, min_count, centre
         self._window: deque[float] = deque(maxlen=window)
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return the standardised scores; a failure stays one."""
-        column = await self.components["raw"].chat(group)
-        values = [score.value for score in column.scores if score.value is not None]
-        known = list(self._window) if self._over == "window" and len(self._window) >= self._least else values
+        """Return the standardised scores."""
+        column = await self.components["raw"].score(group)
+        values = [score.value for score in column if score.value is not None]
+        known = list(self._window) if self._over == "window" and len(self._window) >= self._min_count else values
         if known is values and len(group.rollouts) < 2:
-            raise CannotScore("invalid", "one rollout has no siblings to be standardised with: ask for at least two")
+            raise CannotScore("invalid", "a single rollout cannot be standardised over its group: sample at least two")
         mean, deviation = _moments(known)
-        return tuple(
-            self._changed(score, mean, deviation) if score.ok else _lost(column, i)
-            for i, score in enumerate(column.scores)
-        )
-
-    def _changed(self, raw: Score, mean: float, deviation: float) -> Score:
-        assert raw.value is not None
-        value = (raw.value - (mean if self._centre else 0.0)) / deviation if deviation else 0.0
-        if not math.isfinite(value):
-            return Score(failure=Failure("invalid", "the deviation is too small to divide by"), parts={"raw": raw})
-        return Score(value, parts={"raw": raw}, feedback=raw.feedback)
+        shift = mean if self._centre else 0.0
+        return self._transformed(column, lambda value: (value - shift) / deviation if deviation else 0.0)
 
     async def learn(self, scored: Sequence[ScoredGroup], part: str) -> Mapping[str, float]:
         """Take the rewards of a step into the window."""
@@ -203,15 +199,8 @@ class Standardise(Composed):
         (folder / "window.json").write_text(json.dumps(list(self._window)), encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        """Take over a window that was written."""
-        values: Any = json.loads((folder / "window.json").read_text(encoding="utf-8"))
-        if not isinstance(values, list) or not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
-            raise UserError(f"{folder / 'window.json'} does not hold a list of numbers")
-        self._window.extend(float(value) for value in values)
-
-
-def _lost(column: Column, i: int) -> Score:
-    return replace(whole_of(column, i, "raw"), parts={"raw": column.scores[i]})
+        """Restore the window."""
+        self._window.extend(map(float, json.loads((folder / "window.json").read_text(encoding="utf-8"))))
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float]:
@@ -224,6 +213,3 @@ def _moments(values: Sequence[float]) -> tuple[float, float]:
     mean = math.fsum(values) / len(values)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
     return mean, deviation if deviation > 1e-12 * max(map(abs, values)) else 0.0
-
-
-__all__ = ["Clip", "LogisticSettings", "Scale", "Shape", "Standardise"]

@@ -1,4 +1,4 @@
-"""Rewards are trees: what is done to every reward of one.
+"""Rewards are trees: operations on every reward of one.
 
 A `Composed` reward maps the name of each part to the `Component` that stands there.
 """
@@ -34,22 +34,22 @@ def walk(component: Component, path: str = "") -> Iterator[tuple[str, Component]
 
 
 def reads_ends(reward: Reward) -> bool:
-    """Whether a reward, or one that it is made of, must know where tokens end in the text of a rollout."""
+    """Whether a reward, or one that it is made of, needs the character offsets of tokens."""
     inner: Reward = getattr(reward, "reward", reward)  # that of a component
     return bool(getattr(inner, "reads_ends", False)) or any(map(reads_ends, components_of(inner).values()))
 
 
 def connect(root: Component, models: Models) -> None:
-    """Hand every reward of a tree that asks models the function that finds them by name."""
+    """Give every reward of a tree that calls models the function that finds them by name."""
     for _, component in walk(root):
         take = getattr(component.reward, "connect", None)
         if take is not None:
-            with _told(component, "take the models of the recipe"):
+            with _named_errors(component, "take the models of the recipe"):
                 take(models)
 
 
 async def check(root: Component) -> None:
-    """Ask every reward of a tree whether it can work; raise one `UserError` about all that cannot."""
+    """Check every reward of a tree; raise one `UserError` about all that cannot work."""
 
     async def problem(path: str, component: Component) -> str:
         try:
@@ -65,43 +65,39 @@ async def check(root: Component) -> None:
 
 
 def check_source(component: Component, source: str) -> None:
-    """Raise a `UserError` if a route of the tree does not know where prompts of this source go."""
+    """Raise a `UserError` if a route of the tree has no reward for prompts of this source."""
     if isinstance(component.reward, Composed):
-        for inner in component.reward.asked_about(source):
+        for inner in component.reward.components_for(source):
             check_source(inner, source)
 
 
 def unfit(component: Component, prompt: Prompt, path: str = "") -> Iterator[tuple[str, str]]:
     """Yield (dotted name, why) of each reward of a tree that could never score rollouts of this prompt."""
     if isinstance(component.reward, Composed):
-        asked = list(component.reward.asked_about(prompt.source))
-        for name, inner in components_of(component.reward).items():
-            if inner in asked:
+        scoring = list(component.reward.components_for(prompt.source))
+        for name, inner in component.reward.components.items():
+            if inner in scoring:
                 yield from unfit(inner, prompt, f"{path}.{name}".lstrip("."))
         return
     try:
-        getattr(component.reward, "require", _anything)(prompt)
+        getattr(component.reward, "require", lambda _: None)(prompt)
     except UserError as error:
         yield path, str(error)
     except Exception as error:  # noqa: BLE001 a reward may be a user's own code
         yield path, failure_of(error).detail
 
 
-def _anything(_prompt: Prompt) -> None:
-    """Take every prompt."""
-
-
 def routes(component: Component) -> bool:
-    """Whether a reward of the tree looks at the source of prompts."""
+    """Whether a reward of the tree is chosen by the source of prompts."""
     return any(isinstance(inner.reward, Composed) and inner.reward.routes for _, inner in walk(component))
 
 
 def has_part(root: Component, name: str) -> bool:
-    """Whether scores of the tree may have a part of that dotted name; a leaf may have parts that it does not tell."""
+    """Whether scores of the tree may have a part of that dotted name; a leaf need not declare its parts."""
     for path, component in walk(root):
         known = {path, *(f"{path}.{own}".lstrip(".") for own in component.declared)}
         inside = not path or name.startswith(f"{path}.")
-        if name in known or (inside and not component.tells_parts):
+        if name in known or (inside and not component.knows_parts):
             return True
     return False
 
@@ -132,22 +128,22 @@ def save(root: Component, folder: Path) -> None:
         if hasattr(component.reward, "save"):
             place = folder / (path or "reward")
             place.mkdir(parents=True)
-            with _told(component, "save what it has learned"):
+            with _named_errors(component, "save its state"):
                 component.reward.save(place)
 
 
 def load(root: Component, folder: Path) -> None:
-    """Take over what `save` wrote; a reward that is new since then starts afresh."""
+    """Restore what `save` wrote; a reward that is new since then starts from scratch."""
     for path, component in walk(root):
         place = folder / (path or "reward")
         if hasattr(component.reward, "load") and place.is_dir():
-            with _told(component, f"go on from {place}"):
+            with _named_errors(component, f"load its state from {place}"):
                 component.reward.load(place)
 
 
 @contextmanager
-def _told(component: Component, what: str) -> Iterator[None]:
-    """Say which reward could not do what, whatever its own code raises; a full disk is told by whoever writes to it."""
+def _named_errors(component: Component, what: str) -> Iterator[None]:
+    """Name the reward in whatever its own code raises; a full disk is reported by whoever writes to it."""
     try:
         yield
     except UserError:
@@ -159,7 +155,7 @@ def _told(component: Component, what: str) -> Iterator[None]:
 
 
 def latencies(root: Component) -> dict[str, list[float]]:
-    """Return the seconds that each component took for each group since the last time this was asked; "" is the root."""
+    """Return the seconds that each component took for each group since the last call; "" is the root."""
     taken = {path: component.seconds for path, component in walk(root)}
     for _, component in walk(root):
         component.seconds = []

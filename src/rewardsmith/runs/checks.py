@@ -8,14 +8,13 @@ from typing import Any
 
 from rewardsmith.config import Chosen
 from rewardsmith.data import Reads, Source
-from rewardsmith.engines.embedded.checking import Outline, check_model
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.embedded.loading import check_model
+from rewardsmith.engines.model_settings import ModelSettings
+from rewardsmith.engines.protocol import ModelOutline
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, marked
 from rewardsmith.trainers.held_out import SEED, held_out
-from rewardsmith.trainers.process.parts import process_parts
-from rewardsmith.trainers.process.places import require_other_reference
-from rewardsmith.trainers.process.vocabulary import require_same_tokens
+from rewardsmith.trainers.process.implicit_parts import process_parts, require_other_reference, require_same_tokens
 from rewardsmith.trainers.protocol import count_items
 
 
@@ -51,7 +50,7 @@ def check_models(recipe: Recipe, say: Callable[[str], None]) -> None:
     """
     for i, stage in enumerate(recipe.stages):
         _check_references(f"stages.{i}.reward", stage)
-    outlines: dict[str, Outline] = {}
+    outlines: dict[str, ModelOutline] = {}
     for name, chat in _wanted(recipe).items():
         settings = recipe.models[name].settings
         if isinstance(settings, ModelSettings) and settings.copy_of is None:
@@ -91,7 +90,7 @@ def _check_references(path: str, stage: Chosen) -> None:
             raise UserError(f"{path}: {error}") from error
 
 
-def _check_reading(path: str, stage: Chosen, outlines: Mapping[str, Outline]) -> None:
+def _check_reading(path: str, stage: Chosen, outlines: Mapping[str, ModelOutline]) -> None:
     """Raise a `UserError` if a model cannot read all that the policy of a stage writes, or as other tokens."""
     settings: Any = stage.settings
     policy = getattr(settings, "model", "")

@@ -15,22 +15,20 @@ from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 from rich.console import Console
 
-from rewardsmith.config import Choice, Chosen, Refers, Settings
+from rewardsmith.config import Choice, Chosen, Refers, Settings, problems_of
 from rewardsmith.console import print_json, print_tables
 from rewardsmith.data import open_source
 from rewardsmith.errors import Problem, UserError
 from rewardsmith.jobs import Job, Result
-from rewardsmith.problems import problems_of
 from rewardsmith.recipe import load_table, parse_models
 from rewardsmith.runs.lookup import find_reward, find_source
-from rewardsmith.runs.models import AskedModels, open_engine
+from rewardsmith.runs.model_registry import ModelRegistry, open_engine, usage_line
 from rewardsmith.runs.print_prompts import PromptPrinter
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.stopping import stoppable
-from rewardsmith.runs.usage import told
 
 if TYPE_CHECKING:
-    from rewardsmith.engines.embedded.engine import EmbeddedEngine
+    from rewardsmith.engines.protocol import Engine
 
 Input = Literal["reward", "data", "model", "value"]
 
@@ -173,15 +171,15 @@ class CommandRun:
     def __init__(self, job: Job, inputs: CommandInputs, options: CommandOptions) -> None:
         self._job, self._inputs, self._options = job, inputs, options
         self._progress = Progress(Console(stderr=True))
-        self._engines: dict[str, EmbeddedEngine] = {}
+        self._engines: dict[str, Engine] = {}
         self._folder: Path | None = None
         self.seed: int = getattr(job, "seed", inputs.seed)
         self.fresh = options.fresh
         self.log = self._progress.log
         self.progress = self._progress.within
         self._print_prompts = PromptPrinter(options.show_prompts, self.log) if options.show_prompts else None
-        self._models = AskedModels(
-            inputs.models, self._engine, folder=lambda: self.folder, say=self.log, cache=inputs.cache
+        self._models = ModelRegistry(
+            inputs.models, self._engine, folder=lambda: self.folder, log=self.log, cache=inputs.cache
         )
 
     @property
@@ -207,12 +205,12 @@ class CommandRun:
     def pause(self) -> None:
         """Ctrl-C raises where it comes: nothing is to be saved here."""
 
-    def _engine(self, name: str) -> EmbeddedEngine:
+    def _engine(self, name: str) -> Engine:
         if name not in self._engines:
             if name in self._inputs.warnings:
                 self.log(f"warning: {self._inputs.warnings[name]}")
             tables, seed = self._inputs.models, self._inputs.seed
-            self._engines[name] = open_engine(tables, name, self._engine, seed=seed, say=self.log)
+            self._engines[name] = open_engine(tables, name, self._engine, seed=seed, log=self.log)
             self._models.share(self._engines[name])
         return self._engines[name]
 
@@ -234,7 +232,7 @@ class CommandRun:
             result = await self._job.run(self)
             usage = self._models.totals()
             for name, used in usage.items():
-                self.log(f"{name}: {told(used)}")
+                self.log(f"{name}: {usage_line(used)}")
             return replace(result, facts={**result.facts, "models": {name: asdict(one) for name, one in usage.items()}})
         finally:
             await self._models.close()

@@ -16,9 +16,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.records import to_json
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import save
-from rewardsmith.runs.links import refuse_links
 from rewardsmith.storage import (
-    SUMS,
     damaged,
     new_folder,
     recover,
@@ -48,7 +46,6 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        refuse_links(path)
         try:
             (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             (path / "rollouts").mkdir(exist_ok=True)
@@ -103,29 +100,22 @@ class RunFolder:
         files = [self.path / METRICS, *(self.path / "rollouts").glob("*.jsonl")]
         return {str(file.relative_to(self.path)): file.stat().st_size for file in files if file.exists()}
 
-    def shortened(self, lengths: Mapping[str, int]) -> list[str]:
-        """Return a sentence on each growing file that is shorter now than it was at a checkpoint."""
-        found = []
+    def require_lengths(self, checkpoint: str, lengths: Mapping[str, int]) -> None:
+        """Raise a `UserError` if a growing file has lost lines that it had at a checkpoint."""
         for name, length in lengths.items():
-            if type(length) is not int or length < 0:
-                raise ValueError(f"the length of {name} is {length!r}")
             file = self.path / name
             size = file.stat().st_size if file.exists() else 0
             if size < length:
-                found.append(f"{file} has {size:,} bytes, and had {length:,} when the checkpoint was written")
-        return found
+                raise UserError(
+                    f"{file} has {size:,} bytes, and had {length:,} when the checkpoint was written: restore the file,"
+                    f" or remove {self.path / CHECKPOINTS / checkpoint} to resume from an earlier checkpoint"
+                )
 
     def rewind(self, lengths: Mapping[str, int]) -> None:
-        """Cut the growing files to what they were at a checkpoint: what came after it is done again.
-
-        A file that has become shorter is cut after its last whole line.
-        """
+        """Cut the growing files to what they were at a checkpoint: what came after it is done again."""
         for file in [self.path / METRICS, *(self.path / "rollouts").glob("*.jsonl")]:
-            length = lengths.get(str(file.relative_to(self.path)), 0)
-            if file.exists() and file.stat().st_size > length:
-                os.truncate(file, length)
-            elif file.exists() and file.stat().st_size < length:
-                os.truncate(file, _whole_lines(file))
+            if file.exists():
+                os.truncate(file, lengths.get(str(file.relative_to(self.path)), 0))
 
     def keep_evaluations_of(self, stages: Sequence[str]) -> None:
         """Remove what other stages measured: those that come again, and those that the recipe no longer has."""
@@ -153,8 +143,6 @@ class RunFolder:
             return (self.path / name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {self.path / name}: {error}") from None
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -179,31 +167,20 @@ class RunFolder:
         folders = (self.path / CHECKPOINTS).iterdir()
         return sorted(f.name for f in folders if not f.name.startswith(".") and (f / _FACTS).exists())
 
-    def require_intact(self, name: str) -> bool:
-        """Raise a `UserError` if a file of a checkpoint has changed since it was written.
-
-        Returns:
-            whether that could be checked: earlier versions wrote no hashes.
-        """
-        folder = self.path / CHECKPOINTS / name
-        if not (folder / SUMS).exists():
-            return False
-        if problem := damaged(folder):
-            raise UserError(f"{problem}: remove that checkpoint's folder to go on before it")
-        return True
+    def require_intact(self, name: str) -> None:
+        """Raise a `UserError` if a file of a checkpoint has changed since it was written."""
+        if problem := damaged(self.path / CHECKPOINTS / name):
+            raise UserError(f"{problem}: remove that checkpoint's folder to resume from an earlier one")
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return the facts of a checkpoint."""
         file = self.path / CHECKPOINTS / name / _FACTS
         try:
-            facts = json.loads(file.read_text(encoding="utf-8"))
+            return dict(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise UserError(
-                f"{file} cannot be read ({error}): remove that checkpoint's folder to go on before it"
+                f"{file} is damaged ({error}): remove that checkpoint's folder to resume from an earlier one"
             ) from None
-        if not isinstance(facts, dict):
-            raise UserError(f"{file} does not hold a checkpoint: remove that folder to go on before it")
-        return facts
 
     def model(self, checkpoint: str, name: str) -> Path:
         """Return the folder of a model in a checkpoint."""
@@ -224,9 +201,3 @@ class RunFolder:
         self.rewind({})
         for name in ("references", EVALUATIONS):
             shutil.rmtree(self.path / name, ignore_errors=True)
-
-
-def _whole_lines(file: Path) -> int:
-    """Return how many bytes of a file belong to lines that end."""
-    with file.open("rb") as lines:
-        return sum(len(line) for line in lines if line.endswith(b"\n"))

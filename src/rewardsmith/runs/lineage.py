@@ -35,7 +35,7 @@ from rewardsmith.rewards import REWARDS
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import walk
 from rewardsmith.runs.folder import RunFolder
-from rewardsmith.trainers.process.parts import process_parts
+from rewardsmith.trainers.process.implicit_parts import process_parts
 from rewardsmith.trainers.protocol import Trainer
 
 LINEAGE = "lineage.json"

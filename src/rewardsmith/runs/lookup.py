@@ -24,7 +24,6 @@ from rewardsmith.recipe import (
 )
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.component import Component
-from rewardsmith.runs.links import refuse_links
 from rewardsmith.runs.trained_models import trained_later, untrained_warnings, with_trained_models
 
 RECIPE = "recipe.toml"
@@ -74,8 +73,6 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
         raise UserError(f"--reward {where!r}: the folder has no {RECIPE}: name the folder of a run, or a TOML file")
     if run is None and not Path(name).exists():
         raise _no_file(name)
-    if run is not None:
-        refuse_links(run)
     table = load_table(file, overrides)
     if is_reward(table):
         found = _parse_reward(table, file)

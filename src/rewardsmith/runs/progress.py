@@ -73,7 +73,7 @@ class Progress:
         if not self._live:
             self.log(
                 f"{name}: {total} {unit.removesuffix('s') if total == 1 else unit}"
-                + (f", going on after {done}" if done else "")
+                + (f", resuming after {done}" if done else "")
             )
             yield
             return

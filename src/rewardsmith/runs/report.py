@@ -3,7 +3,7 @@
 Python extracts a bounded digest of the folder and embeds it as JSON; `report.js` lays it out, `report_charts.js` draws
 the curves, and `report_tokens.js` colours tokens by their rewards. Text that a model wrote goes through that JSON and
 then only into text nodes, so it cannot become markup, and the page's own policy allows no script but the one written
-with it, and no connection to anywhere.
+with it, and no connection to anywhere. A run that was killed may leave a line that is not complete: it is left out.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import base64
 import hashlib
 import html
 import json
-import os
+import math
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from rewardsmith.runs.forms import chance_of, is_share, results
-from rewardsmith.runs.links import refuse_links
-from rewardsmith.runs.report_evaluations import read_evaluations
-from rewardsmith.runs.report_metrics import MAX_LINE, Curves, drawn, number, parsed, read_metrics
-from rewardsmith.runs.report_rollouts import read_rollouts
-from rewardsmith.runs.report_tokens import MAX_ALL_VALUES, Room
+from rewardsmith.runs.report_rollouts import MAX_ALL_VALUES, TokenBudget, number, parse_line, read_rollouts
+from rewardsmith.storage import write_atomically
 
 MAX_POINTS = 2_000
 """Points of a curve."""
@@ -34,41 +32,23 @@ MAX_ALL_POINTS = 240_000
 MAX_CURVES = 600
 """Curves in a report; the report says how many more there were."""
 
-MAX_STAGES = 64
-"""Stages in a report."""
+MAX_METRICS_BYTES = 24_000_000
+"""Bytes of metrics that are parsed; of a longer file every n-th line, and every line with a validation."""
 
-MAX_MODELS = 64
-"""Models whose use is told."""
-
-MAX_ERROR = 4_000
-"""Characters of the error that ended a run."""
-
-MAX_RECIPE = 200_000
-"""Characters of the recipe that are shown."""
+MAX_ROWS = 250
+"""Rows of a table of an evaluation."""
 
 SCRIPTS = ("report_charts.js", "report_tokens.js", "report.js")
 """The page's scripts, in the order in which they run."""
 
-_STATES = ("finished", "stopped", "failed", "running")
+Curves = dict[str, dict[int, float]]
+"""Of each metric the value at each step."""
 
 
 def write_report(folder: Path) -> Path:
-    """Write `report.html` for the run in `folder`, whatever state the folder is in, and return its path.
-
-    The file appears at once or not at all: a report that is open in a browser can be reloaded at any time.
-
-    Raises:
-        OSError: the folder is not there, or cannot be written.
-        UserError: it holds a link.
-    """
-    refuse_links(folder)
+    """Write `report.html` for the run in `folder`, whatever state the run is in, and return its path."""
     path = folder / "report.html"
-    partial = folder / f".report.html.{os.getpid()}"
-    try:
-        partial.write_text(render(digest(folder)), encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_atomically(path, render(digest(folder)))
     return path
 
 
@@ -101,92 +81,143 @@ def _hash(inline: str) -> str:
 
 def digest(folder: Path) -> dict[str, Any]:
     """Return what a report shows of `folder` as plain JSON values; numbers that are not finite have become None."""
-    summary = _read_table(folder / "summary.json")
+    summary = _read_json(folder / "summary.json")
     metrics, unread = read_metrics(folder / "metrics.jsonl")
-    rollouts = {path.stem: path for path in sorted((folder / "rollouts").glob("*.jsonl")) if path.is_file()}
-    told = {name: row for row in _rows(summary.get("stages")) if (name := _text(row.get("name")))}
-    names = list(dict.fromkeys([*told, *metrics, *rollouts]))[:MAX_STAGES]
-    state = summary.get("state")
+    rollouts = {path.stem: path for path in sorted((folder / "rollouts").glob("*.jsonl"))}
+    known = {stage["name"]: stage for stage in summary.get("stages", [])}
+    names = list(dict.fromkeys([*known, *metrics, *rollouts]))
     curves = sum(len(metrics.get(name, {})) for name in names)
     points = max(100, min(MAX_POINTS, MAX_ALL_POINTS // max(1, curves)))
-    room = MAX_CURVES
-    stages = []
+    left, stages = MAX_CURVES, []
     for name in names:
-        kept = dict(list(metrics.get(name, {}).items())[:room])
-        room -= len(kept)
-        share = Room(MAX_ALL_VALUES // max(1, len(rollouts)))
-        examples = read_rollouts(rollouts[name], share) if name in rollouts else None
-        stages.append(_stage(name, told.get(name, {}), kept, points, examples))
+        shown = dict(list(metrics.get(name, {}).items())[:left])
+        left -= len(shown)
+        budget = TokenBudget(MAX_ALL_VALUES // max(1, len(rollouts)))
+        examples = read_rollouts(rollouts[name], budget) if name in rollouts else None
+        stages.append(_stage(name, known.get(name, {}), shown, points, examples))
+    recipe = folder / "recipe.toml"
     return {
-        "title": _text(summary.get("title")) or folder.resolve().name or "run",
-        "state": state if state in _STATES else "unknown",
-        "error": _text(summary.get("error"), MAX_ERROR),
+        "title": summary.get("title") or folder.resolve().name or "run",
+        "state": summary.get("state", "unknown"),
+        "error": summary.get("error", "")[:4_000],
         "seconds": number(summary.get("seconds")),
         "stages": stages,
-        "evaluations": read_evaluations(folder, list(told)),
-        "models": _models(summary.get("models")),
-        "recipe": _read_text(folder / "recipe.toml"),
+        "evaluations": read_evaluations(folder, list(known)),
+        "models": [{"name": name, "used": _numbers(used)} for name, used in summary.get("models", {}).items()],
+        "recipe": recipe.read_text(encoding="utf-8", errors="replace")[:200_000] if recipe.exists() else "",
         "unread": unread,
         "left_out": max(0, curves - MAX_CURVES),
     }
 
 
 def _stage(
-    name: str, told: dict[str, Any], curves: Curves, points: int, rollouts: dict[str, Any] | None
+    name: str, known: Mapping[str, Any], curves: Curves, points: int, rollouts: dict[str, Any] | None
 ) -> dict[str, Any]:
     steps = max((step for curve in curves.values() for step in curve), default=0)
     validation = {metric: sorted(curve.items()) for metric, curve in curves.items() if metric.startswith("validation/")}
-    before = {metric: curve[0][1] for metric, curve in validation.items() if len(curve) > 1}
-    after = {metric: curve[-1][1] for metric, curve in validation.items()}
-    told_before, told_after = _numbers(told.get("before") or before), _numbers(told.get("after") or after)
-    steps_seen = {step for curve in validation.values() for step, _ in curve}
-    seen = [{m: curves[m][step] for m in validation if step in curves[m]} for step in sorted(steps_seen)]
-    shown = results(told_before, told_after)
+    first = {metric: curve[0][1] for metric, curve in validation.items() if len(curve) > 1}
+    last = {metric: curve[-1][1] for metric, curve in validation.items()}
+    before, after = _numbers(known.get("before") or first), _numbers(known.get("after") or last)
+    validated = sorted({step for curve in validation.values() for step, _ in curve})
+    history = [{metric: curves[metric][step] for metric in validation if step in curves[metric]} for step in validated]
     return {
         "name": name[:200],
-        "type": _text(told.get("type")),
-        "steps": number(told.get("steps")) or steps,
-        "done": steps if number(told.get("done")) is None else number(told.get("done")),
-        "seconds": number(told.get("seconds")),
-        "before": told_before,
-        "after": told_after,
-        "results": [{"name": metric, "chance": told_after.get(chance_of(metric))} for metric in shown],
-        "shares": [metric for metric in told_after if is_share(metric, [told_before, told_after, *seen])],
+        "type": known.get("type", ""),
+        "steps": known.get("steps") or steps,
+        "done": known.get("done", steps),
+        "seconds": number(known.get("seconds")),
+        "before": before,
+        "after": after,
+        "results": [{"name": one, "chance": after.get(chance_of(one))} for one in results(before, after)],
+        "shares": [metric for metric in after if is_share(metric, [before, after, *history])],
         "curves": [{"name": metric[:200], **drawn(curve, points)} for metric, curve in curves.items()],
         "rollouts": rollouts,
     }
 
 
-def _models(told: object) -> list[dict[str, Any]]:
-    """Return what was asked of each model: its name, and the counts of `Usage`."""
-    rows = list(told.items())[:MAX_MODELS] if isinstance(told, dict) else []
-    return [{"name": str(name)[:200], "used": _numbers(used)} for name, used in rows]
+def _read_json(path: Path) -> dict[str, Any]:
+    return parse_line(path.read_bytes()) if path.exists() else {}
 
 
-def _read_table(path: Path) -> dict[str, Any]:
-    try:
+def _numbers(table: Mapping[str, Any]) -> dict[str, float | int | None]:
+    return {name[:200]: number(value) for name, value in table.items()}
+
+
+# ---- curves ----------------------------------------------------------------------------------------------------------
+
+
+def read_metrics(path: Path) -> tuple[dict[str, Curves], int]:
+    """Return the curves of each stage, both in the order of appearance, and how many lines could not be read.
+
+    Of two values for one step the later one counts: a resumed run repeats the steps after its last checkpoint.
+    """
+    stages: dict[str, Curves] = {}
+    unread = 0
+    for line in _sampled_lines(path):
+        record = parse_line(line)
+        unread += not record
+        if record:
+            curves = stages.setdefault(record["stage"], {})
+            for name, value in record["metrics"].items():
+                curves.setdefault(name, {})[record["step"]] = math.nan if value is None else float(value)
+    return stages, unread
+
+
+def _sampled_lines(path: Path) -> Iterator[bytes]:
+    if path.exists():
+        every = -(-path.stat().st_size // MAX_METRICS_BYTES)
         with path.open("rb") as file:
-            return parsed(file.read(MAX_LINE))
-    except OSError:
-        return {}
+            for i, line in enumerate(file):
+                if every <= 1 or i % every == 0 or b'"validation/' in line:
+                    yield line
 
 
-def _read_text(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(MAX_RECIPE)
-    except OSError:
-        return ""
+def drawn(curve: dict[int, float], limit: int) -> dict[str, Any]:
+    """Return at most `limit` points of a curve as `x` and `y`, and how many values were not finite."""
+    points = thinned(sorted(curve.items()), limit)
+    lost = sum(not math.isfinite(value) for value in curve.values())
+    return {"x": [step for step, _ in points], "y": [number(value) for _, value in points], "lost": lost}
 
 
-def _rows(value: object) -> list[dict[str, Any]]:
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+def thinned(points: list[tuple[int, float]], limit: int) -> list[tuple[int, float]]:
+    """Return at most `limit` of `points`: the lowest and the highest of each stretch, so that no spike is lost."""
+    if len(points) <= limit:
+        return points
+    stretches = max(1, (limit - 2) // 2)
+    inner = points[1:-1]
+    kept = [points[0]]
+    for i in range(stretches):
+        stretch = inner[i * len(inner) // stretches : (i + 1) * len(inner) // stretches]
+        finite = [point for point in stretch if math.isfinite(point[1])] or stretch[:1]
+        kept += sorted({min(finite, key=lambda point: point[1]), max(finite, key=lambda point: point[1])})
+    return [*kept, points[-1]]
 
 
-def _numbers(table: object) -> dict[str, float | int | None]:
-    rows = list(table.items())[:MAX_CURVES] if isinstance(table, dict) else []
-    return {str(name)[:200]: number(value) for name, value in rows}
+# ---- evaluations -----------------------------------------------------------------------------------------------------
 
 
-def _text(value: object, limit: int = 500) -> str:
-    return value[:limit] if isinstance(value, str) else ""
+def read_evaluations(folder: Path, stages: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the evaluations of a run: those of its stages in their order, others after them."""
+    found = {file.stem: file for file in sorted((folder / "evaluations").glob("*.json"))}
+    places = {name: i for i, name in enumerate(stages)}
+    return [
+        _evaluation(name, _read_json(found[name]))
+        for name in sorted(found, key=lambda name: (places.get(name, len(places)), name))
+    ]
+
+
+def _evaluation(name: str, content: dict[str, Any]) -> dict[str, Any]:
+    metrics = _numbers(content["metrics"])
+    main = [one for one in content["main"] if one in metrics]
+    if "accuracy" in main and "chance" in metrics and "chance" not in main:
+        main.insert(main.index("accuracy") + 1, "chance")  # what an accuracy over pairs is worth
+    return {
+        "name": name,
+        "kind": content["kind"],
+        "main": {one: metrics[one] for one in main},
+        "shares": [one for one in metrics if is_share(one, [metrics])],
+        "tables": [
+            {**table, "rows": table["rows"][:MAX_ROWS], "more": max(0, len(table["rows"]) - MAX_ROWS)}
+            for table in content["tables"]
+        ],
+    }

@@ -7,17 +7,20 @@ them was written by a model and stays text: it is cut, and handed on as a JSON s
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rewardsmith.errors import UserError
+import numpy as np
+from numpy.typing import NDArray
+
 from rewardsmith.records import from_json
-from rewardsmith.runs.report_metrics import is_step, number, parsed
-from rewardsmith.runs.report_tokens import Room, scales, token_rewards
-from rewardsmith.types import NOT_ASKED, Prompt, Rollout, Score, ScoredGroup
+from rewardsmith.trainers.protocol import GroupRecord
+from rewardsmith.types import NOT_ASKED, Prompt, Rollout, Score
 
 MAX_END = 4_000_000
 """Bytes read at each end of a rollouts file."""
@@ -43,26 +46,30 @@ MAX_MESSAGES = 12
 MAX_PARTS = 24
 """Parts shown of one score."""
 
+MAX_TOKENS = 2_000
+"""Pieces of one rollout that are coloured; the rest of its text stays plain."""
+
+MAX_COLOURED = 6
+"""Parts of one score between which one can choose."""
+
+MAX_ALL_VALUES = 300_000
+"""Numbers about tokens in a whole report; its stages share them."""
+
+DIGITS = 4
+"""Digits of a reward that are kept, which is more than a colour shows."""
+
+
 _MAX_HELD = 64
-
-
-@dataclass(frozen=True)
-class _Line:
-    step: int
-    kind: str
-    dropped: str
-    scored: ScoredGroup
-    advantages: list[Any]
 
 
 @dataclass
 class _Ends:
     """The groups of the first and of the last step of one kind."""
 
-    first: list[_Line] = field(default_factory=list)
-    last: list[_Line] = field(default_factory=list)
+    first: list[GroupRecord] = field(default_factory=list)
+    last: list[GroupRecord] = field(default_factory=list)
 
-    def add(self, line: _Line) -> None:
+    def add(self, line: GroupRecord) -> None:
         if not self.first or (line.step == self.first[0].step and len(self.first) < _MAX_HELD):
             self.first.append(line)
         if self.last and line.step != self.last[0].step:
@@ -76,7 +83,7 @@ class _Ends:
 
 
 @dataclass
-class _Tally:
+class _Counts:
     """What is counted over every group that was read."""
 
     groups: int = 0
@@ -89,7 +96,7 @@ class _Tally:
     drops: Counter[str] = field(default_factory=Counter)
     parts: dict[str, None] = field(default_factory=dict)
 
-    def add(self, line: _Line) -> None:
+    def add(self, line: GroupRecord) -> None:
         self.groups += 1
         self.rollouts += len(line.scored.scores)
         self.truncated += sum(rollout.stop_reason == "length" for rollout in line.scored.group.rollouts)
@@ -105,35 +112,36 @@ class _Tally:
                     self.failures[name, part.failure.kind] += 1
 
 
-def read_rollouts(path: Path, room: Room) -> dict[str, Any]:
+def read_rollouts(path: Path, budget: TokenBudget) -> dict[str, Any]:
     """Return the examples and the counts of one stage as plain JSON values.
 
     Args:
         path: a rollouts file.
-        room: how much it may tell of the rewards of tokens.
+        budget: how many numbers there may be about the rewards of tokens.
     """
-    tally = _Tally()
+    tally = _Counts()
     validation, training = _Ends(), _Ends()
-    dropped: list[_Line] = []
+    dropped: list[GroupRecord] = []
     whole = True
     for line in _lines_at_both_ends(path):
         if line is None:
             whole = False
             continue
-        read = _read(line)
-        if read is None:
+        record = parse_line(line)
+        if not record:
             tally.unread += bool(line.strip())
             continue
+        read = from_json(GroupRecord, record)
         tally.add(read)
         (validation if read.kind == "validation" else training).add(read)
         if read.dropped:
             dropped = [*dropped, read][-MAX_TRAINING:]
     shown = {id(line) for line in (*training.first[:MAX_TRAINING], *training.last[:MAX_TRAINING])}
     return {
-        "pairs": _pairs(validation, room),
-        "first": _groups(training.first[:MAX_TRAINING], room),
-        "last": [] if training.one_step else _groups(training.last[:MAX_TRAINING], room),
-        "dropped": _groups([line for line in dropped if id(line) not in shown], room),
+        "pairs": _pairs(validation, budget),
+        "first": _groups(training.first[:MAX_TRAINING], budget),
+        "last": [] if training.one_step else _groups(training.last[:MAX_TRAINING], budget),
+        "dropped": _groups([line for line in dropped if id(line) not in shown], budget),
         "failures": [[part, kind, count] for (part, kind), count in tally.failures.most_common(60)],
         "drops": [[_cut(reason, 80)["text"], count] for reason, count in tally.drops.most_common(20)],
         "parts": list(tally.parts),
@@ -144,72 +152,67 @@ def read_rollouts(path: Path, room: Room) -> dict[str, Any]:
         "low": number(tally.low),
         "high": number(tally.high),
         "whole": whole,
-        "plain": room.refused,
+        "plain": budget.refused,
     }
 
 
 def _lines_at_both_ends(path: Path) -> Iterator[bytes | None]:
     """Yield the lines in the first and in the last `MAX_END` bytes, with None where some were passed over."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if size <= 2 * MAX_END:
+            yield from file.read().split(b"\n")
+            return
+        # Both pieces start or end within a line, most likely; the piece of it is no damage and is left out.
+        yield from file.read(MAX_END).split(b"\n")[:-1]
+        yield None
+        file.seek(size - MAX_END)
+        yield from file.read(MAX_END).split(b"\n")[1:]
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """Return the JSON object of a line that we wrote; an empty one for a line that was cut off."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            if size <= 2 * MAX_END:
-                yield from file.read(2 * MAX_END).split(b"\n")
-                return
-            # Both pieces start or end within a line, most likely; the piece of it is no damage and is left out.
-            yield from file.read(MAX_END).split(b"\n")[:-1]
-            yield None
-            file.seek(size - MAX_END)
-            yield from file.read(MAX_END).split(b"\n")[1:]
-    except OSError:
-        return
+        return dict(json.loads(line))
+    except ValueError:
+        return {}
 
 
-def _read(line: bytes) -> _Line | None:
-    record = parsed(line)
-    step, kind, dropped, advantages = (record.get(key) for key in ("step", "kind", "dropped", "advantages"))
-    if not is_step(step):
+def number(value: object) -> float | int | None:
+    """Return `value` with six digits, more than a screen shows; None when it is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    try:
-        scored = from_json(ScoredGroup, record.get("scored"))
-    except (UserError, RecursionError):
-        return None
-    return _Line(
-        step=int(str(step)),
-        kind=kind if isinstance(kind, str) else "",
-        dropped=dropped if isinstance(dropped, str) else "",
-        scored=scored,
-        advantages=advantages if isinstance(advantages, list) else [],
-    )
+    short = float(f"{value:.6g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
-def _pairs(ends: _Ends, room: Room) -> list[dict[str, Any]]:
+def _pairs(ends: _Ends, budget: TokenBudget) -> list[dict[str, Any]]:
     """Return the first prompts of the validation set, each with its groups before and after training."""
     if ends.one_step:
-        return [_pair(line, None, room) for line in ends.first[:MAX_PAIRS]]
+        return [_pair(line, None, budget) for line in ends.first[:MAX_PAIRS]]
     after = {line.scored.group.prompt.id: line for line in ends.last}
     both = [(line, after[key]) for line in ends.first if (key := line.scored.group.prompt.id) in after]
     if both:
-        return [_pair(first, last, room) for first, last in both[:MAX_PAIRS]]
+        return [_pair(first, last, budget) for first, last in both[:MAX_PAIRS]]
     half = MAX_PAIRS // 2
-    return [_pair(line, None, room) for line in (*ends.first[:half], *ends.last[:half])]
+    return [_pair(line, None, budget) for line in (*ends.first[:half], *ends.last[:half])]
 
 
-def _pair(first: _Line, last: _Line | None, room: Room) -> dict[str, Any]:
-    groups = [_group(line, room) for line in (first, last) if line is not None]
+def _pair(first: GroupRecord, last: GroupRecord | None, budget: TokenBudget) -> dict[str, Any]:
+    groups = [_group(line, budget) for line in (first, last) if line is not None]
     return {"prompt": _prompt(first.scored.group.prompt), "groups": groups}
 
 
-def _groups(lines: list[_Line], room: Room) -> list[dict[str, Any]]:
-    return [_group(line, room) | {"prompt": _prompt(line.scored.group.prompt)} for line in lines]
+def _groups(lines: list[GroupRecord], budget: TokenBudget) -> list[dict[str, Any]]:
+    return [_group(line, budget) | {"prompt": _prompt(line.scored.group.prompt)} for line in lines]
 
 
-def _group(line: _Line, room: Room) -> dict[str, Any]:
+def _group(line: GroupRecord, budget: TokenBudget) -> dict[str, Any]:
     group = line.scored.group
     advantages = [number(value) for value in line.advantages]
     advantages += [None] * (len(group.rollouts) - len(advantages))
     rows = list(zip(group.rollouts, line.scored.scores, advantages, strict=False))
-    rollouts = [_rollout(*row, room) for row in rows[:MAX_ROLLOUTS]]
+    rollouts = [_rollout(*row, budget) for row in rows[:MAX_ROLLOUTS]]
     return {
         "step": line.step,
         "dropped": _cut(line.dropped, 80)["text"],
@@ -232,7 +235,7 @@ def _prompt(prompt: Prompt) -> dict[str, Any]:
     }
 
 
-def _rollout(rollout: Rollout, score: Score, advantage: float | None, room: Room) -> dict[str, Any]:
+def _rollout(rollout: Rollout, score: Score, advantage: float | None, budget: TokenBudget) -> dict[str, Any]:
     return {
         **_cut(rollout.text),
         **_verdict(score),
@@ -240,7 +243,7 @@ def _rollout(rollout: Rollout, score: Score, advantage: float | None, room: Room
         "advantage": advantage,
         "stop": rollout.stop_reason,
         "tokens": len(rollout.tokens),
-        "rewards": token_rewards(rollout, score, MAX_TEXT, room),
+        "rewards": token_rewards(rollout, score, MAX_TEXT, budget),
     }
 
 
@@ -257,3 +260,104 @@ def _verdict(score: Score) -> dict[str, Any]:
 
 def _cut(text: str, limit: int = MAX_TEXT) -> dict[str, Any]:
     return {"text": text[:limit], "cut": max(0, len(text) - limit)}
+
+
+# ---- rewards of tokens ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TokenBudget:
+    """How much one stage may still show.
+
+    Attributes:
+        values: numbers that are left.
+        refused: rollouts whose text stays plain because the budget was spent.
+    """
+
+    values: int = MAX_ALL_VALUES
+    refused: int = 0
+
+    def take(self, count: int) -> bool:
+        """Take `count` numbers, or none at all; a rollout is coloured as a whole or not."""
+        if count > self.values:
+            self.refused += 1
+            return False
+        self.values -= count
+        return True
+
+
+def token_rewards(rollout: Rollout, score: Score, limit: int, budget: TokenBudget) -> dict[str, Any] | None:
+    """Return the first `limit` characters of a rollout in pieces, and the rewards of each piece.
+
+    Args:
+        rollout: the answer.
+        score: its score; every part that has rewards per token is included, and the whole as `reward`.
+        limit: characters of the text that are shown.
+        budget: what the stage has left; what is returned is taken from it.
+
+    Returns:
+        None where there is nothing to colour. Else `sizes` and `counts` [n], the characters and the tokens of each
+        piece, and `parts`, each with its `name`, the `sum` of all its rewards and the `values` [n] of the pieces; a
+        piece without a reward of its own has None.
+    """
+    if rollout.ends is None or not len(rollout.tokens):
+        return None
+    scores = (("reward", score), *score.named_parts())
+    parts = list(islice(((name, part) for name, part in scores if part.token_values is not None), MAX_COLOURED))
+    supports = [_support(part) for _, part in parts]
+    bounds = _bounds(rollout, supports, limit)
+    first = bounds[:-1]
+    shown = [
+        {"name": name[:100], "sum": _short(_sum(part, support)), "values": _values(part, support, first)}
+        for (name, part), support in zip(parts, supports, strict=True)
+        if support[first].any()
+    ]
+    if not shown or not budget.take(len(first) * (len(shown) + 2)):
+        return None
+    # What a token wrote begins where the token before it ended.
+    edges = np.minimum(np.concatenate(([0], rollout.ends)), limit)[bounds]
+    return {"sizes": np.diff(edges).tolist(), "counts": np.diff(bounds).tolist(), "parts": shown}
+
+
+def scales(rollouts: Iterable[dict[str, Any] | None]) -> list[list[Any]]:
+    """Return the name of each part of some `token_rewards`, and the largest absolute reward that it gave there."""
+    found: dict[str, float] = {}
+    for one in rollouts:
+        for part in one["parts"] if one else ():
+            largest = max((abs(value) for value in part["values"] if value is not None), default=0.0)
+            found[part["name"]] = max(found.get(part["name"], 0.0), largest)
+    return [[name, largest] for name, largest in islice(found.items(), MAX_COLOURED)]
+
+
+def _support(part: Score) -> NDArray[np.bool_]:
+    assert part.token_values is not None
+    return np.ones(len(part.token_values), np.bool_) if part.token_support is None else part.token_support
+
+
+def _bounds(rollout: Rollout, supports: Sequence[NDArray[np.bool_]], limit: int) -> NDArray[np.intp]:
+    """Return the numbers of the tokens at which a piece begins, and of the one after the last piece."""
+    assert rollout.ends is not None
+    count = len(rollout.tokens)
+    if len(rollout.text) > limit:
+        # The first token always begins at 0; another one is in sight if the token before it ends there.
+        count = min(count, 1 + int(np.searchsorted(rollout.ends, limit)))
+    own = np.zeros(count, np.bool_)
+    for support in supports:
+        own |= support[:count]
+    begins = np.concatenate(([True], own[1:] | own[:-1]))
+    return np.append(np.flatnonzero(begins), count)[: MAX_TOKENS + 1]
+
+
+def _values(part: Score, support: NDArray[np.bool_], first: NDArray[np.intp]) -> list[float | None]:
+    assert part.token_values is not None
+    pairs = zip(part.token_values[first].tolist(), support[first].tolist(), strict=True)
+    return [_short(value) if carries else None for value, carries in pairs]
+
+
+def _sum(part: Score, support: NDArray[np.bool_]) -> float:
+    assert part.token_values is not None
+    return float(part.token_values.sum(where=support, dtype=np.float64))
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}") + 0.0  # no negative zero

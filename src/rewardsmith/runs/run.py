@@ -13,8 +13,8 @@ from typing import Any
 
 from rewardsmith.config import Chosen, import_name
 from rewardsmith.data import Reads, Source, open_source
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
+from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Result
 from rewardsmith.llm import Usage
@@ -28,14 +28,13 @@ from rewardsmith.runs.checks import check_items, check_models, used
 from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.lineage import Lineage, forgotten
 from rewardsmith.runs.log import LOG, RunLog
-from rewardsmith.runs.models import AskedModels, open_engine
+from rewardsmith.runs.model_registry import ModelRegistry, add_usage, open_engine
 from rewardsmith.runs.progress import Progress
-from rewardsmith.runs.resuming import Checkpoint, other_length, read_checkpoint, unusable
+from rewardsmith.runs.resume import Checkpoint, other_length, read_checkpoint
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
-from rewardsmith.runs.usage import added
 from rewardsmith.storage import new_folder, writing
-from rewardsmith.trainers.process.parts import process_parts, take_over
+from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, process_parts
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
 from rewardsmith.types import Prompt
 
@@ -57,10 +56,9 @@ class Run:
         recipe: what to do.
         folder: where the files go.
         progress: what the user sees.
-        accept_changes: go on although lines of a growing file were lost.
     """
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, progress: Progress, *, accept_changes: bool = False) -> None:
+    def __init__(self, recipe: Recipe, folder: RunFolder, progress: Progress) -> None:
         self.recipe = recipe
         self.seed = recipe.seed
         self.folder = folder.path
@@ -69,9 +67,8 @@ class Run:
         self.run_log = RunLog(self.folder / LOG)
         self._files = folder
         self._progress = progress
-        self._accept_changes = accept_changes
         self.progress = progress.within  # how far a part of the present step is
-        self._engines: dict[str, EmbeddedEngine] = {}
+        self._engines: dict[str, Engine] = {}
         self._saved: set[str] = set()  # models that checkpoints hold
         self._trained: set[str] = set()
         self._sources: dict[str, Source] = {}
@@ -86,16 +83,16 @@ class Run:
         self._asked_before: dict[str, Usage] = {}  # of models, until the run was resumed
         if recipe.workers is not None:
             shared(recipe.workers)
-        self._models = AskedModels(recipe.models, self.engine, folder=self.folder, say=self.log, cache=recipe.cache)
+        self._models = ModelRegistry(recipe.models, self.engine, folder=self.folder, log=self.log, cache=recipe.cache)
         self._lineage = Lineage(recipe, folder, self._identify)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
 
     # ---- what trainers ask for -------------------------------------------------------------------------------------
 
-    def engine(self, name: str) -> EmbeddedEngine:
+    def engine(self, name: str) -> Engine:
         """Return a model of the recipe, loaded when it is first asked for, with the weights of the last checkpoint."""
         if name not in self._engines:
-            engine = open_engine(self.recipe.models, name, self.engine, seed=self.seed, say=self.log)
+            engine = open_engine(self.recipe.models, name, self.engine, seed=self.seed, log=self.log)
             if self._resumed is not None and name in self._saved:
                 engine.load(self._files.model(self._resumed.name, name))
             elif engine.settings.copy_of is not None:
@@ -110,7 +107,7 @@ class Run:
 
     def turn(self, *names: str) -> AbstractAsyncContextManager[None]:
         """Keep these models awake; those that share the device with them sleep meanwhile."""
-        return self._models.turn(*names)
+        return self._models.on_device(*names)
 
     def source(self, name: str) -> Source:
         """Return a data source of the recipe."""
@@ -186,14 +183,15 @@ class Run:
             for name, engine in trainer.learners.items():
                 engine.load_learner(self._files.model(self._resumed.name, name))
             try:
-                trainer.restore(self._files.facts(self._resumed.name)["state"])
+                trainer.restore(self._resumed.state)
                 if trainer.reward is not None:
                     load(trainer.reward, self._files.rewards(self._resumed.name))
-            except UserError:
-                raise
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise unusable(self._files, self._resumed.name, error) from None
-        after = f", going on after {done}" * (done > 0)
+            except (KeyError, TypeError) as error:
+                raise UserError(
+                    f"the checkpoint {self._resumed.name} does not go with the changed recipe ({error!r}): undo the"
+                    " change, or start a new run with --resume never"
+                ) from None
+        after = f", resuming after {done}" * (done > 0)
         self.run_log.write(f"stage {stage.name} begins: {trainer.steps} steps{after}")
         with self._progress.stage(stage.name, trainer.steps, max(0, done)):
             if trainer.reward is not None:
@@ -238,7 +236,7 @@ class Run:
         return replace(update, metrics={**update.metrics, **self._models.metrics()})
 
     def _sum_up_models(self) -> None:
-        self.summary.models = added(self._asked_before, self._models.totals())
+        self.summary.models = add_usage(self._asked_before, self._models.totals())
 
     async def _identify(self, name: str) -> str:
         """Return what a model is now: of one in this process a hash of its weights."""
@@ -304,7 +302,7 @@ class Run:
 
     def _position(self) -> tuple[int, int]:
         """Return (stage, steps done) of the checkpoint to go on from, and take over what it holds; else (0, -1)."""
-        found = read_checkpoint(self._files, self.recipe, accept_changes=self._accept_changes, say=self.log)
+        found = read_checkpoint(self._files, self.recipe)
         self.placed = True
         if found is None:
             return 0, -1
@@ -313,7 +311,7 @@ class Run:
         self._best, self._learned = dict(found.best), found.learned
         self._begun = time.monotonic() - found.seconds
         self.summary, self._asked_before = found.summary, found.summary.models
-        self.log(f"going on from {found.name}")
+        self.log(f"resuming from {found.name}")
         return found.stage, found.step
 
     def _rewind(self, position: tuple[int, int]) -> None:
@@ -373,10 +371,10 @@ class Run:
         """Make a reward once, ask whether it can work, and whether it knows where the prompts go."""
         reward = Component.root(chosen, self.log, self._models.before)
         if online:
-            take_over(reward)
+            claim_implicit_parts(reward)
         self._check_prompts(reward, data, of)
         await check(reward)
-        self._models.tell_away()
+        self._models.log_unreachable()
         if routes(reward):
             for source in {p.source for p in islice(self._prompts(data, of), SOURCES_CHECKED)}:
                 check_source(reward, source)

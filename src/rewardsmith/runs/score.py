@@ -20,7 +20,7 @@ from rewardsmith import __version__
 from rewardsmith.config import Chosen
 from rewardsmith.console import Column, Table, count_of, format_number, format_seconds, format_share
 from rewardsmith.data.rows import printable
-from rewardsmith.engines.settings import INCIDENTAL
+from rewardsmith.engines.model_settings import INCIDENTAL
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.recipe import explain, places
@@ -29,8 +29,8 @@ from rewardsmith.rewards.base import Halt, score
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.measure import Measured, quantiles
 from rewardsmith.rewards.tree import check, latencies
-from rewardsmith.runs.changes import changes
 from rewardsmith.runs.lookup import named_models
+from rewardsmith.runs.resume import changes
 from rewardsmith.runs.score_statistics import (
     Compared,
     Comparison,
@@ -53,7 +53,7 @@ MAX_TEXT = 60
 REMEDY = "add --fresh to start again, or name another file with --out"
 
 # When a reward gives up is no part of what a score is: these may change between two starts.
-_BUDGETS = ("failure.share", "failure.window", "failure.least", "failure.wait", "asking.deadline")
+_BUDGETS = ("failure.share", "failure.window", "failure.min_failures", "failure.wait", "asking.deadline")
 
 
 class Score(RolloutJob):

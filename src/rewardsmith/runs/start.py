@@ -18,16 +18,14 @@ from rich.console import Console
 from rewardsmith import __version__
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, explain
-from rewardsmith.runs.changes import changes
 from rewardsmith.runs.folder import CHECKPOINTS, LOCK, METRICS, RECIPE, SUMMARY, RunFolder
-from rewardsmith.runs.links import refuse_links
 from rewardsmith.runs.log import LOG, RunLog
+from rewardsmith.runs.model_registry import usage_line
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.report import write_report
-from rewardsmith.runs.resuming import extended
+from rewardsmith.runs.resume import changes, extended
 from rewardsmith.runs.run import Run, Stopped
 from rewardsmith.runs.summary import Summary
-from rewardsmith.runs.usage import told
 
 Resume = Literal["auto", "never", "must"]
 
@@ -67,7 +65,7 @@ def start(
                 console.print(f"{path} has finished already; its report is {path / 'report.html'}")
                 return path
         try:
-            run = Run(recipe, files, Progress(console), accept_changes=accept_changes)
+            run = Run(recipe, files, Progress(console))
         except UserError as error:
             RunLog(path / LOG).failed(error)
             raise
@@ -142,7 +140,7 @@ def _report(folder: Path, console: Console) -> None:
 
 def _tell_models(summary: Summary, console: Console) -> None:
     for name, used in summary.models.items():
-        console.print(f"{name}: {told(used)}", highlight=False, markup=False)
+        console.print(f"{name}: {usage_line(used)}", highlight=False, markup=False)
 
 
 def _choose(folder: Path | None, default: Path, resume: Resume, recipe: Recipe, accept_changes: bool) -> Path:
@@ -168,7 +166,6 @@ def _choose(folder: Path | None, default: Path, resume: Resume, recipe: Recipe, 
 
 def _has_not_begun(folder: Path) -> bool:
     """Return whether a folder is what a start that failed has left: no step, no checkpoint, and no process in it."""
-    refuse_links(folder)
     try:
         with (folder / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -180,7 +177,6 @@ def _has_not_begun(folder: Path) -> bool:
 
 
 def _can_go_on(folder: Path, recipe: Recipe, accept_changes: bool) -> bool:
-    refuse_links(folder)
     if not (folder / RECIPE).exists():
         return False
     return _state(folder) != "finished" or (accept_changes and extended(RunFolder(folder), recipe))
@@ -188,10 +184,8 @@ def _can_go_on(folder: Path, recipe: Recipe, accept_changes: bool) -> bool:
 
 def _state(folder: Path) -> str:
     """Return what the summary of a run says: `running`, `stopped`, `finished`; "" without a summary."""
-    try:
-        return str(json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["state"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return ""
+    file = folder / SUMMARY
+    return str(json.loads(file.read_text(encoding="utf-8"))["state"]) if file.exists() else ""
 
 
 def _require_unchanged(files: RunFolder, recipe: Recipe, accepted: bool) -> None:
@@ -199,10 +193,7 @@ def _require_unchanged(files: RunFolder, recipe: Recipe, accepted: bool) -> None
     text = files.read(RECIPE)
     if text is None or accepted:
         return
-    try:
-        changed = changes(tomllib.loads(text), tomllib.loads(explain(recipe)))
-    except ValueError as error:
-        raise UserError(f"{files.path / RECIPE} is not valid TOML any more: {error}") from None
+    changed = changes(tomllib.loads(text), tomllib.loads(explain(recipe)))
     if changed:
         raise UserError(
             f"the recipe has changed since the run in {str(files.path)!r} stopped:\n"

@@ -23,7 +23,6 @@ from rewardsmith.data.rows import ANSWER, MESSAGES, PROMPT, Layout, RowError, pr
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.jobs import Job
 from rewardsmith.records import from_json
-from rewardsmith.runs.links import refuse_links
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
@@ -236,7 +235,6 @@ def _run_files(folder: Path, stage: str | None) -> list[Path]:
         raise UserError(
             f"{str(folder)!r} has no folder rollouts, so it is no run: name a run folder, or a JSONL or Parquet file"
         )
-    refuse_links(folder)
     files = {file.stem: file for file in sorted(inner.glob("*.jsonl")) if file.stat().st_size}
     if stage is not None and stage not in files:
         raise UserError(f"the run has no rollouts of a stage {stage!r}.{nearest(stage, files)} Known: {listing(files)}")

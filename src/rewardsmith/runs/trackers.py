@@ -11,12 +11,10 @@ depends on its trackers: what the folder holds is complete without them, and `Gu
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import logging
 import os
-import time
 import tomllib
 import uuid
 from collections.abc import Iterator, Mapping
@@ -26,6 +24,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field
 
 from rewardsmith.errors import UserError
+from rewardsmith.storage import write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class Guarded:
             raise
         except Exception as error:  # another library's code, which may raise anything
             raise UserError(
-                f"trackers: {self.name} could not start ({type(error).__name__}: {error}). Mend that, or remove"
+                f"trackers: {self.name} could not start ({type(error).__name__}: {error}). Fix that, or remove"
                 f' "{self.name}" from the trackers of the recipe: the run and its report are complete without it'
             ) from error
         self.on = self._started = True
@@ -101,7 +100,45 @@ class Guarded:
             logger.log(level, "the tracker %s did not close (%s: %s)", self.name, type(error).__name__, error)
 
 
-class TensorBoard:
+class AccelerateTracker:
+    """A tracker of the accelerate library, which knows how to talk to each service.
+
+    Args:
+        library: its name there.
+        project: what the service calls a project, or a folder below `trackers/`.
+        options: for the service's own `init`.
+    """
+
+    def __init__(self, library: str, project: str, **options: Any) -> None:
+        self._library, self._project = library, project
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self._tracker: Any = None
+
+    def start(self, folder: Path, name: str, recipe: str) -> None:
+        """Open the run of the service that belongs to this folder."""
+        _require_installed(self._library)
+        self._open(**self._options, **self._of_run(folder, name, settings_by_path(recipe)))
+
+    def _open(self, **options: Any) -> None:
+        accelerate: Any = importlib.import_module("accelerate.tracking")  # it takes a second, and few runs need it
+        self._tracker = accelerate.LOGGER_TYPE_TO_CLASS[self._library](self._project, **options)
+        self._tracker.start()
+
+    def _of_run(self, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return what else the service's `init` is given: the name and the settings of the run, and how to resume."""
+        raise NotImplementedError
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Hand the metrics to the service."""
+        self._tracker.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        """Finish; a service may wait until everything has been sent."""
+        if self._tracker is not None:
+            self._tracker.finish()
+
+
+class TensorBoard(AccelerateTracker):
     """Event files in `trackers/tensorboard` of the run: `tensorboard --logdir RUN`."""
 
     def __init__(
@@ -109,41 +146,24 @@ class TensorBoard:
         *,
         flush_seconds: Annotated[float, Field(gt=0, description="how often pending values are written to disk")] = 10.0,
     ) -> None:
-        self._flush_seconds = flush_seconds
-        self._writer: Any = None
-        self._resumed = False
+        super().__init__("tensorboard", "tensorboard", flush_secs=flush_seconds)
+        self._folder = Path()
 
     def start(self, folder: Path, name: str, recipe: str) -> None:
-        """Open a new event file beside those of an earlier start."""
-        # The writer is tensorboard's own: the one in torch is a layer above it, and neither needs tensorflow.
-        writers = _library("tensorboard", "tensorboard.summary.writer.event_file_writer")
-        self._events = _library("tensorboard", "tensorboard.compat.proto.event_pb2")
-        self._summaries = _library("tensorboard", "tensorboard.compat.proto.summary_pb2")
-        logs = folder / "trackers" / "tensorboard"
-        self._resumed = any(logs.glob("events.out.tfevents.*"))
-        self._writer = writers.EventFileWriter(str(logs), flush_secs=self._flush_seconds)
+        """Check that the library is there; the file is opened by the first `log`, which knows the step."""
+        _require_installed(self._library)
+        self._folder = folder / "trackers"
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write one event with all metrics."""
-        if self._resumed:
-            # A session that starts at a step hides what an earlier one wrote from there on. Only the first `log` of a
-            # resumed run knows the step.
-            started = self._events.SessionLog(status=self._events.SessionLog.START)
-            self._add(step, session_log=started)
-            self._resumed = False
-        values = [self._summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
-        self._add(step, summary=self._summaries.Summary(value=values))
-
-    def close(self) -> None:
-        """Write what is pending and close the file."""
-        self._writer.close()
-
-    def _add(self, step: int, **content: Any) -> None:
-        self._writer.add_event(self._events.Event(wall_time=time.time(), step=step, **content))
+        """Write the metrics. A new file hides what an earlier one has from its first step on."""
+        if self._tracker is None:
+            resumed = any((self._folder / "tensorboard").glob("events.out.tfevents.*"))
+            self._open(logging_dir=self._folder, purge_step=step if resumed else None, **self._options)
+        super().log(step, metrics)
 
 
-class Wandb:
-    """Weights & Biases; a resumed run goes on in the same wandb run."""
+class Wandb(AccelerateTracker):
+    """Weights & Biases; a resumed run continues the same wandb run."""
 
     def __init__(
         self,
@@ -157,44 +177,37 @@ class Wandb:
             Field(description="offline: the run stays in the folder, for `wandb sync`; not set: WANDB_MODE, or online"),
         ] = None,
     ) -> None:
-        self._project = project
-        self._entity = entity
-        self._mode = mode
-        self._run: Any = None
+        project = project or os.environ.get("WANDB_PROJECT") or "rewardsmith"
+        super().__init__("wandb", project, entity=entity or None, mode=mode or os.environ.get("WANDB_MODE") or None)
 
-    def start(self, folder: Path, name: str, recipe: str) -> None:
-        """Start or resume the wandb run whose id the folder holds."""
-        wandb = _library("wandb", "wandb")
-        run_id = _remembered(folder, "wandb", uuid.uuid4().hex[:16])
-        self._run = wandb.init(
-            project=self._project or os.environ.get("WANDB_PROJECT") or "rewardsmith",
-            entity=self._entity or None,
-            mode=self._mode or os.environ.get("WANDB_MODE") or None,  # wandb itself looks there once in a process
-            id=run_id,
-            name=name,
-            resume="allow",
-            dir=str(folder / "trackers"),
-            config=settings_by_path(recipe),
-            allow_val_change=True,  # a resumed run may have changed settings
-            reinit="create_new",  # a program may have a wandb run of its own
-            settings=wandb.Settings(console="off"),  # the run's own output stays where it is
-        )
+    def _of_run(self, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+        wandb = importlib.import_module("wandb")
+        return {
+            "id": _remembered(folder, "wandb", uuid.uuid4().hex[:16]),
+            "name": name,
+            "resume": "allow",
+            "dir": str(folder / "trackers"),
+            "config": settings,
+            "allow_val_change": True,  # a resumed run may have changed settings
+            "reinit": "create_new",  # a program may have a wandb run of its own
+            "settings": wandb.Settings(console="off"),  # the run's own output stays where it is
+        }
+
+    def _open(self, **options: Any) -> None:
+        super()._open(**options)
+        run = self._tracker.tracker
         # wandb's own counter never goes back, and drops the steps that a resumed run repeats. So the step is a metric
         # like any other, and the x-axis of all of them.
-        self._run.define_metric("step", hidden=True)
-        self._run.define_metric("*", step_metric="step")
+        run.define_metric("step", hidden=True)
+        run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Hand the metrics to wandb's own process."""
-        self._run.log({**metrics, "step": step})
-
-    def close(self) -> None:
-        """Finish the run; online, this waits until everything has been sent."""
-        self._run.finish()
+        self._tracker.log({**metrics, "step": step})
 
 
-class Trackio:
-    """Trackio, local or on a Hugging Face Space; a resumed run goes on in the same trackio run."""
+class Trackio(AccelerateTracker):
+    """Trackio, local or on a Hugging Face Space; a resumed run continues the same trackio run."""
 
     def __init__(
         self,
@@ -202,31 +215,11 @@ class Trackio:
         project: Annotated[str, Field(min_length=1, description="the trackio project")] = "rewardsmith",
         space_id: Annotated[str, Field(description='the Space, as user/name; "" keeps the run on this machine')] = "",
     ) -> None:
-        self._project = project
-        self._space_id = space_id
-        self._run: Any = None
+        super().__init__("trackio", project, space_id=space_id or None, resume="allow", embed=False)
 
-    def start(self, folder: Path, name: str, recipe: str) -> None:
-        """Start or resume the trackio run whose name the folder holds."""
-        trackio = _library("trackio", "trackio")
+    def _of_run(self, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         # Trackio resumes by name: two runs of one recipe must not get the same one.
-        unique = _remembered(folder, "trackio", f"{name}-{uuid.uuid4().hex[:6]}")
-        self._run = trackio.init(
-            project=self._project,
-            name=unique,
-            space_id=self._space_id or None,
-            config=settings_by_path(recipe),
-            resume="allow",
-            embed=False,
-        )
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand the metrics to trackio's own thread."""
-        self._run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        """Finish the run."""
-        self._run.finish()
+        return {"name": _remembered(folder, "trackio", f"{name}-{uuid.uuid4().hex[:6]}"), "config": settings}
 
 
 TRACKERS: dict[str, type[Tracker]] = {
@@ -256,26 +249,22 @@ def _leaves(path: str, value: object) -> Iterator[tuple[str, Any]]:
         yield from _leaves(f"{path}.{key}" if path else str(key), item)
 
 
-def _library(extra: str, module: str) -> Any:
+def _require_installed(library: str) -> None:
     try:
-        return importlib.import_module(module)
+        importlib.import_module(library)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == extra:
-            raise UserError(f'trackers: {extra} is not installed: pip install "rewardsmith[{extra}]"') from None
+        if (error.name or "").partition(".")[0] == library:
+            raise UserError(f'trackers: {library} is not installed: pip install "rewardsmith[{library}]"') from None
         raise UserError(
-            f'trackers: {extra} is installed but lacks {error.name}: pip install --upgrade "rewardsmith[{extra}]"'
+            f'trackers: {library} is installed but lacks {error.name}: pip install --upgrade "rewardsmith[{library}]"'
         ) from None
 
 
 def _remembered(folder: Path, tracker: str, new: str) -> str:
     """Return the id under which `tracker` knows this folder; `new`, written down, when it knows none."""
     path = folder / "trackers" / f"{tracker}.json"
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        known = json.loads(path.read_bytes())
-        if isinstance(known, dict) and isinstance(known.get("id"), str) and known["id"]:
-            return str(known["id"])
+    if path.exists():
+        return str(json.loads(path.read_text(encoding="utf-8"))["id"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps({"id": new}) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_atomically(path, json.dumps({"id": new}) + "\n")
     return new

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rewardsmith.config import Chosen
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.recipe import Recipe, places
-from rewardsmith.trainers.process.parts import process_parts
+from rewardsmith.trainers.process.implicit_parts import process_parts
 
 
 def with_trained_models(recipe: Recipe, run: Path, overrides: Sequence[str]) -> tuple[Recipe, dict[str, str]]:

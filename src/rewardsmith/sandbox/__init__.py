@@ -1,14 +1,28 @@
-"""A place to run programs that nobody has read: limits, a filter of system calls, and few files to read."""
+"""Running programs that nobody has read, with limits, a filter of system calls, and few files to read.
 
-from rewardsmith.sandbox.run import (
+Trusted side: `sandbox.py` (one program and its host process), `cases.py` (tests, comparison of outputs). In the child:
+`host.py` (forks and watches), `confine.py` and `seccomp.py` (what a process gives up), `program.py` (calls functions of
+the program), `tester.py` (runs test sources), `values.py` (data between the two).
+"""
+
+from rewardsmith.sandbox.sandbox import (
     BrokenTestsError,
     Isolation,
-    Limits,
-    Outcome,
+    ProgramLimits,
+    RunOutcome,
     Sandbox,
     SandboxError,
     SandboxGoneError,
     probe,
 )
 
-__all__ = ["BrokenTestsError", "Isolation", "Limits", "Outcome", "Sandbox", "SandboxError", "SandboxGoneError", "probe"]
+__all__ = [
+    "BrokenTestsError",
+    "Isolation",
+    "ProgramLimits",
+    "RunOutcome",
+    "Sandbox",
+    "SandboxError",
+    "SandboxGoneError",
+    "probe",
+]

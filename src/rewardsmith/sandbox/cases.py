@@ -1,19 +1,20 @@
-"""Tests of a program, read from the shapes in which data sets keep them."""
+"""Tests of a program, parsed from the shapes of common data sets, and the comparison of outputs."""
 
 from __future__ import annotations
 
 import ast
 import builtins
 import json
+import math
+import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from rewardsmith.sandbox.compare import Comparison
-from rewardsmith.sandbox.run import BrokenTestsError, Limits, Sandbox
+from rewardsmith.sandbox.sandbox import BrokenTestsError, ProgramLimits, Sandbox
 
 SHAPES = (
     '{"inputs": […], "outputs": […]} with "fn_name" where a function is called, a list of {"input": …, "output": …},'
@@ -28,18 +29,18 @@ class Tests(Protocol):
         """Return how many there are."""
         ...
 
-    def open(self, program: str, limits: Limits) -> Sandbox:
+    def open(self, program: str, limits: ProgramLimits) -> Sandbox:
         """Return a sandbox for one program under these tests."""
-        ...
+        return Sandbox([program], limits)
 
-    def passes(self, sandbox: Sandbox, index: int, comparison: Comparison) -> bool:
+    def passes(self, sandbox: Sandbox, index: int, comparison: OutputComparison) -> bool:
         """Return whether the program passes a test; BrokenTestsError when no program could."""
         ...
 
 
 @dataclass(frozen=True)
-class Runs:
-    """The program is run as a script: what it reads, and what it shall write."""
+class ScriptTests(Tests):
+    """The program is run as a script: its inputs, and the outputs that are expected."""
 
     inputs: Sequence[str]
     outputs: Sequence[str]
@@ -47,19 +48,15 @@ class Runs:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def open(self, program: str, limits: Limits) -> Sandbox:
-        """Return a sandbox with the program."""
-        return Sandbox([program], limits)
-
-    def passes(self, sandbox: Sandbox, index: int, comparison: Comparison) -> bool:
-        """Compare what it writes; a program that ends with an error has failed, whatever it wrote."""
+    def passes(self, sandbox: Sandbox, index: int, comparison: OutputComparison) -> bool:
+        """Compare the output; a program that ends with an error has failed, whatever it wrote."""
         outcome = sandbox.run(self.inputs[index])
         return not outcome.failed and comparison.same_output(outcome.result, self.outputs[index])
 
 
 @dataclass(frozen=True)
-class Calls:
-    """A function of the program is called: its arguments, and the values that are right."""
+class CallTests(Tests):
+    """A function of the program is called: its arguments, and for each call the values that are right."""
 
     name: str
     inputs: Sequence[Sequence[Any]]
@@ -68,25 +65,21 @@ class Calls:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def open(self, program: str, limits: Limits) -> Sandbox:
-        """Return a sandbox with the program."""
-        return Sandbox([program], limits)
-
-    def passes(self, sandbox: Sandbox, index: int, comparison: Comparison) -> bool:
-        """Compare what it returns."""
+    def passes(self, sandbox: Sandbox, index: int, comparison: OutputComparison) -> bool:
+        """Compare the returned value."""
         outcome = sandbox.call(self.name, self.inputs[index])
         return not outcome.failed and any(comparison.same_reply(outcome.result, o) for o in self.outputs[index])
 
 
 @dataclass(frozen=True)
-class Sources:
+class SourceTests(Tests):
     """Test sources that call functions of the program: assert statements, or a function `check`.
 
     Attributes:
         sources: one per test.
         setup: source that is run before each test.
         prompt: source that is run before the program, in its namespace, and before the tests, in theirs.
-        entry: name of the function that is handed to `check`; "" for assert statements.
+        entry: name of the function that is passed to `check`; "" for assert statements.
     """
 
     sources: Sequence[str]
@@ -97,35 +90,28 @@ class Sources:
     def __len__(self) -> int:
         return len(self.sources)
 
-    def open(self, program: str, limits: Limits) -> Sandbox:
+    def open(self, program: str, limits: ProgramLimits) -> Sandbox:
         """Return a sandbox with the program, and the tests out of its reach."""
         names = self.names()
-        tests = {
-            "sources": self.sources,
-            "setup": self.setup,
-            "prompt": self.prompt,
-            "entry": self.entry,
-            "names": sorted(names.of_program),
-            "modules": sorted(names.modules),
-        }
+        tests = asdict(self) | {"names": sorted(names.of_program), "modules": sorted(names.modules)}
         return Sandbox([self.prompt, program], limits, tests)
 
     def names(self) -> Names:
         """Return what the tests use without defining it; BrokenTestsError when nobody can give it to them."""
         return names_used(tuple(self.sources), self.setup, self.prompt, self.entry)
 
-    def passes(self, sandbox: Sandbox, index: int, comparison: Comparison) -> bool:
+    def passes(self, sandbox: Sandbox, index: int, comparison: OutputComparison) -> bool:
         """Return whether the source runs to its end."""
         return sandbox.test(index).result == b"pass"
 
 
 def read_tests(given: object) -> Tests:
-    """Return the tests that a value holds, which may be JSON text; BrokenTestsError says what is wrong with it."""
+    """Return the tests in a value, which may be JSON text; BrokenTestsError if it has no known shape."""
     if isinstance(given, str):
         try:
             given = json.loads(given)
         except (ValueError, RecursionError) as error:
-            raise BrokenTestsError(f"the tests are text, but no JSON ({error})") from None
+            raise BrokenTestsError(f"the tests are text, but not JSON ({error})") from None
     if isinstance(given, Mapping):
         return _read_table(given)
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
@@ -135,7 +121,7 @@ def read_tests(given: object) -> Tests:
     if all(isinstance(entry, Mapping) and "input" in entry and "output" in entry for entry in given):
         pairs = {"inputs": [entry["input"] for entry in given], "outputs": [entry["output"] for entry in given]}
         if any(entry.get("testtype") == "functional" and not entry.get("fn_name") for entry in given):
-            raise BrokenTestsError('a test calls a function ("functional"), but there is no fn_name that says which')
+            raise BrokenTestsError('a test calls a function ("functional"), but fn_name is missing')
         return _read_table({**pairs, "fn_name": given[0].get("fn_name")})
     raise BrokenTestsError(f"these tests have no known shape: give {SHAPES}")
 
@@ -150,17 +136,17 @@ def _read_table(table: Mapping[str, Any]) -> Tests:
         raise BrokenTestsError(f"there are {len(inputs)} inputs and {len(outputs)} outputs")
     name = table.get("fn_name")
     if not name:
-        return Runs([_lines(text) for text in inputs], [_lines(text) for text in outputs])
+        return ScriptTests([_joined(text) for text in inputs], [_joined(text) for text in outputs])
     if not isinstance(name, str):
         raise BrokenTestsError(f"fn_name is of type {type(name).__name__}: it must be text")
-    return Calls(name, [_arguments(entry) for entry in inputs], _right_values(inputs, outputs))
+    return CallTests(name, [_arguments(entry) for entry in inputs], _right_values(inputs, outputs))
 
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _lines(value: Any) -> str:
+def _joined(value: Any) -> str:
     """Return text that some data sets keep as a list of lines."""
     if _is_list(value) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
@@ -198,16 +184,16 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BrokenTestsError(f"an argument or output is no JSON ({error}): {text[:100]!r}") from None
+        raise BrokenTestsError(f"an argument or output is not JSON ({error}): {text[:100]!r}") from None
 
 
-def _read_sources(table: Mapping[str, Any]) -> Sources:
+def _read_sources(table: Mapping[str, Any]) -> SourceTests:
     setup = "\n".join(_source(table.get(key) or "", key) for key in ("test_imports", "test_setup_code"))
     if "test" not in table:
         sources = table["test_list"]
         if not _is_list(sources) or not sources:
             raise BrokenTestsError("test_list has no entries: give a list of assert statements")
-        found = Sources([_source(source, "a test") for source in sources], setup)
+        found = SourceTests([_source(source, "a test") for source in sources], setup)
     else:
         entry = table.get("entry_point")
         source = _source(table["test"], "test")
@@ -215,8 +201,8 @@ def _read_sources(table: Mapping[str, Any]) -> Sources:
             raise BrokenTestsError(f"entry_point is {entry!r}: give the name of the function that is tested")
         if not any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in _parse(source).body):
             raise BrokenTestsError("test defines no function check(candidate)")
-        found = Sources([source], setup, _source(table.get("prompt") or "", "prompt"), entry)
-    found.names()  # says now what cannot be parsed
+        found = SourceTests([source], setup, _source(table.get("prompt") or "", "prompt"), entry)
+    found.names()  # raises for what cannot be parsed
     return found
 
 
@@ -284,7 +270,7 @@ def _built_in(trees: Sequence[ast.Module], bound: set[str]) -> str:
     if len(called) != 1:
         raise BrokenTestsError(
             f"every test calls {' and '.join(sorted(called))}, and one of them must be the program's: give"
-            ' {"fn_name": …} or {"test": …, "entry_point": …}, which say which'
+            ' {"fn_name": …} or {"test": …, "entry_point": …}, which name it'
             if called
             else "they use nothing that a program could define: every program would pass, or none"
         )
@@ -304,7 +290,7 @@ def _require_data(trees: Sequence[ast.Module], of_program: frozenset[str]) -> No
             for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
                 if isinstance(argument, ast.Lambda | ast.GeneratorExp):
                     kind = "function" if isinstance(argument, ast.Lambda) else "generator"
-                    raise BrokenTestsError(f"they hand the program a {kind}, which cannot be sent to its process")
+                    raise BrokenTestsError(f"they pass the program a {kind}, which cannot be sent to its process")
 
 
 def _require_library(*trees: ast.Module) -> None:
@@ -339,4 +325,101 @@ def _parse(source: str) -> ast.Module:
             warnings.simplefilter("ignore")  # on doubtful escapes; the source is not ours
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BrokenTestsError(f"a test is no Python ({error}): {source[:100]!r}") from None
+        raise BrokenTestsError(f"a test is not valid Python ({error}): {source[:100]!r}") from None
+
+
+# ---- comparison of outputs -------------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})([eE][+-]?\d{1,4})?")
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """Whether what a program wrote or returned is what was expected. No step is slower than linear.
+
+    Attributes:
+        whitespace: "tokens" compares the words, wherever lines break; "lines" compares line by line, without the white
+            space at the end of each and of the whole.
+        tolerance: how far a number may be from the expected one, relative to it or to 1, whichever is larger.
+    """
+
+    whitespace: Literal["tokens", "lines"] = "tokens"
+    tolerance: float = 0.0
+
+    def same_output(self, got: bytes, expected: str) -> bool:
+        """Return whether what was written is what was expected."""
+        text = got.decode("utf-8", "replace")
+        if self.whitespace == "tokens":
+            return self._same_words(text.split(), expected.split())
+        lines, right = _lines(text), _lines(expected)
+        if lines == right or not self.tolerance or len(lines) != len(right):
+            return lines == right
+        return all(self._same_words(a.split(), b.split()) for a, b in zip(lines, right, strict=True))
+
+    def _same_words(self, words: list[str], right: list[str]) -> bool:
+        if words == right or not self.tolerance or len(words) != len(right):
+            return words == right
+        return all(a == b or self._close_texts(a, b) for a, b in zip(words, right, strict=True))
+
+    def _close_texts(self, a: str, b: str) -> bool:
+        return bool(_NUMBER.fullmatch(a) and _NUMBER.fullmatch(b)) and self._close(float(a), float(b))
+
+    def _close(self, a: float, b: float) -> bool:
+        return a == b or (math.isfinite(b) and abs(a - b) <= self.tolerance * max(1.0, abs(b)))
+
+    def same_reply(self, reply: bytes, expected: object) -> bool:
+        """Return whether a reply of `program.py` holds the expected JSON value.
+
+        Values are equal as in Python, except that a tuple equals a list and that keys are compared as text: JSON has
+        neither tuples nor other keys. Anything malformed is not equal.
+        """
+        try:
+            values = json.loads(reply)
+            return isinstance(values, dict) and "value" in values and self._same(values["value"], expected)
+        except (ValueError, TypeError, RecursionError, OverflowError, MemoryError):
+            return False
+
+    def _same(self, got: Any, expected: object) -> bool:
+        """Compare an encoded value, see `values.py`; no set or dictionary is made of keys that a program chose."""
+        if isinstance(expected, str) or expected is None:
+            return type(got) is type(expected) and got == expected
+        if isinstance(expected, bool | int | float):
+            number = _number(got)
+            return number is not None and (
+                number == expected or bool(self.tolerance and self._close(float(number), float(expected)))
+            )
+        if not isinstance(got, list) or len(got) != 2 or not isinstance(got[1], list):
+            return False
+        letter, content = got
+        if isinstance(expected, Mapping):
+            entries = {_key(key): value for key, value in content} if letter == "d" else {}
+            return (
+                letter == "d"
+                and len(entries) == len(content)
+                and entries.keys() == expected.keys()
+                and all(self._same(entries[key], value) for key, value in expected.items())
+            )
+        assert isinstance(expected, Sequence)
+        return (
+            letter in ("l", "t")
+            and len(content) == len(expected)
+            and all(self._same(a, b) for a, b in zip(content, expected, strict=True))
+        )
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _number(got: Any) -> float | int | None:
+    if isinstance(got, list) and len(got) == 2 and isinstance(got[1], str):
+        return int(got[1], 16) if got[0] == "i" else float(got[1]) if got[0] == "n" else None
+    return got if isinstance(got, bool | int | float) else None
+
+
+def _key(got: Any) -> str:
+    """Return a key as JSON would write it; no text for what it would refuse."""
+    if isinstance(got, str):
+        return got
+    number = _number(got)
+    return "\0" if number is None and got is not None else json.dumps(number)

@@ -1,13 +1,16 @@
-"""The host: a small process, one for each program, that forks the processes in which untrusted code runs.
+"""The host: a small process, one per program, that forks the processes in which untrusted code runs.
 
-It never runs such code itself. Forking an interpreter that is already there makes a fresh one in about a millisecond.
-The host watches what it has forked (time, output, threads), ends it, and says what came of it. It is told neither the
-outputs that are expected nor the sources of tests, because what it knows, its forks can find in their memory.
-Started by `run.py`; standard library only, and little of it: what is imported here is paid for by every program.
+It never runs such code itself. Forking an interpreter that already runs makes a fresh one in about a millisecond. The
+host watches its forks (time, output, threads), ends them and reports what happened. It knows neither the expected
+outputs nor the sources of tests, because a fork can find in its memory whatever the host knows.
+Started by `sandbox.py`; standard library only, and little of it: every program pays for the imports.
 """
 
 from __future__ import annotations
 
+import atexit
+import builtins
+import ctypes
 import gc
 import marshal
 import os
@@ -15,17 +18,18 @@ import select
 import sys
 import time
 
-from . import kernel
-from .jail import NO_SYNTAX, Line, Role, add_exits, run_program, speak
-from .limits import THREADS, ready, widen_stack
+from .confine import MAX_THREADS, SIGKILL, confine, prepare, widen_stack
+from .seccomp import libc, prctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, NoReturn
 
-_TICK = 0.05  # seconds between two looks at a process that says nothing
-_LINUX = sys.platform == "linux"
+_NOT_PYTHON = 121  # exit status of a program that does not compile; a program may exit with it too, to no advantage
+_POLL_SECONDS = 0.05
+_PR_SET_CHILD_SUBREAPER = 36
+_IS_LINUX = sys.platform == "linux"
 
 # Common modules of the standard library: imported once by the host, not once by every fork.
 _COMMON = (
@@ -34,34 +38,49 @@ _COMMON = (
 )
 
 
-class Become(BaseException):
-    """Raised in a fork, which is to be something else: it unwinds the host's frames."""
-
-    def __init__(self, role: Role) -> None:
-        self.role = role
+class ProcessEnded(Exception):  # noqa: N818 the process ended, nothing is wrong here
+    """A confined process ended before it replied; the message is the cause."""
 
 
-class Ended(Exception):  # noqa: N818 the process ended, nothing is wrong here
-    """A confined process is gone before it has answered; the message says why."""
+class ClientGone(Exception):  # noqa: N818 as above
+    """The process that started the host is gone."""
 
 
-class Abandoned(Exception):  # noqa: N818 as above
-    """Nobody is there any more who could be told."""
+class Pipes:
+    """Messages over two pipes, each with its length before it."""
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self.reading, self.writing = reading, writing
+
+    def send(self, message: bytes) -> None:
+        """Write a message."""
+        rest = memoryview(len(message).to_bytes(4, "big") + message)
+        while rest:
+            rest = rest[os.write(self.writing, rest) :]
+
+    def receive(self) -> bytes:
+        """Return the next message; b"" when the other side is gone."""
+        return self._exactly(int.from_bytes(self._exactly(4), "big"))
+
+    def _exactly(self, length: int) -> bytes:
+        parts = []
+        while length > 0:
+            part = os.read(self.reading, min(length, 1 << 20))
+            if not part:
+                return b""
+            parts.append(part)
+            length -= len(part)
+        return b"".join(parts)
 
 
-class Jail:
-    """A forked process.
+class ConfinedProcess:
+    """A fork of the host, and the pipes to it."""
 
-    Attributes:
-        pid: its id.
-        line: where it is heard, and talked to.
-    """
-
-    def __init__(self, pid: int, line: Line) -> None:
-        self.pid, self.line = pid, line
+    def __init__(self, pid: int, pipes: Pipes) -> None:
+        self.pid, self.pipes = pid, pipes
         self._status: int | None = None
-        if line.writing >= 0:
-            os.set_blocking(line.writing, False)
+        if pipes.writing >= 0:
+            os.set_blocking(pipes.writing, False)
 
     def status(self, wait: bool = False) -> int | None:
         """Return the exit code (negative: the signal), or None while it runs."""
@@ -72,25 +91,25 @@ class Jail:
         return self._status
 
     def end(self) -> None:
-        """Kill it, and forget its pipes."""
+        """Kill it and close its pipes."""
         if self.status() is None:
-            os.kill(self.pid, kernel.SIGKILL)
+            os.kill(self.pid, SIGKILL)
             self.status(wait=True)
-        for descriptor in (self.line.reading, self.line.writing):
+        for descriptor in (self.pipes.reading, self.pipes.writing):
             if descriptor >= 0:
                 os.close(descriptor)
 
     def processor_seconds(self) -> float:
-        """Return the time it has used on all processors, as far as the system tells."""
+        """Return the time it has used on all processors; 0 where the system does not report it."""
         try:
-            return time.clock_gettime((~self.pid << 3) | 2) if _LINUX else 0.0
+            return time.clock_gettime((~self.pid << 3) | 2) if _IS_LINUX else 0.0
         except OSError:  # it has ended
             return 0.0
 
     def threads(self) -> int:
-        """Return how many threads it has, as far as the system tells."""
+        """Return how many threads it has; 1 where the system does not report it."""
         try:
-            return os.stat(f"/proc/{self.pid}/task").st_nlink - 2 if _LINUX else 1
+            return os.stat(f"/proc/{self.pid}/task").st_nlink - 2 if _IS_LINUX else 1
         except OSError:
             return 1
 
@@ -99,27 +118,27 @@ class Host:
     """Forks, watches and ends the processes of one program.
 
     Args:
-        job: what `run.py` says about the program: its source, the folder, limits and isolation.
-        line: to `run.py`.
+        job: the program's sources, the folder, limits and isolation, from `sandbox.py`.
+        client: the pipes to `sandbox.py`.
     """
 
-    def __init__(self, job: dict[str, Any], line: Line) -> None:
-        self._job, self._line = job, line
-        self._rules = ready(job["isolation"], job["folder"])
-        self._nothing = os.open(os.devnull, os.O_RDWR)
-        self._player: Jail | None = None
-        self._judge: Jail | None = None
-        self._unloadable = ""
+    def __init__(self, job: dict[str, Any], client: Pipes) -> None:
+        self._job, self._client = job, client
+        self._rules = prepare(job["isolation"], job["folder"])
+        self._devnull = os.open(os.devnull, os.O_RDWR)
+        self._program: ConfinedProcess | None = None
+        self._tester: ConfinedProcess | None = None
+        self._load_error = ""
         self._used, self._started = 0.0, 0.0
         self._limit: dict[str, float] = {}
-        self._verbs: dict[str, Callable[[Any], bytes]] = {"run": self._run, "call": self._call, "test": self._test}
 
-    def answer(self, request: dict[str, Any]) -> bytes:
-        """Return what came of a test: `r` and the result, or `f` and why there is none."""
+    def reply(self, request: dict[str, Any]) -> bytes:
+        """Return `r` and the result of a test, or `f` and why there is none."""
+        verbs: dict[str, Callable[[Any], bytes]] = {"run": self._run, "call": self._call, "test": self._test}
         self._limit, self._started, self._used = request["limit"], time.monotonic(), 0.0
         try:
-            return b"r" + self._verbs[request["do"]](request["what"])
-        except Ended as ended:
+            return b"r" + verbs[request["do"]](request["what"])
+        except ProcessEnded as ended:
             self.end()
             return b"f" + str(ended).encode()
 
@@ -132,246 +151,315 @@ class Host:
         os.unlink(path)
         ours, theirs = os.pipe()
         source = self._job["sources"][-1]
-        jail = self._fork(lambda: run_program(source), (reading, theirs, self._nothing), (), Line(ours, -1))
+        standard = (reading, theirs, self._devnull)
+        process = self._fork(lambda: _run_script(source), standard, (), Pipes(ours, -1))
         os.close(reading)
         os.close(theirs)
         try:
-            return self._collect(jail)
+            return self._collect(process)
         finally:
-            jail.end()
-            self._sweep()
+            process.end()
+            self._kill_orphans()
 
-    def _collect(self, jail: Jail) -> bytes:
-        output, size, open_ = [], 0, True
-        while open_ or jail.status() is None:
-            if open_ and jail.line.reading in self._wait(jail, reading=True):
-                part = os.read(jail.line.reading, 1 << 16)
-                open_ = bool(part)
+    def _collect(self, process: ConfinedProcess) -> bytes:
+        output, size, is_open = [], 0, True
+        while is_open or process.status() is None:
+            if is_open and process.pipes.reading in self._wait(process, reading=True):
+                part = os.read(process.pipes.reading, 1 << 16)
+                is_open = bool(part)
                 size += len(part)
                 output.append(part)
                 if size > self._job["output"]:
-                    raise Ended("more output than allowed")
-            elif not open_:  # it has closed its output, and is most likely about to end
-                self._wait(jail, tick=0.001)
-            elif jail.status() is not None:  # something that it has started holds its output open
+                    raise ProcessEnded("more output than allowed")
+            elif not is_open:  # it has closed its output, and is most likely about to end
+                self._wait(process, seconds=0.001)
+            elif process.status() is not None:  # something that it has started holds its output open
                 break
-        if jail.status():
-            raise Ended(_cause(jail.status()))
+        if process.status():
+            raise ProcessEnded(_cause(process.status()))
         return b"".join(output)
 
     def _call(self, message: bytes) -> bytes:
-        """Hand a request to the process that holds the program; return its answer."""
-        return self._exchange(self._playing(), message)
+        """Send a request to the process that holds the program; return its reply."""
+        return self._exchange(self._loaded_program(), message)
 
     def _test(self, index: int) -> bytes:
-        """Have a test run; return the verdict.
+        """Run a test; return the verdict. Carries requests of the tester to the program, and replies back.
 
-        Requests of the judge are carried to the player, and answers back. The program is loaded at the first request:
-        what is wrong with the tests alone is found without it.
+        The program is loaded at the first request: an error in the tests alone is found without it.
         """
-        if self._unloadable:
-            raise Ended(self._unloadable)
-        judge, message = self._judging(), str(index).encode()
-        while (answer := self._exchange(judge, message)).startswith(b"?"):
-            message = self._exchange(self._playing(), answer[1:])
-            if not message:  # the judge would wait for more
-                raise Ended("it answered nothing")
-        return answer[1:]
+        if self._load_error:
+            raise ProcessEnded(self._load_error)
+        if self._tester is None:
+            self._tester = self._fork_tester()
+        message = str(index).encode()
+        while (reply := self._exchange(self._tester, message)).startswith(b"?"):
+            message = self._exchange(self._loaded_program(), reply[1:])
+            if not message:  # the tester would wait for more
+                raise ProcessEnded("its reply was empty")
+        return reply[1:]
 
-    def _playing(self) -> Jail:
-        """Return the process that holds the program. One that cannot be loaded once is not tried again."""
-        if self._unloadable:
-            raise Ended(self._unloadable)
-        if self._player is None:
-            from .player import play  # noqa: PLC0415 programs that run as scripts do without
+    def _loaded_program(self) -> ConfinedProcess:
+        """Return the process that holds the program. A program that cannot be loaded is not tried again."""
+        if self._load_error:
+            raise ProcessEnded(self._load_error)
+        if self._program is None:
+            from .program import serve_program  # noqa: PLC0415 programs that run as scripts do without
 
             sources = self._job["sources"]
-            self._player = self._fork_speaker(lambda receive, send: play(sources, receive, send))
+            self._program = self._fork_server(lambda receive, send: serve_program(sources, receive, send))
             try:
-                loaded = self._exchange(self._player, b"")
-            except Ended as ended:
-                self._unloadable = f"while it was loaded: {ended}"
+                loaded = self._exchange(self._program, b"")
+            except ProcessEnded as ended:
+                self._load_error = f"while it was loaded: {ended}"
                 raise
             if loaded != b"{}":
-                self._unloadable = f"it could not be loaded: {loaded.decode(errors='replace')}"
-                raise Ended(self._unloadable)
-        return self._player
+                self._load_error = f"it could not be loaded: {loaded.decode(errors='replace')}"
+                raise ProcessEnded(self._load_error)
+        return self._program
 
-    def _judging(self) -> Jail:
-        if self._judge is None:
-            import json  # noqa: PLC0415
+    def _fork_tester(self) -> ConfinedProcess:
+        import json  # noqa: PLC0415
 
-            from .judge import preside  # noqa: PLC0415
+        from .tester import serve_tests  # noqa: PLC0415
 
-            tests = self._job["tests"]  # a descriptor, read in the fork
+        tests = self._job["tests"]  # a descriptor, read in the fork
 
-            def role(receive: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
-                with open(tests, "rb") as file:
-                    file.seek(0)
-                    sources = json.load(file)
-                preside(sources, receive, send)
+        def work(receive: Callable[[], bytes], send: Callable[[bytes], None]) -> None:
+            with open(tests, "rb") as file:
+                file.seek(0)
+                sources = json.load(file)
+            serve_tests(sources, receive, send)
 
-            self._judge = self._fork_speaker(role, tests)
-        return self._judge
+        return self._fork_server(work, tests)
 
-    def _fork_speaker(self, role: Callable[..., None], *kept: int) -> Jail:
-        add_exits()
+    def _fork_server(self, work: Callable[..., None], *kept: int) -> ConfinedProcess:
+        """Fork a process that replies to messages."""
         their_reading, our_writing = os.pipe()
         our_reading, their_writing = os.pipe()
-        line = Line(their_reading, their_writing)
-        nothing = self._nothing
-        jail = self._fork(
-            lambda: speak(role, line),
-            (nothing, nothing, nothing),
-            (their_reading, their_writing, *kept),
-            Line(our_reading, our_writing),
-        )
+        theirs = Pipes(their_reading, their_writing)
+
+        def serve() -> None:
+            _add_exits()
+            work(theirs.receive, theirs.send)
+
+        standard, kept = (self._devnull,) * 3, (their_reading, their_writing, *kept)
+        process = self._fork(serve, standard, kept, Pipes(our_reading, our_writing))
         os.close(their_reading)
         os.close(their_writing)
-        return jail
+        return process
 
     def _fork(
-        self, work: Callable[[], None], standard: tuple[int, int, int], kept: tuple[int, ...], line: Line
-    ) -> Jail:
-        """Return a new confined process that does some work; OSError when it could not be confined."""
+        self, work: Callable[[], None], standard: tuple[int, int, int], kept: tuple[int, ...], pipes: Pipes
+    ) -> ConfinedProcess:
+        """Fork a confined process that does some work; OSError when it could not be confined.
+
+        Args:
+            work: what it does.
+            standard: the descriptors that become its 0, 1 and 2.
+            kept: further descriptors that it keeps.
+            pipes: the host's end of the pipes to it.
+        """
         ours, report = os.pipe()
-        bounds = {
-            "isolation": self._job["isolation"],
-            "rules": self._rules,
-            "host": os.getpid(),
-            "memory": self._job["memory"],
-            "seconds": self._limit["processor"] if line.writing < 0 else self._job["total"],
-        }
+        host, job = os.getpid(), self._job
+        seconds = self._limit["processor"] if pipes.writing < 0 else job["total"]
         pid = os.fork()
         if pid == 0:
-            raise Become(Role(work, standard, kept, report, bounds))
+            try:
+                for number, descriptor in enumerate(standard):
+                    os.dup2(descriptor, number)
+                _close_all_but({0, 1, 2, report, self._rules, *kept})
+                confine(job["isolation"], self._rules, host, job["memory"], seconds)
+            except BaseException as error:  # noqa: BLE001 nothing may run unless all of this has worked
+                os.write(report, f"{type(error).__name__}: {error}".encode()[:2000])
+                os._exit(1)
+            try:
+                os.write(report, b"ok")
+                os.close(report)
+                sys.setrecursionlimit(sys.getrecursionlimit() + 10)  # for the frames of the host
+                work()
+                os._exit(0)
+            finally:
+                os._exit(1)
         os.close(report)
-        jail = Jail(pid, line)
-        told = b""
+        process = ConfinedProcess(pid, pipes)
+        reported = b""
         while part := os.read(ours, 4096):
-            told += part
+            reported += part
         os.close(ours)
-        if told != b"ok":
-            jail.end()
-            raise OSError(f"a process could not be confined: {told.decode(errors='replace') or 'it died'}")
-        return jail
+        if reported != b"ok":
+            process.end()
+            raise OSError(f"a process could not be confined: {reported.decode(errors='replace') or 'it died'}")
+        return process
 
-    def _exchange(self, jail: Jail, message: bytes) -> bytes:
+    def _exchange(self, process: ConfinedProcess, message: bytes) -> bytes:
         """Send a message to a process, unless it is empty, and return the next one from it."""
         rest = len(message).to_bytes(4, "big") + message if message else b""
-        got = bytearray()
-        before = jail.processor_seconds()
-        while len(got) < 4 or len(got) < 4 + int.from_bytes(got[:4], "big"):
-            events = self._wait(jail, reading=True, writing=bool(rest), since=before)
+        received = bytearray()
+        before = process.processor_seconds()
+        while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
+            ready = self._wait(process, reading=True, writing=bool(rest), since=before)
             try:
-                if jail.line.writing in events and rest:
-                    rest = rest[os.write(jail.line.writing, rest[: 1 << 16]) :]
-                if jail.line.reading in events:
-                    part = os.read(jail.line.reading, 1 << 16)
+                if process.pipes.writing in ready and rest:
+                    rest = rest[os.write(process.pipes.writing, rest[: 1 << 16]) :]
+                if process.pipes.reading in ready:
+                    part = os.read(process.pipes.reading, 1 << 16)
                     if not part:
                         raise BrokenPipeError
-                    got += part
-            except BrokenPipeError:  # it may have ended, or have hung up and live on
-                raise Ended(_cause(jail.status())) from None
-            if len(got) > self._job["output"] or int.from_bytes(got[:4], "big") > self._job["output"]:
-                raise Ended("a larger value than allowed")
-        self._used += jail.processor_seconds() - before
-        return bytes(got[4:])
+                    received += part
+            except BrokenPipeError:  # it has ended, or has closed its pipes and runs on
+                raise ProcessEnded(_cause(process.status())) from None
+            if len(received) > self._job["output"] or int.from_bytes(received[:4], "big") > self._job["output"]:
+                raise ProcessEnded("a larger value than allowed")
+        self._used += process.processor_seconds() - before
+        return bytes(received[4:])
 
     def _wait(
-        self, jail: Jail, *, reading: bool = False, writing: bool = False, since: float = 0.0, tick: float = _TICK
+        self,
+        process: ConfinedProcess,
+        *,
+        reading: bool = False,
+        writing: bool = False,
+        since: float = 0.0,
+        seconds: float = _POLL_SECONDS,
     ) -> set[int]:
-        """Return the descriptors on which something can be done, after a tick at most; Ended beyond a limit."""
+        """Return the descriptors that are ready, after some time at most; ProcessEnded beyond a limit."""
         poll = select.poll()
-        poll.register(self._line.reading, select.POLLIN)
+        poll.register(self._client.reading, select.POLLIN)
         if reading:
-            poll.register(jail.line.reading, select.POLLIN)
+            poll.register(process.pipes.reading, select.POLLIN)
         if writing:
-            poll.register(jail.line.writing, select.POLLOUT)
-        ready = {descriptor for descriptor, _ in poll.poll(tick * 1000)}
-        if self._line.reading in ready:  # nobody talks to a busy host: the other side is gone
-            raise Abandoned
-        if self._used + jail.processor_seconds() - since > self._limit["processor"]:
-            raise Ended("more processor time than allowed")
+            poll.register(process.pipes.writing, select.POLLOUT)
+        ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
+        if self._client.reading in ready:  # nobody writes to a busy host: the other side is gone
+            raise ClientGone
+        if self._used + process.processor_seconds() - since > self._limit["processor"]:
+            raise ProcessEnded("more processor time than allowed")
         if time.monotonic() - self._started > self._limit["clock"]:
-            raise Ended("more time than allowed")
-        if jail.threads() > THREADS:
-            raise Ended(f"more than {THREADS} threads")
+            raise ProcessEnded("more time than allowed")
+        if process.threads() > MAX_THREADS:
+            raise ProcessEnded(f"more than {MAX_THREADS} threads")
         return ready
 
     def end(self) -> None:
         """End every process of the program."""
-        for jail in (self._player, self._judge):
-            if jail is not None:
-                jail.end()
-        self._player = self._judge = None
-        self._sweep()
+        for process in (self._program, self._tester):
+            if process is not None:
+                process.end()
+        self._program = self._tester = None
+        self._kill_orphans()
 
-    def _sweep(self) -> None:
+    def _kill_orphans(self) -> None:
         """Kill what a program without a filter has started and left to us."""
-        if self._job["isolation"] != "limits" or not _LINUX:
+        if self._job["isolation"] != "limits" or not _IS_LINUX:
             return
         me = os.getpid()
-        for _ in range(100):  # what is killed may have children, which become ours
+        for _ in range(100):  # the children of orphans become ours too
             try:
                 with open(f"/proc/{me}/task/{me}/children") as file:
                     children = [int(pid) for pid in file.read().split()]
             except OSError:  # not every kernel lists them
                 return
             for pid in children:
-                os.kill(pid, kernel.SIGKILL)
+                os.kill(pid, SIGKILL)
                 os.waitpid(pid, 0)
             if not children:
                 return
 
 
 def _cause(code: int | None) -> str:
-    if code == NO_SYNTAX:
-        return "it is no Python"
+    if code == _NOT_PYTHON:
+        return "it is not valid Python"
     if code is None:
-        return "it hung up"
+        return "it closed its pipes"
     return f"it was ended by signal {-code}" if code < 0 else f"it ended with status {code}"
 
 
-def serve() -> Role:
-    """Answer requests until the other side is gone, and end. Returns in forks alone: what they shall become."""
-    line = Line(os.dup(0), os.dup(1))
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    os.close(nothing)
-    job = marshal.loads(line.receive())  # written by our own parent
+def _close_all_but(kept: set[int]) -> None:
+    """Close what was inherited: above all the host's pipes, on which the program could reply for the host."""
+    for descriptor in {int(name) for name in os.listdir("/dev/fd")} - kept:
+        try:  # noqa: SIM105 contextlib takes long to import
+            os.close(descriptor)
+        except OSError:  # the one with which the list was read
+            pass
+
+
+def _add_exits() -> None:
+    """Define the `exit` and `quit` that scripts have; the interpreter was started without its site module."""
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
+
+
+def _run_script(source: str) -> NoReturn:
+    """Run a program as Python would run a script, to its end."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        stream = open(number, mode, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    _add_exits()
+    sys.argv[:] = ["program.py"]
+    module = type(sys)("__main__")
+    sys.modules["__main__"] = module
+    try:
+        compiled = compile(source, "program.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):
+        os._exit(_NOT_PYTHON)
+    status = 0
+    try:
+        exec(compiled, module.__dict__)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 whatever it was, the program has failed
+        status = 1
+    # What a program can see of the interpreter's end; that itself would touch and so copy the host's memory.
+    threading = sys.modules.get("threading")
+    for step in (threading and threading._shutdown, atexit._run_exitfuncs, module.__dict__.clear, gc.collect):
+        if step:
+            step()
+    for output in (sys.stdout, sys.__stdout__):
+        try:
+            output.flush()  # type: ignore[union-attr]
+        except Exception:  # noqa: BLE001 closed already, or replaced by something that has nothing to write
+            continue
+    os._exit(status & 0xFF)
+
+
+def main() -> NoReturn:
+    """Reply to requests until the other side is gone."""
+    client = Pipes(os.dup(0), os.dup(1))
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(devnull, 0)
+    os.dup2(devnull, 1)
+    os.close(devnull)
+    job = marshal.loads(client.receive())  # from our own parent
     host = None
     try:
-        kernel.ignore_interrupts()
-        if _LINUX:
-            _volunteer()
-            kernel.adopt_orphans()
+        libc.signal(ctypes.c_int(2), ctypes.c_void_p(1))  # ignore Ctrl-C, which the parent handles
+        if _IS_LINUX:
+            _prefer_for_oom_killer()
+            prctl(_PR_SET_CHILD_SUBREAPER, 1)
         widen_stack()
         for name in _COMMON:
             if any(f"{word} {name}" in source for source in job["sources"] for word in ("import", "from")):
                 __import__(name)
-        host = Host(job, line)
-        gc.freeze()  # what is there now is never garbage: forks need not look at it, and so not copy it
-        line.send(b"r")
-        while request := line.receive():
-            line.send(host.answer(marshal.loads(request)))
-    except Become as become:
-        return become.role
-    except (Abandoned, BrokenPipeError):
+        host = Host(job, client)
+        gc.freeze()  # what exists now is never garbage: forks need not touch it, and so not copy it
+        client.send(b"r")
+        while request := client.receive():
+            client.send(host.reply(marshal.loads(request)))
+    except (ClientGone, BrokenPipeError):
         pass
-    except Exception as error:  # noqa: BLE001 whatever it is, no test has been judged
-        line.send(f"e{type(error).__name__}: {error}".encode())
+    except Exception as error:  # noqa: BLE001 whatever it is, no test has a verdict
+        client.send(f"e{type(error).__name__}: {error}".encode())
     if host is not None:
         host.end()
     try:  # noqa: SIM105 contextlib takes long to import
-        os.rmdir(job["folder"])  # its owner does that too, unless he is gone
+        os.rmdir(job["folder"])  # its owner does that too, unless it is gone
     except OSError:
         pass
     os._exit(0)  # the interpreter's own end takes longer than all of the above
 
 
-def _volunteer() -> None:
+def _prefer_for_oom_killer() -> None:
     """When memory runs out, let the kernel end this and its forks before anything else of the user."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:

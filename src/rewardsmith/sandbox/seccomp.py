@@ -1,8 +1,8 @@
 """The system calls that a program may make: a list of what is allowed; everything else fails with EPERM.
 
 The list is a program for the kernel's packet filter, which looks at the number and the arguments of every call. It sees
-numbers alone, never what a pointer leads to, so it can refuse to open for writing but cannot tell one path from another
-(`landlock.py` does). Loaded in the child: standard library only.
+numbers alone, never what a pointer leads to, so it can refuse to open for writing but cannot distinguish paths
+(Landlock does, see `confine.py`). Loaded in the child: standard library only.
 """
 
 from __future__ import annotations
@@ -12,101 +12,40 @@ import os
 import struct
 import sys
 
-from .kernel import prctl
-
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the table below, and the kernel's name of the architecture."""
 
-# x86_64, aarch64; -1 where an architecture has no such call.
+# fmt: off
+# The calls by topic: name, number on x86_64, number on aarch64; -1 where an architecture has no such call.
+# setrlimit is harmless: hard limits only go down.
 _ALLOWED = {
     # memory
-    "brk": (12, 214),
-    "madvise": (28, 233),
-    "mmap": (9, 222),
-    "mprotect": (10, 226),
-    "mremap": (25, 216),
-    "munmap": (11, 215),
-    "membarrier": (324, 283),
+    "brk": (12, 214), "madvise": (28, 233), "mmap": (9, 222), "mprotect": (10, 226), "mremap": (25, 216),
+    "munmap": (11, 215), "membarrier": (324, 283),
     # open files
-    "close": (3, 57),
-    "dup": (32, 23),
-    "dup2": (33, -1),
-    "dup3": (292, 24),
-    "fadvise64": (221, 223),
-    "fstat": (5, 80),
-    "getdents64": (217, 61),
-    "lseek": (8, 62),
-    "pipe": (22, -1),
-    "pipe2": (293, 59),
-    "poll": (7, -1),
-    "ppoll": (271, 73),
-    "pread64": (17, 67),
-    "pselect6": (270, 72),
-    "read": (0, 63),
-    "readv": (19, 65),
-    "select": (23, -1),
-    "write": (1, 64),
-    "writev": (20, 66),
+    "close": (3, 57), "dup": (32, 23), "dup2": (33, -1), "dup3": (292, 24), "fadvise64": (221, 223), "fstat": (5, 80),
+    "getdents64": (217, 61), "lseek": (8, 62), "pipe": (22, -1), "pipe2": (293, 59), "poll": (7, -1),
+    "ppoll": (271, 73), "pread64": (17, 67), "pselect6": (270, 72), "read": (0, 63), "readv": (19, 65),
+    "select": (23, -1), "write": (1, 64), "writev": (20, 66),
     # names of files, to look at
-    "access": (21, -1),
-    "chdir": (80, 49),
-    "faccessat": (269, 48),
-    "faccessat2": (439, 439),
-    "getcwd": (79, 17),
-    "lstat": (6, -1),
-    "newfstatat": (262, 79),
-    "readlink": (89, -1),
-    "readlinkat": (267, 78),
-    "stat": (4, -1),
+    "access": (21, -1), "chdir": (80, 49), "faccessat": (269, 48), "faccessat2": (439, 439), "getcwd": (79, 17),
+    "lstat": (6, -1), "newfstatat": (262, 79), "readlink": (89, -1), "readlinkat": (267, 78), "stat": (4, -1),
     "statx": (332, 291),
     # this process and its threads
-    "exit": (60, 93),
-    "exit_group": (231, 94),
-    "futex": (202, 98),
-    "getcpu": (309, 168),
-    "getegid": (108, 177),
-    "geteuid": (107, 175),
-    "getgid": (104, 176),
-    "getpgid": (121, 155),
-    "getpgrp": (111, -1),
-    "getpid": (39, 172),
-    "getppid": (110, 173),
-    "getrlimit": (97, 163),
-    "getrusage": (98, 165),
-    "getsid": (124, 156),
-    "gettid": (186, 178),
-    "getuid": (102, 174),
-    "rseq": (334, 293),
-    "sched_getaffinity": (204, 123),
-    "sched_yield": (24, 124),
-    "set_robust_list": (273, 99),
-    "set_tid_address": (218, 96),
-    "setrlimit": (160, 164),  # hard limits only go down
-    "times": (100, 153),
+    "exit": (60, 93), "exit_group": (231, 94), "futex": (202, 98), "getcpu": (309, 168), "getegid": (108, 177),
+    "geteuid": (107, 175), "getgid": (104, 176), "getpgid": (121, 155), "getpgrp": (111, -1), "getpid": (39, 172),
+    "getppid": (110, 173), "getrlimit": (97, 163), "getrusage": (98, 165), "getsid": (124, 156), "gettid": (186, 178),
+    "getuid": (102, 174), "rseq": (334, 293), "sched_getaffinity": (204, 123), "sched_yield": (24, 124),
+    "set_robust_list": (273, 99), "set_tid_address": (218, 96), "setrlimit": (160, 164), "times": (100, 153),
     # signals to itself
-    "alarm": (37, -1),
-    "getitimer": (36, 102),
-    "pause": (34, -1),
-    "restart_syscall": (219, 128),
-    "rt_sigaction": (13, 134),
-    "rt_sigpending": (127, 136),
-    "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139),
-    "rt_sigsuspend": (130, 133),
-    "rt_sigtimedwait": (128, 137),
-    "setitimer": (38, 103),
-    "sigaltstack": (131, 132),
+    "alarm": (37, -1), "getitimer": (36, 102), "pause": (34, -1), "restart_syscall": (219, 128),
+    "rt_sigaction": (13, 134), "rt_sigpending": (127, 136), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139),
+    "rt_sigsuspend": (130, 133), "rt_sigtimedwait": (128, 137), "setitimer": (38, 103), "sigaltstack": (131, 132),
     # time, chance and the machine
-    "clock_getres": (229, 114),
-    "clock_gettime": (228, 113),
-    "clock_nanosleep": (230, 115),
-    "getrandom": (318, 278),
-    "gettimeofday": (96, 169),
-    "nanosleep": (35, 101),
-    "sysinfo": (99, 179),
-    "time": (201, -1),
-    "uname": (63, 160),
+    "clock_getres": (229, 114), "clock_gettime": (228, 113), "clock_nanosleep": (230, 115), "getrandom": (318, 278),
+    "gettimeofday": (96, 169), "nanosleep": (35, 101), "sysinfo": (99, 179), "time": (201, -1), "uname": (63, 160),
 }
+# fmt: on
 
 _WRITING = 0o3 | os.O_CREAT | os.O_TRUNC | 0o20000000  # any access but reading; a temporary file
 # Number, position of the argument, bits that must not be set.
@@ -138,8 +77,18 @@ _SET_SECCOMP, _MODE_FILTER, _NO_NEW_PRIVS = 22, 2, 38
 
 Instruction = tuple[int, int, int, int]
 
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
 
-def supported() -> str:
+
+def prctl(option: int, *arguments: int) -> None:
+    """Change the behaviour of this process, or raise OSError."""
+    padded = (*arguments, 0, 0, 0, 0)[:4]
+    if libc.prctl(ctypes.c_int(option), *(ctypes.c_ulong(a) for a in padded)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def why_unsupported() -> str:
     """Return why this system has no filter, or ""."""
     machine = os.uname().machine
     if sys.platform != "linux":

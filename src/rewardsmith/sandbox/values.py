@@ -1,7 +1,7 @@
 """Values of Python as JSON and back, for processes that do not trust each other. Loaded in the child.
 
 What JSON lacks is a list whose first entry is a letter: `(1, 2)` is `["t", [1, 2]]`, and a list is `["l", […]]`. Values
-that are no plain data stay where they are; only a number that stands for them is sent: `["o", 3]`. A subclass of a
+that are not plain data stay where they are; only a number that stands for them is sent: `["o", 3]`. A subclass of a
 plain type arrives as the plain type, so nothing that a program has redefined, such as `__eq__`, crosses the border.
 """
 
@@ -21,12 +21,12 @@ DEPTH = 50
 _EXACT = 1 << 53
 
 
-class Malformed(Exception):  # noqa: N818 the other side's, not ours
-    """What arrived is no encoded value."""
+class MalformedValue(Exception):  # noqa: N818 the other side's, not ours
+    """What arrived is not an encoded value."""
 
 
 def encode(value: Any, opaque: Callable[[Any], Any], depth: int = DEPTH) -> Any:  # noqa: PLR0911 one for each type
-    """Return a value as JSON; what is no plain data, or nested too deeply, as what `opaque` returns for it."""
+    """Return a value as JSON; what is not plain data, or nested too deeply, as what `opaque` returns for it."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -73,21 +73,21 @@ _NUMBERS = {
 
 
 def decode(data: Any, opaque: Callable[[int], Any], depth: int = DEPTH) -> Any:
-    """Return the value that was encoded; `opaque` is asked for what stayed on the other side.
+    """Return the value that was encoded; `opaque` returns what stayed on the other side.
 
-    Raises Malformed for anything that `encode` cannot have written. Sets and dictionaries are built, so this belongs
-    into a process with a limit of its own: a program can choose keys that are slow to compare.
+    Raises MalformedValue for anything that `encode` cannot have written. It builds sets and dictionaries, and
+    a program can choose keys that are slow to compare: call it in a process with limits.
     """
     try:
         return _decode(data, opaque, depth)
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        raise Malformed(f"{type(error).__name__}: {error}"[:200]) from None
+        raise MalformedValue(f"{type(error).__name__}: {error}"[:200]) from None
 
 
 def _decode(data: Any, opaque: Callable[[int], Any], depth: int) -> Any:
     if not isinstance(data, list):
         if isinstance(data, dict):
-            raise Malformed("an object")
+            raise MalformedValue("an object")
         return data
     letter, content = data
     if letter == "o":
@@ -97,7 +97,7 @@ def _decode(data: Any, opaque: Callable[[int], Any], depth: int) -> Any:
     if letter in ("D", "F", "date", "datetime", "delta"):
         return _number(letter, content)
     if depth <= 0:
-        raise Malformed("nested too deeply")
+        raise MalformedValue("nested too deeply")
     if letter == "d":
         return {_decode(k, opaque, depth - 1): _decode(v, opaque, depth - 1) for k, v in content}
     return _FROM_LIST[letter]([_decode(item, opaque, depth - 1) for item in content])

@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.problems import shown
+from rewardsmith.masking import shown
 from rewardsmith.text.quoting import PLACEHOLDER, fill
 from rewardsmith.types import Message
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rewardsmith.algorithms.preferences import group_centering
-from rewardsmith.engines.embedded.conversations import ratings
+from rewardsmith.engines.conversation_rows import ratings
 from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.own import preference_loss_of

@@ -18,7 +18,7 @@ from rewardsmith.algorithms.importance import importance_weights
 from rewardsmith.algorithms.kl import kl_reward
 from rewardsmith.algorithms.sequences import last_token, token_counts
 from rewardsmith.algorithms.shaping import overlong_penalty
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.base import parts_of
@@ -39,7 +39,7 @@ from rewardsmith.trainers.metrics import (
 )
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
 from rewardsmith.trainers.own import estimator_of
-from rewardsmith.trainers.process.rewards import ProcessRewards
+from rewardsmith.trainers.process.process_rewards import ProcessRewards
 from rewardsmith.trainers.protocol import (
     Context,
     Draws,
@@ -100,7 +100,7 @@ class PolicyTrainer:
         warn_of_rate(context.log, stage, self._policy.settings.init)
         self._warmup = max(self._process.warmup, stage.critic.warmup if stage.critic else 0)
         self.steps = stage.steps
-        self.learners: dict[str, EmbeddedEngine] = {stage.model: self._policy}
+        self.learners: dict[str, Engine] = {stage.model: self._policy}
         self._policy.learn_with(stage.optimizer)
         if stage.critic is not None and self._critic is not None:
             self.learners[stage.critic.model] = self._critic
@@ -137,7 +137,7 @@ class PolicyTrainer:
         metrics: dict[str, float] = {}
         enough = self._collector.enough(found)
         if enough and self._process.parts:
-            groups, metrics = await self._process.appraise(found.kept, number)
+            groups, metrics = await self._process.score_and_learn(found.kept, number)
             found.appraised(groups)
             clock.lap("process")
         correct_threshold = correct_threshold_of(self.reward, self._stage.correct_threshold)
@@ -217,7 +217,7 @@ class PolicyTrainer:
 
     def _optimize(
         self,
-        engine: EmbeddedEngine,
+        engine: Engine,
         objective: PolicyObjective | CriticObjective,
         batch: Batch,
         optimizer: OptimizerSettings,

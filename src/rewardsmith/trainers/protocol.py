@@ -20,7 +20,7 @@ from rewardsmith.types import ScoredGroup
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rewardsmith.engines.embedded.engine import EmbeddedEngine
+    from rewardsmith.engines.protocol import Engine
 
 Item = TypeVar("Item")
 
@@ -99,7 +99,7 @@ def counting(report: Report, phase: str, total: int, unit: str = "rollouts") -> 
 class Context(JobContext, Protocol):
     """What a run gives its trainers."""
 
-    def engine(self, name: str) -> EmbeddedEngine:
+    def engine(self, name: str) -> Engine:
         """Return a model of the recipe, loaded when it is first asked for."""
         ...
 
@@ -120,7 +120,7 @@ class Trainer(Protocol):
     """One stage at work."""
 
     steps: int
-    learners: Mapping[str, EmbeddedEngine]
+    learners: Mapping[str, Engine]
     best_by: str
     reward: Component | None
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.protocol import Row
+from rewardsmith.engines.protocol import Engine, Row
 from rewardsmith.errors import UserError
 from rewardsmith.storage import SUMS, damaged, new_folder, write_sums, writing
 from rewardsmith.trainers.protocol import Context
@@ -29,7 +28,7 @@ class Reference:
 
     def __init__(
         self,
-        engine: EmbeddedEngine,
+        engine: Engine,
         context: Context,
         *,
         name: str,
@@ -42,7 +41,7 @@ class Reference:
         self._folder = context.folder / "references" / name
         self._model = model
         self._adapter_off = adapter_off
-        self._other: EmbeddedEngine | None = None
+        self._other: Engine | None = None
 
     def begin(self, *, resumed: bool) -> None:
         """Make the reference from the model as it is now; in a resumed stage, as it was when the stage began."""
@@ -64,8 +63,8 @@ class Reference:
                 self._other.save(folder)
                 write_sums(folder)
 
-    def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, most: int | None = None) -> Tensor:
-        """Return log-probabilities, float32 [B, T]; `most` limits the rows of a pass."""
+    def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, max_rows: int | None = None) -> Tensor:
+        """Return log-probabilities, float32 [B, T]; `max_rows` limits the rows of a pass."""
         if self._other is None:
-            return self._engine.reference_logprobs(rows, temperature=temperature, most=most)
-        return self._other.logprobs(rows, temperature=temperature, most=most)
+            return self._engine.reference_logprobs(rows, temperature=temperature, max_rows=max_rows)
+        return self._other.logprobs(rows, temperature=temperature, max_rows=max_rows)

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from rewardsmith.data.source import Reads
-from rewardsmith.engines.embedded.conversations import Reader, ratings, tokens_of
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.embedded.loading import require_chat_template
+from rewardsmith.engines.conversation_rows import conversation_rows, ratings, tokens_read
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError, listing
 from rewardsmith.llm import ModelCallError
@@ -40,7 +38,7 @@ class RewardModelTrainer:
     """Teaches a model with a scalar head to order answers as the data does.
 
     An answer's reward is read where it will be read when the model is asked: the prompt and the answer go through the
-    chat template and the tokenizer by the same functions (`text.rated`, `engines.embedded.conversations`).
+    chat template and the tokenizer by the same functions (`text.rated`, `engines.conversation_rows`).
 
     Args:
         stage: the settings.
@@ -56,9 +54,8 @@ class RewardModelTrainer:
         if stage.epochs is not None:
             self._left = stage.epochs * count_items(items(derive(seed, 0)), stage.learn_from, stage.data, context.log)
         self._draws: Draws[Preference | Ranking] = Draws(items, seed, stage.data)
-        self._engine: EmbeddedEngine = context.engine(stage.model)
-        require_chat_template(self._engine.tokenizer, self._engine.settings.init or stage.model)
-        self._reader = Reader(self._engine)
+        self._engine = context.engine(stage.model)
+        self._engine.require_chat_template()
         self._engine.learn_with(stage.optimizer)
         self._held_out: tuple[Comparisons, int] | None = None
         self._learned = 0  # comparisons that fitted, so far
@@ -93,7 +90,7 @@ class RewardModelTrainer:
                 for answer in compared.answers
             ]
             try:
-                read = [self._reader.tokens(conversation) for conversation in said]
+                read = [self._engine.encode_conversation(conversation) for conversation in said]
             except ModelCallError as error:
                 raise UserError(f"prompt {compared.prompt.id!r}: {error}") from None
             if not all(0 < len(each) <= self._limit for each in read):
@@ -102,7 +99,7 @@ class RewardModelTrainer:
             groups.append(compared)
             conversations += said
             tokens += read
-        return Comparisons(groups, self._reader.rows(conversations, tokens)), dropped
+        return Comparisons(groups, conversation_rows(conversations, tokens)), dropped
 
     @property
     def _limit(self) -> int:
@@ -126,7 +123,7 @@ class RewardModelTrainer:
         batch, dropped = self._batch(self._draws.take(self._size(number)))
         self._require_some(number, batch)
         lr = learning_rate(self._stage.optimizer, number - 1, self.steps)
-        metrics = self._learn(batch, lr) | {"lr": lr, "tokens/learned": float(tokens_of(batch.rows))}
+        metrics = self._learn(batch, lr) | {"lr": lr, "tokens/learned": float(tokens_read(batch.rows))}
         clock.lap("learn")
         metrics |= {"dropped": float(dropped)} if dropped else {}
         validation = self._stage.validation
@@ -153,7 +150,7 @@ class RewardModelTrainer:
         if not batch.rows:
             return {"skipped_updates": 0.0}
         known_R = torch.zeros(len(batch.rows), device=self._engine.device)
-        apart = batch.apart(self._engine.parts(batch.rows))
+        apart = batch.apart(self._engine.micro_batches(batch.rows))
         if apart:
             known_R[apart] = self._rewards([batch.rows[row] for row in apart])
         objective = PreferenceObjective(self._stage, batch, known_R)

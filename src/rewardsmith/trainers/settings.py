@@ -11,7 +11,7 @@ from rewardsmith.data.source import Reads
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.failures import in_place
-from rewardsmith.trainers.process.places import wrong_places
+from rewardsmith.trainers.process.implicit_parts import implicit_problems
 from rewardsmith.trainers.select import SelectSettings
 
 ModelName = Annotated[str, Refers("models", offer="learn")]
@@ -38,6 +38,8 @@ class Stage(Settings):
 class Saving(Settings):
     """When to save, and what to keep."""
 
+    rare: ClassVar[frozenset[str]] = frozenset({"keep", "best", "every"})
+
     every: int | None = Field(default=None, ge=1, description="steps between two checkpoints; not set: ten to a stage")
     keep: int = Field(
         default=1,
@@ -49,6 +51,8 @@ class Saving(Settings):
 
 class SamplingSettings(Settings):
     """How answers are sampled."""
+
+    rare: ClassVar[frozenset[str]] = frozenset({"top_k", "min_tokens", "stop", "stop_tokens"})
 
     temperature: float = Field(default=1.0, ge=0, description="0 is greedy")
     top_p: float = Field(default=1.0, gt=0, le=1, description="keep the likeliest tokens of this total probability")
@@ -85,6 +89,8 @@ class SamplingSettings(Settings):
 class WritingStage(Stage):
     """What stages have in which a model writes groups of answers that are scored and learned from."""
 
+    rare: ClassVar[frozenset[str]] = frozenset({"twin_of", "max_prompt_tokens", "overlong_prompts", "select"})
+
     trains_rewards: ClassVar[bool] = True
     """Whether implicit rewards are scored by the trainer; elsewhere they are asked as all others are."""
 
@@ -108,7 +114,7 @@ class WritingStage(Stage):
 
     @model_validator(mode="after")
     def _can_update(self) -> WritingStage:
-        for problem in wrong_places(self.reward, policy=self.model, selected=self.select.part):
+        for problem in implicit_problems(self.reward, policy=self.model, selected=self.select.part):
             raise ValueError(problem)
         if self.select.least > self.prompts_per_step:
             raise ValueError(f"select.least = {self.select.least} is more than prompts_per_step: no step would update")

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.held_out import held_out
@@ -33,7 +32,7 @@ class SftTrainer:
         self._stage = stage
         self._context = context
         self._seed = derive(context.seed, stage.name)
-        self._engine: EmbeddedEngine = context.engine(stage.model)
+        self._engine = context.engine(stage.model)
         shown, seed = self._demonstrations(stage.data), derive(self._seed, "demonstrations")
         self._draws: Draws[Demonstration] = Draws(shown, seed, stage.data)
         self._engine.learn_with(stage.optimizer)

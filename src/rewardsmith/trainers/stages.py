@@ -14,8 +14,8 @@ from rewardsmith.data.source import Reads
 from rewardsmith.rewards.failures import policies
 from rewardsmith.trainers.evaluate.evaluate_jobs import EvaluateReward, EvaluateStage
 from rewardsmith.trainers.held_out import Count
-from rewardsmith.trainers.process.parts import learning_models, wrong_credit, wrong_parts, wrong_training
-from rewardsmith.trainers.process.stage import ProcessModelStage
+from rewardsmith.trainers.process.implicit_parts import learning_models, policy_problems
+from rewardsmith.trainers.process.process_stage import ProcessModelStage
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
 from rewardsmith.trainers.settings import (
     CriticName,
@@ -31,6 +31,8 @@ from rewardsmith.trainers.validation import ValidationSettings
 
 class CreditSettings(Settings):
     """How the parts of a reward meet the estimator."""
+
+    rare: ClassVar[frozenset[str]] = frozenset({"whiten"})
 
     combine: Literal["before", "after"] = Field(
         default="before", description="sum the reward's parts and estimate once, or estimate each part and then sum"
@@ -97,6 +99,8 @@ class SftStage(Stage):
 class KlSettings(Settings):
     """Keep the policy near a reference."""
 
+    rare: ClassVar[frozenset[str]] = frozenset({"place", "estimator", "unbiased", "reference"})
+
     coefficient: float = Field(default=0.0, ge=0, description="weight of the penalty; 0 is off")
     place: Literal["reward", "loss"] = Field(
         default="loss", description="subtract it from the reward or add it to the loss"
@@ -131,6 +135,8 @@ class PolicyOptimizer(OptimizerSettings):
 class CriticSettings(Settings):
     """A second model that learns what a state is worth (PPO)."""
 
+    rare: ClassVar[frozenset[str]] = frozenset({"clip", "warmup"})
+
     model: CriticName = Field(description='the critic: a model with head = "scalar"')
     clip: float | None = Field(default=0.2, gt=0, description="how far a value may move in one step")
     warmup: int = Field(default=0, ge=0, description="steps in which the critic learns alone")
@@ -163,6 +169,21 @@ class OverlongSettings(Settings):
 
 class PolicyStage(WritingStage):
     """Sample groups of answers, score them, and move the policy towards the better ones."""
+
+    rare: ClassVar[frozenset[str]] = frozenset(
+        {
+            "twin_of",
+            "max_prompt_tokens",
+            "overlong_prompts",
+            "select",
+            "correct_threshold",
+            "old_logprobs",
+            "overlong",
+            "entropy",
+            "imitation",
+            "importance",
+        }
+    )
 
     runs_by: ClassVar[str] = "rewardsmith.trainers.policy:PolicyTrainer"
 
@@ -214,8 +235,9 @@ class PolicyStage(WritingStage):
             raise ValueError(f'the advantage "{self.advantage.name}" has no use for a critic: remove it, or use "gae"')
         combine = getattr(self.advantage.slot, "combine", "")
         after = combine == "after"
-        for problem in wrong_credit(
-            self.reward, self.advantage.name, compares=compares(self.advantage.target), combine=combine, values=needs
+        compared = compares(self.advantage.target)
+        for problem in policy_problems(
+            self, advantage=self.advantage.name, compares=compared, combine=combine, values=needs
         ):
             raise ValueError(problem)
         if after and (self.overlong is not None or (self.kl.coefficient and self.kl.place == "reward")):
@@ -233,11 +255,6 @@ class PolicyStage(WritingStage):
 
     @model_validator(mode="after")
     def _learns_as_told(self) -> PolicyStage:
-        for problem in (
-            *wrong_parts(self.reward),
-            *wrong_training(self.reward, steps=self.steps, rollouts_per_prompt=self.rollouts_per_prompt),
-        ):
-            raise ValueError(problem)
         learners = [*learning_models(self.reward), *([self.critic.model] if self.critic else [])]
         if self.kl.reference in learners:
             raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.trainers.stages import PolicyStage
 from rewardsmith.types import NOT_ASKED, ScoredGroup
 
@@ -109,7 +108,7 @@ def why_nothing(kept: Sequence[ScoredGroup], stage: PolicyStage, correct_thresho
 
 def warn_of_rate(say: Callable[[str], None], stage: PolicyStage, init: str | None) -> None:
     """Warn of a learning rate with which a tiny model of random weights would not learn; `init` says what it is."""
-    if init in TINY and stage.optimizer.lr < SMALLEST_TINY_RATE:
+    if init and init.startswith("tiny-") and stage.optimizer.lr < SMALLEST_TINY_RATE:
         say(
             f"warning: {stage.name}: optimizer.lr = {stage.optimizer.lr:g} is for large pretrained models, and hardly"
             f" moves {init}: set 1e-4 to 1e-3"

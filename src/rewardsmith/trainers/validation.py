@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -26,6 +27,8 @@ from rewardsmith.types import Prompt, ScoredGroup
 
 class ValidationSettings(Settings):
     """How a policy is measured while it learns: before the first step, every few steps, and after the last."""
+
+    rare: ClassVar[frozenset[str]] = frozenset({"sampling", "reward", "reasoning_check", "reasoning_threshold"})
 
     data: DataName = Field(description="where the prompts come from; the same ones in every run and stage")
     every: int = Field(default=10, ge=1, description="steps between two validations")

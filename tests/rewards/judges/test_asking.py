@@ -8,7 +8,7 @@ from rewardsmith import Score
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ModelCallError
 from rewardsmith.rewards.base import Halt, failure_of
-from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings, NoVerdict, Verdict, failed_score, judged
 from rewardsmith.text.grades import read_grade
 from rewardsmith.text.reading import Unreadable
@@ -265,7 +265,7 @@ def test_a_verdict_that_failed_is_asked_anew_and_one_that_was_read_is_not(tmp_pa
             said["mended"] = False
             model = Scripted(answer)
             model.name = answer.__name__
-            cached = Cached(model, cache)
+            cached = CachedModel(model, cache)
             assert await verdicts(cached) == first
             asked = len(model.asked)
             said["mended"] = True

@@ -391,13 +391,13 @@ def test_a_critique_is_refused_where_the_server_would_score_the_critique(
 
 def test_a_scalar_model_of_this_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Critiques are read by a tiny model; one answer is too long for it, and fails alone."""
+    from rewardsmith.engines.embedded.chat_model import EmbeddedRater
     from rewardsmith.engines.embedded.engine import EmbeddedEngine
-    from rewardsmith.engines.embedded.rating import RatingModel
-    from rewardsmith.engines.settings import ModelSettings
-    from tests.engines.test_rating import plain, write_folder
+    from rewardsmith.engines.model_settings import ModelSettings
+    from tests.engines.test_rater import plain, write_folder
 
     folder = write_folder("tiny-llama", tmp_path / "rm")
-    rm = RatingModel(EmbeddedEngine.open(ModelSettings(init=str(folder), head="scalar", device="cpu")))
+    rm = EmbeddedRater(EmbeddedEngine.open(ModelSettings(init=str(folder), head="scalar", device="cpu")))
     texts = ["12", "x" * 1200, "13"]
     capfd.readouterr()
     for critique in (None, CRITIQUE):

@@ -10,7 +10,7 @@ import pytest
 
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest
-from rewardsmith.rewards.base import CannotScore, Halt, scores_of
+from rewardsmith.rewards.base import CannotScore, Halt, score
 from rewardsmith.rewards.judges.judge import Judge
 from rewardsmith.rewards.pool import shared
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
@@ -363,7 +363,7 @@ def test_a_hook_that_is_cancelled_fails_its_rollout() -> None:
 def test_a_hook_may_halt_the_run() -> None:
     reward, model = connected(Judge, ["*", "*"], postprocess=f"{HOOKS}:halting")
     with pytest.raises(Halt, match="not the one that was meant"):
-        asyncio.run(scores_of(reward, group("a", "b")))
+        asyncio.run(score(reward, group("a", "b")))
     assert len(model.asked) <= 2  # nobody is asked again
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from rewardsmith import Score
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
-from rewardsmith.rewards.base import CannotScore, scores_of
+from rewardsmith.rewards.base import CannotScore, score
 from rewardsmith.rewards.judges.rubric import Rubric
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
 from tests.rewards.models import text_of
@@ -289,6 +289,6 @@ def test_an_answer_is_asked_for_again_warmer() -> None:
 
 
 def test_without_a_model() -> None:
-    scores = asyncio.run(scores_of(make(Rubric, criteria=TEXT), group("42")))
+    scores = asyncio.run(score(make(Rubric, criteria=TEXT), group("42"))).scores
     assert isinstance(scores[0], Score)
     assert "connect() first" in str(scores[0].failure)

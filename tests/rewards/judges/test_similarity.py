@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.engines import MODELS
+from rewardsmith.engines.model_settings import SentenceSettings
 from rewardsmith.engines.sentences import SentenceModel
-from rewardsmith.engines.settings import SentenceSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError, Usage
 from rewardsmith.rewards import make_reward

@@ -13,8 +13,9 @@ from rewardsmith import Message, Prompt
 from rewardsmith.config import settings_of
 from rewardsmith.rewards import CannotScore
 from rewardsmith.rewards.rules import NEEDS, RULES
-from rewardsmith.rewards.rules.code import LARGEST, choose, code, extract
-from rewardsmith.sandbox import Sandbox, run
+from rewardsmith.rewards.rules.code_rule import MAX_PROGRAM, choose, code, extract
+from rewardsmith.sandbox import Sandbox
+from rewardsmith.sandbox import sandbox as sandbox_module
 from tests.rewards.rules.cheats import CHEATS
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
@@ -90,21 +91,18 @@ SHAPES = {
 
 @needs_linux
 @pytest.mark.parametrize(("tests", "right", "other", "share"), SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("form", ["value", "text", "info"])
-def test_every_shape(tests: Any, right: str, other: str, share: float, form: str) -> None:
-    if form == "info":
-        text = f"```python\n{right}\n```"
-        assert code(Prompt("p", [Message("user", "?")], answer="unused", info={"tests": tests}), text) == 1.0
-        return
-    held = json.dumps(tests) if form == "text" else tests
-    assert score(held, right) == 1.0
-    assert score(held, other) == pytest.approx(share)
+def test_every_shape(tests: Any, right: str, other: str, share: float) -> None:
+    text = f"```python\n{right}\n```"
+    assert code(Prompt("p", [Message("user", "?")], answer="unused", info={"tests": tests}), text) == 1.0
+    for form in (json.dumps(tests), tests):
+        assert score(form, right) == 1.0
+        assert score(form, other) == pytest.approx(share)
 
 
 BROKEN = {
     "nothing": (None, "there are no tests"),
     "an empty list": ([], "there are no tests"),
-    "no JSON": ("assert f(1) == 2", "no JSON"),
+    "not JSON": ("assert f(1) == 2", "not JSON"),
     "a number": (3, "there are no tests"),
     "an unknown table": ({"cases": []}, "no known shape"),
     "a list of numbers": ([1, 2], "no known shape"),
@@ -112,9 +110,9 @@ BROKEN = {
     "too few outputs": ({"inputs": ["1", "2"], "outputs": ["1"]}, "2 inputs and 1 outputs"),
     "an input that is no text": ({"inputs": [1], "outputs": ["1"]}, "must be text"),
     "arguments that are no list": ({"fn_name": "f", "inputs": [1], "outputs": [1]}, "must be a list"),
-    "arguments that are no JSON": ({"fn_name": "f", "inputs": ["x"], "outputs": ["1"]}, "no JSON"),
+    "arguments that are not JSON": ({"fn_name": "f", "inputs": ["x"], "outputs": ["1"]}, "not JSON"),
     "a name that is no text": ({"fn_name": 1, "inputs": [[]], "outputs": [1]}, "fn_name"),
-    "a test that is no Python": (["assert f(1) =="], "no Python"),
+    "a test that is not valid Python": (["assert f(1) =="], "not valid Python"),
     "a test of no text": ({"test_list": [1]}, "Python source"),
     "no tests in the list": ({"test_list": []}, "no entries"),
     "no check": ({"test": "assert f(1)", "entry_point": "f"}, "no function check"),
@@ -124,19 +122,19 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("tests", "why"), BROKEN.values(), ids=BROKEN.keys())
-@pytest.mark.parametrize("text", ["```python\nprint(1)\n```", ""])
-def test_broken_tests_are_a_failure_whatever_the_answer(tests: Any, why: str, text: str) -> None:
-    with pytest.raises(CannotScore, match=why) as caught:
-        code(prompt(tests), text)
-    assert caught.value.kind == "invalid"
+def test_broken_tests_are_a_failure_whatever_the_answer(tests: Any, why: str) -> None:
+    for text in ("```python\nprint(1)\n```", ""):
+        with pytest.raises(CannotScore, match=why) as caught:
+            code(prompt(tests), text)
+        assert caught.value.kind == "invalid"
 
 
 @needs_linux
 @pytest.mark.parametrize(
     ("tests", "why"),
     [
-        (["class A: pass\nassert f(A())"], "hand the program a A"),
-        (["assert f(lambda: 1)"], "hand the program a function"),
+        (["class A: pass\nassert f(A())"], "the program a A"),
+        (["assert f(lambda: 1)"], "program a function"),
         ({"test_list": ["assert f(1)"], "test_setup_code": "1 / 0"}, "ZeroDivisionError"),
         (["return f(1)"], "SyntaxError"),
         (["from math import nothing\nassert f(1)"], "ImportError"),
@@ -149,9 +147,11 @@ def test_tests_that_turn_out_to_be_broken_are_a_failure_too(tests: Any, why: str
 
 
 def test_without_a_sandbox_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    change = "import jail.seccomp; jail.seccomp.supported = lambda: 'there is no filter'\nserve()"
-    monkeypatch.setattr(run, "_OPTIONS", tuple(option.replace("serve()", change) for option in run._OPTIONS))
-    run.probe.cache_clear()
+    change = "import jail.seccomp; jail.seccomp.why_unsupported = lambda: 'there is no filter'\nmain()"
+    monkeypatch.setattr(
+        sandbox_module, "_OPTIONS", tuple(option.replace("main()", change) for option in sandbox_module._OPTIONS)
+    )
+    sandbox_module.probe.cache_clear()
     with pytest.raises(CannotScore, match='there is no filter; isolation = "limits"') as caught:
         score(STDIN, ADD)
     assert caught.value.kind == "refused"
@@ -177,15 +177,13 @@ SECRET = [
 
 @needs_linux
 @pytest.mark.parametrize("program", CHEATS.values(), ids=CHEATS.keys())
-@pytest.mark.parametrize("tests", SECRET, ids=["assert", "assert with built-ins", "check", "call"])
-def test_no_verdict_can_be_forged(tests: Any, program: str) -> None:
-    assert score(tests, program, seconds=0.4) == 0.0
+def test_no_verdict_can_be_forged(program: str) -> None:
+    assert [score(tests, program, seconds=0.4) for tests in SECRET] == [0.0] * len(SECRET)
 
 
 @needs_linux
-@pytest.mark.parametrize("tests", SECRET, ids=["assert", "assert with built-ins", "check", "call"])
-def test_and_the_honest_program_passes(tests: Any) -> None:
-    assert score(tests, "def f(x): return 's3cret'") == 1.0
+def test_and_the_honest_program_passes() -> None:
+    assert [score(tests, "def f(x): return 's3cret'") for tests in SECRET] == [1.0] * len(SECRET)
 
 
 @needs_linux
@@ -326,7 +324,7 @@ def test_settings_reach_the_sandbox() -> None:
 @needs_linux
 def test_a_subset_of_the_tests() -> None:
     tests = {"inputs": [str(i) for i in range(9)], "outputs": ["0"] * 9}
-    assert score(tests, "n = int(input())\nprint(0 if n in (0, 4, 8) else 1)", most_tests=3) == 1.0
+    assert score(tests, "n = int(input())\nprint(0 if n in (0, 4, 8) else 1)", max_tests=3) == 1.0
 
 
 @given(st.integers(1, 500), st.integers(1, 500))
@@ -374,7 +372,12 @@ def test_an_answer_without_a_block_may_be_refused() -> None:
 
 
 def test_huge_answers_are_wrong_and_soon_read() -> None:
-    for text in ("```python\n" + "x" * (LARGEST + 1) + "\n```", "```\n" * 500_000, "`" * 5_000_000, "\n" * 3_000_000):
+    for text in (
+        "```python\n" + "x" * (MAX_PROGRAM + 1) + "\n```",
+        "```\n" * 500_000,
+        "`" * 5_000_000,
+        "\n" * 3_000_000,
+    ):
         assert code(prompt(STDIN), text) == 0.0
 
 

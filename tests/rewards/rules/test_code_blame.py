@@ -8,9 +8,9 @@ import pytest
 
 from rewardsmith import Message, Prompt, UserError
 from rewardsmith.rewards import CannotScore, make_reward
-from rewardsmith.rewards.rules.code import code
+from rewardsmith.rewards.rules.code_rule import code, extract
 from rewardsmith.rewards.tree import check
-from rewardsmith.sandbox.compare import Comparison
+from rewardsmith.sandbox.cases import OutputComparison
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
 
@@ -138,12 +138,12 @@ def test_a_reply_that_does_not_fit_into_memory_is_not_equal(monkeypatch: pytest.
     def exhausted(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Comparison, "_same", exhausted)
-    assert not Comparison().same_reply(b'{"value": 1}', 1)
+    monkeypatch.setattr(OutputComparison, "_same", exhausted)
+    assert not OutputComparison().same_reply(b'{"value": 1}', 1)
 
 
 def test_an_expected_number_that_is_not_finite_is_not_near_everything() -> None:
-    near = Comparison(tolerance=0.1)
+    near = OutputComparison(tolerance=0.1)
     assert not near.same_output(b"5", "1e999")
     assert not near.same_reply(b'{"value": 5}', float("inf"))
     assert near.same_reply(b'{"value": ["n", "inf"]}', float("inf"))
@@ -153,9 +153,26 @@ def test_slow_programs_end_well_before_the_deadline_of_the_rule() -> None:
     table = {"type": "rule", "rule": {"type": "code", "total": 58.0}}
     with pytest.raises(UserError, match=r"total = 58 s .* deadline is 60 s"):
         asyncio.run(check(make_reward(table)))
+    asyncio.run(check(make_reward(table | {"deadline": 120.0})))
 
 
 def test_tests_of_which_the_program_chooses_what_is_sent_are_still_invalid() -> None:
     with pytest.raises(CannotScore) as caught:
         score(["key = lambda x: x\nassert f([1], key) == [1]"], "def f(xs, key): return xs")
     assert caught.value.kind == "invalid"
+
+
+@pytest.mark.parametrize("lead", ["Sure: ", "</think>", "Here it is, as asked:\t"])
+def test_a_fence_may_open_behind_words(lead: str) -> None:
+    assert extract(f"{lead}```python\nx = 1\n```\nDone.") == "x = 1"
+
+
+def test_tests_that_call_a_function_without_its_name_are_invalid() -> None:
+    tests = [{"input": "[1, 2]\n3", "output": "4", "testtype": "functional"}]
+    with pytest.raises(CannotScore, match="no fn_name"):
+        code(Prompt("p", [Message("user", "?")], answer=tests), "```python\nx = 1\n```")
+
+
+def test_tests_may_lie_in_the_extra_info_of_a_row() -> None:
+    prompt = Prompt("p", [Message("user", "?")], info={"extra_info": {"tests": ["assert add(1, 2) == 3"]}})
+    assert code(prompt, "```python\ndef add(a, b):\n    return a + b\n```") == 1.0

@@ -7,7 +7,7 @@ import pytest
 
 from rewardsmith import Message, Prompt
 from rewardsmith.rewards import CannotScore
-from rewardsmith.rewards.rules.code import code
+from rewardsmith.rewards.rules.code_rule import code
 from tests.rewards.rules.humaneval import ROWS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
@@ -99,11 +99,11 @@ def test_a_name_that_only_a_program_could_define_makes_the_tests_invalid() -> No
 @pytest.mark.parametrize(
     "prompt", ["import numpy\n", "1 / 0\n", "raise SystemExit\n", "helper(1)\n", "from math import no\n"]
 )
-@pytest.mark.parametrize("program", ["def f(x): return x", "def f(x): return 0", "1 / 0", "def f(:"])
-def test_a_prompt_that_cannot_be_run_is_invalid_whatever_the_program(prompt: str, program: str) -> None:
-    with pytest.raises(CannotScore) as caught:
-        score(check("assert candidate(1) == 1", prompt), program)
-    assert caught.value.kind == "invalid"
+def test_a_prompt_that_cannot_be_run_is_invalid_whatever_the_program(prompt: str) -> None:
+    for program in ("def f(x): return x", "def f(x): return 0", "1 / 0", "def f(:"):
+        with pytest.raises(CannotScore) as caught:
+            score(check("assert candidate(1) == 1", prompt), program)
+        assert caught.value.kind == "invalid"
 
 
 def test_the_prompt_runs_under_the_limits_of_programs() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith.rewards import CannotScore
-from rewardsmith.rewards.rules.repetition import has_repeated, repeated_share
+from rewardsmith.rewards.rules.text_rules import has_repeated, repeated_share
 from tests.rewards.rules.ask import problem, value
 
 
@@ -13,21 +13,21 @@ from tests.rewards.rules.ask import problem, value
     ("words", "settings", "verdict"),
     [
         (10, {}, 1.0),
-        (10, {"least": 10}, 1.0),
-        (9, {"least": 10}, 0.0),
-        (10, {"most": 10}, 1.0),
-        (11, {"most": 10}, 0.0),
-        (0, {"most": 0}, 1.0),
-        (11, {"most": 10, "soft": 4}, 3 / 4),
-        (12, {"most": 10, "soft": 4}, 2 / 4),
-        (14, {"most": 10, "soft": 4}, 0.0),
-        (99, {"most": 10, "soft": 4}, 0.0),
-        (8, {"least": 10, "soft": 4}, 2 / 4),
-        (6, {"least": 10, "soft": 4}, 0.0),
-        (12, {"most": 10, "soft": 4, "good": 0.0, "bad": -1.0}, -0.5),
-        (99, {"most": 10, "good": 0.1, "bad": -0.3}, -0.3),
-        (7, {"unit": "characters", "least": 14, "most": 14}, 1.0),  # "w w …" has 14 characters
-        (7, {"unit": "characters", "most": 13}, 0.0),
+        (10, {"min_length": 10}, 1.0),
+        (9, {"min_length": 10}, 0.0),
+        (10, {"max_length": 10}, 1.0),
+        (11, {"max_length": 10}, 0.0),
+        (0, {"max_length": 0}, 1.0),
+        (11, {"max_length": 10, "soft": 4}, 3 / 4),
+        (12, {"max_length": 10, "soft": 4}, 2 / 4),
+        (14, {"max_length": 10, "soft": 4}, 0.0),
+        (99, {"max_length": 10, "soft": 4}, 0.0),
+        (8, {"min_length": 10, "soft": 4}, 2 / 4),
+        (6, {"min_length": 10, "soft": 4}, 0.0),
+        (12, {"max_length": 10, "soft": 4, "good": 0.0, "bad": -1.0}, -0.5),
+        (99, {"max_length": 10, "good": 0.1, "bad": -0.3}, -0.3),
+        (7, {"unit": "characters", "min_length": 14, "max_length": 14}, 1.0),  # "w w …" has 14 characters
+        (7, {"unit": "characters", "max_length": 13}, 0.0),
     ],
 )
 def test_length(words: int, settings: dict, verdict: float) -> None:
@@ -35,15 +35,15 @@ def test_length(words: int, settings: dict, verdict: float) -> None:
 
 
 def test_length_of_the_part_that_is_read() -> None:
-    assert value("length", "<think>a b c</think>d", most=1, final="auto") == 1.0
-    assert value("length", "<think>a b c</think>d", most=1) == 0.0
-    assert value("length", "<think>a b c", least=1, final="auto") == 0.0
+    assert value("length", "<think>a b c</think>d", max_length=1, final="auto") == 1.0
+    assert value("length", "<think>a b c</think>d", max_length=1) == 0.0
+    assert value("length", "<think>a b c", min_length=1, final="auto") == 0.0
 
 
 def test_bounds_of_a_length_must_be_in_order() -> None:
     with pytest.raises(CannotScore, match="no length is between"):
-        value("length", "a", least=3, most=2)
-    assert "least" in problem("length", least=-1)
+        value("length", "a", min_length=3, max_length=2)
+    assert "min_length" in problem("length", min_length=-1)
 
 
 PASSAGE = "".join(chr(33 + (i * i * 7 + i // 5) % 90) for i in range(300))

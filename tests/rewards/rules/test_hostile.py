@@ -26,7 +26,7 @@ ASKED: list[tuple[str, Any, dict[str, Any]]] = [
     ("regex", "5", {"pattern": r"(?P<answer>[-+]?\d{1,50})"}),
     ("tags", None, {"partial": True}),
     ("json", None, {"satisfies": SCHEMA}),
-    ("length", None, {"least": 3, "most": 100, "soft": 10}),
+    ("length", None, {"min_length": 3, "max_length": 100, "soft": 10}),
     ("repetition", None, {"share": 0.5}),
     ("absent", None, {}),
     ("has_boxed", None, {}),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith.rewards import CannotScore
-from rewardsmith.rewards.rules.json import DEEPEST
+from rewardsmith.rewards.rules.json_rule import MAX_DEPTH
 from tests.rewards.rules.ask import problem, value
 
 PERSON = {
@@ -63,8 +63,8 @@ def test_verdicts(text: str, verdict: float) -> None:
         ("1e999", 0.0),
         ("9" * 401, 0.0),
         ("9" * 5_000, 0.0),
-        ("[" * DEEPEST + "]" * DEEPEST, 1.0),
-        ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), 0.0),
+        ("[" * MAX_DEPTH + "]" * MAX_DEPTH, 1.0),
+        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), 0.0),
         ("[" * 1_000_000, 0.0),
         ('["' + "[" * 1_000 + '"]', 1.0),
         ('["\\"' + "[" * 1_000 + '"]', 1.0),
@@ -80,8 +80,8 @@ def test_without_a_schema_any_json_of_bounded_size_will_do(text: str, verdict: f
 
 def test_settings() -> None:
     assert value("json", "```\n5\n```", fenced=False) == 0.0
-    assert value("json", "[1, 2]", longest=5) == 0.0
-    assert value("json", "[1,2]", longest=5) == 1.0
+    assert value("json", "[1, 2]", max_length=5) == 0.0
+    assert value("json", "[1,2]", max_length=5) == 1.0
     assert value("json", "<think>5</think>5", final="never") == 0.0
 
 

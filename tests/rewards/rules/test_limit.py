@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from rewardsmith.rewards.rules import limit
-from rewardsmith.rewards.rules.limit import TooSlowError, processor_limit
+from rewardsmith.rewards.rules import rule_settings
+from rewardsmith.rewards.rules.rule_settings import TooSlowError, processor_limit
 from tests.rewards.rules.ask import value
 
 SLOW = "(a+)+$"
@@ -17,7 +17,7 @@ TEXT = "a" * 60 + "!"
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit.processor_limit.__wrapped__, "__defaults__", (0.05,))
+    monkeypatch.setattr(rule_settings.processor_limit.__wrapped__, "__defaults__", (0.05,))
 
 
 def test_regular_expressions_and_loops_are_interrupted() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rewardsmith import Message, Prompt
 from rewardsmith.rewards import CannotScore
 from rewardsmith.rewards.rules import math
-from rewardsmith.rewards.rules.math_bounds import beyond
+from rewardsmith.rewards.rules.math.math_rule import beyond
 from tests.rewards.rules.ask import problem, value
 
 EQUAL = [
@@ -189,9 +189,9 @@ def test_unequal(right: str, answer: str) -> None:
 def test_what_math_verify_gets_wrong(right: str, answer: str, verdict: float) -> None:
     from math_verify import parse, verify
 
-    said = f"Thus $\\boxed{{{answer}}}$."
-    assert value("math", said, right) == verdict
-    alone = verify(parse(f"${right}$", parsing_timeout=None), parse(said, parsing_timeout=None), timeout_seconds=None)
+    answer = f"Thus $\\boxed{{{answer}}}$."
+    assert value("math", answer, right) == verdict
+    alone = verify(parse(f"${right}$", parsing_timeout=None), parse(answer, parsing_timeout=None), timeout_seconds=None)
     assert alone != bool(verdict), "math-verify has learned this: take it off the list"
 
 
@@ -363,9 +363,9 @@ def test_any_text_has_a_verdict(text: str) -> None:
     st.sampled_from(["{}", " {} ", "${}$", "{}.", "x = {}", "{}.0", "+{}", "\\text{{{}}}"]),
 )
 def test_spelling_changes_nothing(number: int, spelling: str) -> None:
-    said = spelling.format(number) if number >= 0 or "+" not in spelling else str(number)
-    assert value("math", f"\\boxed{{{said}}}", str(number)) == 1.0
-    assert value("math", f"\\boxed{{{said}}}", str(number + 1)) == 0.0
+    answer = spelling.format(number) if number >= 0 or "+" not in spelling else str(number)
+    assert value("math", f"\\boxed{{{answer}}}", str(number)) == 1.0
+    assert value("math", f"\\boxed{{{answer}}}", str(number + 1)) == 0.0
 
 
 @settings(max_examples=20)

@@ -8,8 +8,8 @@ import pytest
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.rewards import CannotScore, make_reward
 from rewardsmith.rewards.rules import math
-from rewardsmith.rewards.rules.math_parser import parse
-from rewardsmith.rewards.rules.math_values import LARGEST, NoValue, agree, real_value
+from rewardsmith.rewards.rules.math.evaluation import MAX_SIZE, NoValue, agree, real_value
+from rewardsmith.rewards.rules.math.parser import parse
 
 COSTLY = [
     "\\cos(\\log_{x}(\\infty))",
@@ -81,7 +81,7 @@ def test_a_difference_that_needs_too_many_digits_is_not_decided() -> None:
     one, other = parse("2^{4000}+\\sqrt{2}"), parse("2^{4000}+\\sqrt{3}")
     with pytest.raises(NoValue):
         agree(one, other, frozenset(), 0)
-    assert LARGEST >= 4000
+    assert MAX_SIZE >= 4000
 
 
 def test_threads_do_not_change_each_other_s_precision() -> None:

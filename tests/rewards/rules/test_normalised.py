@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith.rewards import CannotScore
-from rewardsmith.rewards.rules.normalised import normal
+from rewardsmith.rewards.rules.answer_rules import normal
 from tests.rewards.rules.ask import value
 
 

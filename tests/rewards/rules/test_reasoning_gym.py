@@ -14,7 +14,7 @@ from rewardsmith import Prompt, Rollout, RolloutGroup
 from rewardsmith.data.reasoning_gym import UNSEEDED, ReasoningGym
 from rewardsmith.records import dumps, loads
 from rewardsmith.rewards import CannotScore, make_reward
-from rewardsmith.rewards.rules.reasoning_gym import reasoning_gym
+from rewardsmith.rewards.rules.gym_rule import reasoning_gym
 from rewardsmith.rewards.tree import check
 from rewardsmith.text import gym
 from rewardsmith.text.gym import FORMS, UNSOUND, known_tasks

@@ -12,7 +12,7 @@ from sacrebleu.metrics import BLEU
 
 from rewardsmith import Message, Prompt, UserError
 from rewardsmith.rewards import CannotScore, make_reward
-from rewardsmith.rewards.rules.translation import FLOOR, TIMES, bleu, chrf
+from rewardsmith.rewards.rules.translation_rules import MAX_RATIO, MIN_CHARACTERS, bleu, chrf
 
 PAIRS = [
     ("The cat sat on the mat.", "The cat sat on the mat."),
@@ -185,10 +185,10 @@ def test_the_translation_may_stand_within_the_text(rule) -> None:
 def test_what_is_absurdly_long_is_zero(rule) -> None:
     asked = prompt("a b c d")
     assert rule(asked, "a b c d" * 8_000_000) == 0.0
-    assert rule(asked, "a b c d " + "z" * (FLOOR - 8)) > 0.0
-    assert rule(asked, "a b c d " + "z" * (FLOOR - 7)) == 0.0
+    assert rule(asked, "a b c d " + "z" * (MIN_CHARACTERS - 8)) > 0.0
+    assert rule(asked, "a b c d " + "z" * (MIN_CHARACTERS - 7)) == 0.0
     reference = "a b c d " * 50  # at 100 times its length, the best there can be
-    long = reference * TIMES
+    long = reference * MAX_RATIO
     assert 0.0 < rule(prompt(reference), long) < 0.05
     assert rule(prompt(reference), long + reference) == 0.0
     assert rule(prompt(["a", reference]), long) > 0.0  # the longest reference counts

@@ -46,7 +46,7 @@ def test_every_row_gets_criteria(serving: Serving, monkeypatch: Any, capsys: pyt
     assert "12 problems: 12 have a right answer, 0 a reference solution" in printed.out
     assert "12 rubrics; written to out.jsonl" in printed.out
     assert "tries: 1 for 12" in printed.out
-    assert "writer, now: 12 calls, 132 tokens read and 36 written, cost 204" in printed.out
+    assert "writer, now: 12 calls, 132 prompt and 36 completion tokens, cost 204" in printed.out
     assert "write: 12 rubrics" in printed.err
     facts = json.loads(Path("out.jsonl.provenance.json").read_text())
     assert (facts["command"], facts["rows"], facts["written"], facts["failed"]) == ("prepare rubric", 12, 12, 0)
@@ -296,7 +296,7 @@ def test_rows_that_fit_no_table_keep_their_rubrics(
 
 def test_a_model_that_is_not_there(serving: Serving, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     serving.do(serving.server.stop())
-    gone = ("models.writer.retries=0", "models.writer.connect=1.0")
+    gone = ("models.writer.retries=0", "models.writer.connect_timeout=1.0")
     assert run(monkeypatch, "rubric", "problems.jsonl", "out.jsonl", *gone, *ASKED) == 2
     assert "models.writer" in capsys.readouterr().err
 

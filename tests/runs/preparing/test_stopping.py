@@ -114,7 +114,7 @@ def test_the_same_command_goes_on(serving: Serving, monkeypatch: Any, name: str,
     assert Path("out.kept.jsonl").read_text().startswith("".join(lines[:6]))
 
 
-GONE = ("models.writer.retries=1", "models.writer.connect=1.0")
+GONE = ("models.writer.retries=1", "models.writer.connect_timeout=1.0")
 
 
 def test_a_model_that_goes_away_stops_it_and_nothing_is_lost(serving: Serving, monkeypatch: Any) -> None:

@@ -41,7 +41,7 @@ def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() 
 
     assert [answer.text for answer in asyncio.run(all_at_once())] == ["ba", "dc", "fe"]
     assert said == [
-        f"--- request {i} to judge, temperature 0, max_tokens 5:\n[system]\nBe just.\n[user]\n{text}\n"
+        f"--- prompt {i} to judge, temperature 0, max_tokens 5:\n[system]\nBe just.\n[user]\n{text}\n"
         f"--- reply {i} of judge:\n{text[::-1]}\n---"
         for i, text in ((1, "ab"), (2, "cd"))
     ]
@@ -54,13 +54,13 @@ def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() 
     [
         (question("long"), "gnol\n(truncated)"),
         (question("deep"), "(thought)\nhm\n(answer)\npeed"),
-        (ChatRequest("plain"), "request 1 to judge, temperature 0, max_tokens 1024:\nplain\n"),
-        (question("again", attempt=1), ", attempt 2, "),
+        (ChatRequest("plain"), "prompt 10 to judge, temperature 0, max_tokens 1024:\nplain\n"),
+        (question("again", attempt=1), " (attempt 2), "),
     ],
 )
 def test_what_is_special_about_an_answer_is_told(asked: ChatRequest, shown: str) -> None:
     said: list[str] = []
-    asyncio.run(PromptPrinter(1, said.append)(Scripted()).chat(asked))
+    asyncio.run(PromptPrinter(1, said.append, number=9)(Scripted()).chat(asked))
     assert shown in said[0]
 
 
@@ -68,12 +68,12 @@ def test_what_was_not_answered_is_shown_and_stays_a_failure() -> None:
     said: list[str] = []
     with pytest.raises(ModelCallError, match="within 3 s"):
         asyncio.run(PromptPrinter(1, said.append)(Scripted()).chat(question("hard")))
-    assert said[0].endswith("--- reply 1 of judge:\n(none: no answer within 3 s)\n---")
+    assert said[0].endswith("--- reply 1 of judge:\n(no reply: no answer within 3 s)\n---")
 
 
 def test_numbers_are_shown_conversation_by_conversation() -> None:
     said: list[str] = []
     talks = [[Message("user", "a")], [Message("user", "b"), Message("assistant", "c")], [Message("user", "d")]]
     assert asyncio.run(PromptPrinter(2, said.append)(Scripted()).rate(talks)) == [1.0, 2.0, 1.0]
-    assert said[1] == ("--- request 2 to judge for a rating:\n[user]\nb\n[assistant]\nc\n--- reply 2 of judge:\n2\n---")
+    assert said[1] == ("--- prompt 2 to judge (rate):\n[user]\nb\n[assistant]\nc\n--- reply 2 of judge:\n2\n---")
     assert len(said) == 2

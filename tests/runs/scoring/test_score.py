@@ -152,7 +152,7 @@ def test_json_holds_all_of_it_and_failures_are_never_numbers(place: Path) -> Non
     picky = (place / "picky.toml").read_text().partition('"')[2].partition('"')[0]
     (place / "sum.toml").write_text(
         f'type = "sum"\nparts.long = {{ type = "{picky.replace("Picky", "Length")}" }}\n'
-        f'parts.picky = {{ type = "{picky}", weight = 0.5, failure = {{ least = 500 }} }}\n'
+        f'parts.picky = {{ type = "{picky}", weight = 0.5, failure = {{ min_failures = 500 }} }}\n'
     )
     found = result("groups.jsonl", "--compare", "--out", "new.jsonl", reward="sum.toml")
     lengths = [len(r.text) for group in some(20) for r in group.group.rollouts]
@@ -350,7 +350,10 @@ def test_more_time_for_a_judge_does_not_make_another_reward(tmp_path: Path) -> N
         return _provenance(found.reward, found.models)
 
     before = made_by()
-    for budget in (made_by("deadline = 999.0"), made_by(model="deadline = 999.0\nbatch = 3\nfirst_byte = 9.0")):
+    for budget in (
+        made_by("deadline = 999.0"),
+        made_by(model="deadline = 999.0\nbatch = 3\nfirst_token_timeout = 9.0"),
+    ):
         assert list(_differences(before, budget)) == []
     assert len(list(_differences(before, made_by("tries = 7")))) == 1
     assert len(list(_differences(before, made_by(model='version = "2"')))) == 1

@@ -14,8 +14,8 @@ from rewardsmith import Failure, Score, UserError
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.component import Component
 from rewardsmith.runs.score_statistics import OutcomeTally
-from rewardsmith.trainers.process.labelled import Labelled
-from rewardsmith.trainers.process.part import agreement
+from rewardsmith.trainers.process.process_model import OutcomeBatch
+from rewardsmith.trainers.process.process_rewards import agreement
 
 FAILED = Score(failure=Failure("timeout"))
 
@@ -128,7 +128,7 @@ def test_it_is_what_a_run_measures_while_it_trains(groups: list[list[tuple[float
         add(outcomes, [right for right, _ in group], [value for _, value in group])
     rights = [right for group in groups for right, _ in group]
     sums_B = torch.tensor([value for group in groups for _, value in group])
-    batch = Labelled(
+    batch = OutcomeBatch(
         rows=[],
         groups_B=torch.tensor([i for i, group in enumerate(groups) for _ in group]),
         mask_BT=torch.ones(len(rights), 1, dtype=torch.bool),

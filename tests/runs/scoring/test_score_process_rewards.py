@@ -193,7 +193,7 @@ def test_answers_of_others_have_no_tokens_and_are_scored_all_the_same(
     found = json.loads(capsys.readouterr().out)
     assert found["reward"]["scored"] == 3
     assert found["reward"]["failed"] == {"refused": 0.25}
-    assert "and prm reads 1024" in found["details"]["reward refused"]
+    assert "prm reads" in found["details"]["reward refused"]
 
 
 def test_a_recipe_file_needs_a_reference_model_and_warns_of_untrained_weights(
@@ -203,7 +203,7 @@ def test_a_recipe_file_needs_a_reference_model_and_warns_of_untrained_weights(
     (tmp_path / "recipe.toml").write_text(text)
     command = ("score", str(trained), "--reward", f"recipe.toml:{PART}", "--limit", "1")
     assert run(monkeypatch, *command) == 2
-    assert 'is "start", the model as it was when the stage began: set reference_model' in capsys.readouterr().err
+    assert 'is "start", the model when the stage began' in capsys.readouterr().err
     assert run(monkeypatch, *command, "stages.learn.reward.parts.process.reference_model=base") == 0
     assert "models.prm is as before the stage learn, which trains it" in " ".join(capsys.readouterr().err.split())
 
@@ -214,7 +214,7 @@ def test_the_policy_as_reference_has_gone_on_and_another_model_must_stand_for_it
     folder = train(tmp_path / "run", reference="policy")
     command = ("score", str(folder), "--reward", f"{folder}:{PART}", "--limit", "1")
     assert run(monkeypatch, *command) == 2
-    assert 'set reference = "start", and reference_model to a model' in capsys.readouterr().err
+    assert '"start" and reference_model to a model' in capsys.readouterr().err
     place = "stages.learn.reward.parts.process"
     chosen = (f"{place}.reference=start", f"{place}.reference_model=policy")
     # The policy of this stage does not learn, so that it still is what wrote the answers.
@@ -328,7 +328,7 @@ def test_an_adapter_is_read_beside_its_model_so_that_it_can_be_switched_off(trai
     assert found.reward.settings.reference == "adapter-off"  # type: ignore[attr-defined]
     settings: Any = found.models["prm"].settings
     assert settings.lora.init == str(folder / "models" / "prm" / "adapter")
-    with pytest.raises(UserError, match=r"models.prm.lora.init = .*there is no adapter of peft's"):
+    with pytest.raises(UserError, match=r"models.prm.lora.init = .*no peft adapter can be read"):
         EmbeddedEngine.open(settings, name="prm")
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +10,10 @@ import pytest
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards import REWARD
-from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.rewards.judges.orders import arranged, balanced
 from rewardsmith.trainers.evaluate.evaluate_rankings import evaluate_rankings
-from rewardsmith.trainers.evaluate.scorer import SEED_STEP, RepeatModel, Scorer, group_of
+from rewardsmith.trainers.evaluate.scorer import SEED_STEP, Scorer, group_of
 from tests.rewards.judges.ranked import by_number, shown
 from tests.rewards.models import Scripted
 from tests.trainers.evaluate.rewards import prompt, ranking, scorer, settings, wait
@@ -74,7 +73,7 @@ def test_a_reward_that_cannot_work_is_told_before_the_first_group() -> None:
 def test_repeats_go_past_the_cache_with_seeds_of_their_own(tmp_path: Path) -> None:
     judge = Scripted(lambda question: f"Score: {1 + question.seed // SEED_STEP}")
     cache = VerdictCache(tmp_path, say=pytest.fail)
-    asked = Scorer(JUDGE, lambda name: Cached(judge, cache))
+    asked = Scorer(JUDGE, lambda name: CachedModel(judge, cache))
     group = [group_of(prompt(), ["a"])]
 
     async def both() -> list[float]:
@@ -85,18 +84,6 @@ def test_repeats_go_past_the_cache_with_seeds_of_their_own(tmp_path: Path) -> No
     cache.close()
     assert values == pytest.approx([0.1, 0.1, 0.2, 0.2, 0.3])
     assert [question.attempt for question in judge.asked] == [0, SEED_STEP, SEED_STEP, 2 * SEED_STEP]
-
-
-def test_a_model_that_is_asked_again_is_otherwise_the_same() -> None:
-    class Rater:
-        name = "rm"
-
-        async def rate(self, conversations: list[Any]) -> list[float]:
-            return [0.5] * len(conversations)
-
-    again = RepeatModel(Rater(), 1)
-    assert again.name == "rm"
-    assert wait(again.rate(["a", "b"])) == [0.5, 0.5]
 
 
 # ---- in order ------------------------------------------------------------------------------------------------------

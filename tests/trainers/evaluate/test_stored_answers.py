@@ -12,7 +12,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.jobs import Result
 from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards import REWARD
-from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.rewards.component import Component
 from rewardsmith.trainers.evaluate.evaluate_jobs import evaluate_reward
 from rewardsmith.trainers.evaluate.evaluation import RewardEvalSettings
@@ -145,7 +145,7 @@ def test_verdicts_from_the_cache_count_as_calls(tmp_path: Path) -> None:
     cache = VerdictCache(tmp_path, say=pytest.fail)
     for calls in (1, 0):
         judge = Scripted(by_number)
-        assert measure("rankings", table, Cached(judge, cache)).metrics["accuracy"] == 1.0
+        assert measure("rankings", table, CachedModel(judge, cache)).metrics["accuracy"] == 1.0
         assert len(judge.asked) == calls
     cache.close()
 

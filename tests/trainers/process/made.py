@@ -11,13 +11,12 @@ from torch import Tensor
 from rewardsmith.config import Choice
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.tiny import make_tiny
-from rewardsmith.engines.settings import ModelSettings
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.trainers.policy import PolicyTrainer
-from rewardsmith.trainers.process.labelled import Labelled, labelled
-from rewardsmith.trainers.process.model import ProcessModel
-from rewardsmith.trainers.process.trainer import ProcessModelTrainer
+from rewardsmith.trainers.process.process_model import OutcomeBatch, ProcessModel, outcome_batch
+from rewardsmith.trainers.process.process_trainer import ProcessModelTrainer
 from rewardsmith.trainers.reference import Reference
 from rewardsmith.types import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 from tests.trainers.world import MODELS, World, new_engine, share_of_digits
@@ -141,9 +140,9 @@ def group(number: int, outcomes: Sequence[float | None], *, seed: int = 0) -> Sc
     return ScoredGroup(RolloutGroup(prompt, rollouts), whole)
 
 
-def batch_of(groups: Sequence[ScoredGroup], replayed: Sequence[ScoredGroup] = ()) -> Labelled:
+def batch_of(groups: Sequence[ScoredGroup], replayed: Sequence[ScoredGroup] = ()) -> OutcomeBatch:
     """Return what a model learns from."""
-    return labelled(groups, replayed, new_engine().encode, "answer", CPU)
+    return outcome_batch(groups, replayed, new_engine().encode, "answer", CPU)
 
 
 def settings(**changes: Any) -> Implicit:
@@ -176,9 +175,9 @@ class Model:
 
         learner.step = watched
 
-    def appraise(self, batch: Labelled, *, measure: bool = False) -> Any:
+    def score_and_learn(self, batch: OutcomeBatch, *, measure: bool = False) -> Any:
         lr = self.settings.learning.optimizer.lr
-        return self.process.appraise(batch, None, lr=lr, measure=measure)
+        return self.process.score_and_learn(batch, None, lr=lr, measure=measure)
 
 
 # ---- the same by hand ------------------------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ class ByHand:
         decays = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
         self._adam = torch.optim.AdamW(decays, lr=lr, betas=(0.9, 0.999))
 
-    def rewards(self, batch: Labelled, row: int) -> Tensor:
+    def rewards(self, batch: OutcomeBatch, row: int) -> Tensor:
         """Return the reward of each token of a rollout, with gradient."""
         prompt, tokens = batch.rows[row].prompt.tolist(), batch.rows[row].response.tolist()
         found = []
@@ -206,7 +205,7 @@ class ByHand:
             found.append(logits.log_softmax(-1)[range(len(tokens)), tokens])
         return self.beta * (found[0] - found[1].detach())
 
-    def all_rewards(self, batch: Labelled, rows: Sequence[int] | None = None) -> list[Tensor]:
+    def all_rewards(self, batch: OutcomeBatch, rows: Sequence[int] | None = None) -> list[Tensor]:
         with torch.no_grad():
             return [self.rewards(batch, row) for row in (range(len(batch.rows)) if rows is None else rows)]
 

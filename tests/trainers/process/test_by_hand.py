@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rewardsmith.trainers.process.labelled import Labelled
-from rewardsmith.trainers.process.model import fresh_wins
+from rewardsmith.trainers.process.process_model import OutcomeBatch
 from tests.trainers.process.made import ByHand, Model, batch_of, group, padded, relative
 from tests.trainers.world import distance, weights
 
@@ -101,7 +100,7 @@ def learned(loss: Any, size: int, *, epochs: int = 1, **optimizer: float) -> Lea
     return Learned(loss, size, epochs, optimizer)
 
 
-def same(found_BT: Tensor, expected: Sequence[Tensor], batch: Labelled = BATCH) -> bool:
+def same(found_BT: Tensor, expected: Sequence[Tensor], batch: OutcomeBatch = BATCH) -> bool:
     return torch.allclose(found_BT.double(), padded(expected, batch.mask_BT.shape[1]), rtol=0, atol=2e-5)
 
 
@@ -114,7 +113,7 @@ def test_rewards_loss_gradient_and_weights_are_what_the_equations_say(case: str,
     learn, loss = CASES[case]
     optimizer = {"weight_decay": 0.1, "clip_norm": 0.2}
     model = Model(tmp_path, update="reverse", learn=learn, optimizer=optimizer)
-    found = model.appraise(BATCH)
+    found = model.score_and_learn(BATCH)
     expected = learned(loss, len(ROWS), clip=0.2, decay=0.1)
     assert same(found.rewards_BT, expected.before)
     assert found.rewards_BT.abs().sum() > 1  # the reference is another model
@@ -138,7 +137,7 @@ def test_the_losses_differ() -> None:
 def test_none_scores_and_leaves_the_model_as_it_is(tmp_path: Path) -> None:
     model = Model(tmp_path, update="none", learn={"mini_batch": 5})
     before = weights(model.engine)
-    found = model.appraise(BATCH, measure=True)
+    found = model.score_and_learn(BATCH, measure=True)
     assert same(found.rewards_BT, ByHand().all_rewards(BATCH))
     assert distance(weights(model.engine), before) == 0
     assert (found.loss, found.after_B, list(found.grad_norms)) == (None, None, [])
@@ -149,7 +148,7 @@ def test_none_scores_and_leaves_the_model_as_it_is(tmp_path: Path) -> None:
 def test_which_model_scores_a_mini_batch(update: str, epochs: int, tmp_path: Path) -> None:
     """After, reverse: that of as many optimizer steps as there were mini-batches before it. Before: the last one."""
     model = Model(tmp_path, update=update, learn={"mini_batch": 5, "epochs": epochs})
-    found = model.appraise(BATCH)
+    found = model.score_and_learn(BATCH)
     expected = learned(cross_entropy, 5, epochs=epochs)
     assert len(found.grad_norms) == 2 * epochs
     rewards = expected.after if update == "before" else expected.seen
@@ -168,7 +167,7 @@ def test_what_a_rollout_is_compared_with_is_from_before_the_update_in_every_mini
     update: str, tmp_path: Path
 ) -> None:
     model = Model(tmp_path, update=update, learn={"mini_batch": 5, "loss": "best-of-n-reward", "epochs": 2})
-    found = model.appraise(BATCH)
+    found = model.score_and_learn(BATCH)
     expected = learned(by_reward, 5, epochs=2)
     assert same(found.rewards_BT, expected.after if update == "before" else expected.seen)
     assert found.loss == pytest.approx(mean(expected.losses), rel=1e-4)
@@ -179,10 +178,10 @@ def test_what_a_rollout_is_compared_with_is_from_before_the_update_in_every_mini
 def test_the_accuracy_on_fresh_rollouts_is_from_before_they_are_learned_from(update: str, tmp_path: Path) -> None:
     """With one mini-batch nothing is learned before all are scored; a large rate makes the difference plain."""
     learn, optimizer = {"epochs": 8}, {"lr": 3e-3}
-    found = Model(tmp_path, update=update, learn=learn, optimizer=optimizer).appraise(BATCH, measure=True)
-    untouched = Model(tmp_path, update="none").appraise(BATCH)
+    found = Model(tmp_path, update=update, learn=learn, optimizer=optimizer).score_and_learn(BATCH, measure=True)
+    untouched = Model(tmp_path, update="none").score_and_learn(BATCH)
     assert torch.allclose(found.fresh_B, untouched.fresh_B, atol=1e-5)
-    fresh, after = (won / count for won, count in (fresh_wins(x, BATCH) for x in (found.fresh_B, found.after_B)))
+    fresh, after = (won / count for won, count in (BATCH.wins(x) for x in (found.fresh_B, found.after_B)))
     assert after > fresh + 0.1
 
 
@@ -190,7 +189,7 @@ def test_replayed_rollouts_are_learned_from_and_never_scored(tmp_path: Path) -> 
     replayed = batch_of(GROUPS[:2], GROUPS[2:])
     assert replayed.fresh == 7
     model, whole = Model(tmp_path), Model(tmp_path)
-    found, all_fresh = model.appraise(replayed, measure=True), whole.appraise(BATCH, measure=True)
+    found, all_fresh = model.score_and_learn(replayed, measure=True), whole.score_and_learn(BATCH, measure=True)
     assert found.rewards_BT.shape == replayed.mask_BT[:7].shape
     assert torch.allclose(found.rewards_BT, all_fresh.rewards_BT[:7], atol=1e-6)
     assert len(found.fresh_B) == len(found.after_B) == 7
@@ -209,5 +208,5 @@ def test_replayed_rollouts_are_shared_out_among_the_mini_batches(tmp_path: Path)
         return update(given, *arguments, **more)
 
     model.engine.update = looked_at  # type: ignore[method-assign]
-    model.appraise(batch_of(GROUPS[:2], GROUPS[2:]))
+    model.score_and_learn(batch_of(GROUPS[:2], GROUPS[2:]))
     assert rows == [3 + 3, 4 + 2]

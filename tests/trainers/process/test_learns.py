@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from rewardsmith.text.step_truths import Judged
-from rewardsmith.trainers.process.model import fresh_wins
-from rewardsmith.trainers.process.part import agreement
+from rewardsmith.trainers.process.process_rewards import agreement
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 from tests.trainers.process.made import UNASKED, Model, ProcessWorld, alone, batch_of, implicit
 from tests.trainers.world import new_engine, steps
@@ -37,12 +36,12 @@ def test_fixed_rollouts_are_learned_and_so_is_the_rule_behind_them(
     model = Model(tmp_path, update=update, learn={"mini_batch": 128} | learn, optimizer={"lr": 2e-3})
     model.process.reference._other = model.engine.copy(name="start")  # type: ignore[union-attr]
     fixed, fresh = batch_of(answers(48, 0)), batch_of(answers(16, 1))
-    losses = [model.appraise(fixed).loss for _ in range(12)]
+    losses = [model.score_and_learn(fixed).loss for _ in range(12)]
     assert losses[-1] < losses[0] / 2
-    won, count = fresh_wins(model.process.look(fixed, None).fresh_B, fixed)
+    won, count = fixed.wins(model.process.score_only(fixed, None).fresh_B)
     assert count > 30
     assert won / count > 0.95
-    found = model.process.look(fresh, None)
+    found = model.process.score_only(fresh, None)
     told = agreement(found.fresh_B, fresh)
     assert told["accuracy_fresh"] > 0.95
     there_is_one = np.mean([any(score.value for score in scored.scores) for scored in answers(16, 1)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rewardsmith.errors import UserError
-from rewardsmith.trainers.process.labelled import Labelled
+from rewardsmith.trainers.process.process_model import OutcomeBatch
 from rewardsmith.types import RolloutGroup, Score, ScoredGroup
 from tests.trainers.process.made import Model, ProcessWorld, alone, batch_of, group, implicit, policy
 from tests.trainers.world import distance, steps, weights
@@ -28,7 +28,10 @@ def test_a_failed_outcome_teaches_nothing_and_its_rollout_is_rewarded_all_the_sa
 ) -> None:
     groups = [group(0, [1.0, None, 0.0, None, 0.5]), group(1, [None, 0.0, 1.0])]
     some, only = (Model(tmp_path, update="reverse", learn=learn) for _ in range(2))
-    found, expected = some.appraise(batch_of(groups)), only.appraise(batch_of([without_failed(g) for g in groups]))
+    found, expected = (
+        some.score_and_learn(batch_of(groups)),
+        only.score_and_learn(batch_of([without_failed(g) for g in groups])),
+    )
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
     assert found.grad_norms == pytest.approx(expected.grad_norms, rel=1e-4)
     assert distance(weights(some.engine), weights(only.engine)) < 1e-2 * distance(
@@ -43,7 +46,7 @@ def test_a_group_whose_outcomes_all_failed_changes_nothing(tmp_path: Path) -> No
     groups = [group(0, [1.0, 0.0]), group(1, [None, None, None])]
     for learn in LOSSES:
         with_, alone_ = (Model(tmp_path, update="reverse", learn=learn) for _ in range(2))
-        found, expected = with_.appraise(batch_of(groups)), alone_.appraise(batch_of(groups[:1]))
+        found, expected = with_.score_and_learn(batch_of(groups)), alone_.score_and_learn(batch_of(groups[:1]))
         assert found.loss == pytest.approx(expected.loss, rel=1e-5)
         assert found.grad_norms == pytest.approx(expected.grad_norms, rel=1e-4)
 
@@ -54,10 +57,10 @@ def test_a_mini_batch_without_a_label_takes_no_step(update: str, tmp_path: Path)
     batch = batch_of([group(0, [None, None, None])])
     model = Model(tmp_path, update=update, optimizer={"weight_decay": 0.5, "lr": 0.1})
     before = weights(model.engine)
-    found = model.appraise(batch, measure=True)
+    found = model.score_and_learn(batch, measure=True)
     assert distance(weights(model.engine), before) == 0
     assert (found.loss, list(found.grad_norms), found.skipped, model.gradients) == (None, [], 0, [])
-    untouched = Model(tmp_path, update="none").appraise(batch)
+    untouched = Model(tmp_path, update="none").score_and_learn(batch)
     assert torch.equal(found.rewards_BT, untouched.rewards_BT)
     assert found.rewards_BT.abs().sum() > 0
 
@@ -65,24 +68,24 @@ def test_a_mini_batch_without_a_label_takes_no_step(update: str, tmp_path: Path)
 def test_a_mini_batch_without_a_label_between_others(tmp_path: Path) -> None:
     groups = [group(0, [1.0, 0.0]), group(1, [None, None]), group(2, [0.0, 1.0])]
     model = Model(tmp_path, learn={"mini_batch": 2})
-    found = model.appraise(batch_of(groups))
+    found = model.score_and_learn(batch_of(groups))
     assert len(found.grad_norms) == len(model.gradients) == 2
     other = Model(tmp_path, learn={"mini_batch": 2})
-    expected = other.appraise(batch_of([groups[0], groups[2]]))
+    expected = other.score_and_learn(batch_of([groups[0], groups[2]]))
     assert torch.allclose(weights(model.engine)["lm_head.weight"], weights(other.engine)["lm_head.weight"], atol=1e-6)
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
     # it is scored by the model as it is by then: after one step
     once = Model(tmp_path)
-    once.appraise(batch_of(groups[:1]))
+    once.score_and_learn(batch_of(groups[:1]))
     scored = batch_of(groups)
-    later = once.process.look(scored, None).rewards_BT[2:4]
+    later = once.process.score_only(scored, None).rewards_BT[2:4]
     assert torch.allclose(found.rewards_BT[2:4], later, atol=1e-4)
 
 
 def test_a_loss_of_groups_without_contrast_is_still_the_mean_over_all_labels(tmp_path: Path) -> None:
     """All right, or all wrong: cross-entropy still learns the base rate; with the offset it hardly learns."""
     batch = batch_of([group(0, [1.0] * 4), group(1, [0.0] * 4)])
-    plain, offset = (Model(tmp_path, learn={"offset": kind}).appraise(batch) for kind in ("none", "group-mean"))
+    plain, offset = (Model(tmp_path, learn={"offset": kind}).score_and_learn(batch) for kind in ("none", "group-mean"))
     assert offset.grad_norms[0] < 0.5 * plain.grad_norms[0]
 
 
@@ -98,7 +101,7 @@ def test_an_outcome_beyond_one_is_refused_with_the_name_of_its_part(make: Any, t
     world = ProcessWorld(tmp_path)
     trainer = make(world, answer="tests.trainers.process.test_outcomes:TooHigh")
     before = weights(world.engine("prm"))
-    with pytest.raises(UserError, match=r'between 0 and 1, but the part "answer" gave 2: bring it there with type = '):
+    with pytest.raises(UserError, match=r'between 0 and 1, but the part "answer" is 2: transform it with type = '):
         steps(trainer, 1)
     assert distance(weights(world.engine("prm")), before) == 0
 
@@ -110,7 +113,7 @@ def test_the_bounds_of_an_outcome(value: float) -> None:
 
 
 def test_what_is_learned_from(tmp_path: Path) -> None:
-    found: Labelled = batch_of([group(0, [1.0, None])], [group(1, [0.0, 0.25, None])])
+    found: OutcomeBatch = batch_of([group(0, [1.0, None])], [group(1, [0.0, 0.25, None])])
     assert found.outcomes_B.tolist() == [1.0, 0.0, 0.0, 0.25, 0.0]
     assert found.votes_B.tolist() == [True, False, True, True, False]
     assert found.groups_B.tolist() == [0, 0, 1, 1, 1]

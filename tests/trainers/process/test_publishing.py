@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Row
-from rewardsmith.engines.settings import ModelSettings
 from tests.runs.processes import metrics, outcome, prepared, run
 from tests.trainers.process.made import ProcessWorld, alone, implicit
 from tests.trainers.process.test_start import process_scores
@@ -117,7 +117,7 @@ update = "before"
 trust.by = "nothing"
 learn.optimizer = { lr = 1e-3 }
 """
-ASLEEP = [f"models.{name}.sleeps=true" for name in ("policy", "prm", "frozen")]
+ASLEEP = [f"models.{name}.offload=true" for name in ("policy", "prm", "frozen")]
 
 
 def test_models_that_sleep_in_turns_do_the_same(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What cannot work is refused before anything is learned, in words that say what to do."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -28,58 +27,35 @@ def nested(kind: str) -> dict[str, Any]:
     return {"reward": {"type": "sum", "parts": {"inner": inner}}}
 
 
-# What is wrong, what is said of it, in a policy stage and in one that trains the model alone.
-EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
-    "the policy itself": (
-        parts(implicit(model="policy")),
-        'reward.parts.process.model = "policy" is the policy itself: give it a model of its own, with copy_of',
-    ),
-    "the policy as a named reference": (
-        parts(implicit(reference_model="policy")),
-        "process names models.policy, which is the policy itself",
-    ),
-    "itself as its reference": (parts(implicit(reference_model="prm")), 'reference_model is "prm" itself: every rewar'),
+# What is wrong, and the setting and the remedy that the message names.
+PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
+    "the policy itself": (parts(implicit(model="policy")), 'parts.process.model = "policy".*copy_of = "policy"'),
+    "itself as its reference": (parts(implicit(reference_model="prm")), 'reference_model is "prm" itself'),
     "two references": (parts(implicit(reference="policy", reference_model="other")), "leave one out"),
-    "no adapter": (
-        parts(implicit(reference="adapter-off")),
-        'models.prm has no adapter: set its lora, or reference = "start"',
-    ),
+    "no adapter": (parts(implicit(reference="adapter-off")), "models.prm has no adapter: set its lora, or reference ="),
     "no outcome": (
         {"reward": {"type": "sum", "parts": {"process": implicit()}}},
-        "reward.parts.process.outcome is not set: it is the other part of the sum, from whose values the model learns,"
-        " and there is none: add one",
+        "reward.parts.process.outcome is not set.*there is none: add one",
     ),
-    "two outcomes": (
-        parts(share=SHARE),
-        "from whose values the model learns: say which one. Known: answer, share",
-    ),
-    "unknown outcome": (
-        parts(implicit(outcome="anser")),
-        'process.outcome = "anser" is no part of the reward to learn from. Did you mean "answer"?',
-    ),
+    "two outcomes": (parts(share=SHARE), "process.outcome is not set.*Known: answer, share"),
+    "unknown outcome": (parts(implicit(outcome="anser")), 'process.outcome = "anser".*Did you mean "answer"?'),
     "itself as outcome": (parts(implicit(outcome="process")), 'process.outcome = "process" is no part of the reward'),
-    "a condition": (
-        parts(implicit() | {"when": "answer"}),
-        'reward.parts.process.when = "answer": an implicit reward scores all rollouts of a step',
-    ),
+    "a condition": (parts(implicit() | {"when": "answer"}), 'parts.process.when = "answer".*Remove it'),
     "a condition that comes too late": (
         parts(share={"type": SHARE, "when": "process"}, process=implicit(outcome="answer")),
-        'reward.parts.share.when = "process" is not known in time: an implicit reward is scored once the groups of a'
-        " step are selected. Name another part, or leave it out",
+        'parts.share.when = "process".*Name another part',
     ),
     "a condition of weight 0 that comes too late": (
         parts(share={"type": SHARE, "when": "process"}, process=implicit(outcome="answer", weight=0.0)),
-        'reward.parts.share.when = "process" is not known in time',
+        'parts.share.when = "process".*Name another part',
     ),
-    "an outcome that nobody computes": (
+    "an outcome that is not computed": (
         parts(implicit(outcome="share"), share={"type": SHARE, "weight": 0.0}),
-        "reward.parts.share has weight 0 and is not computed: set its watch = true, for process learns from it",
+        "parts.share is not computed, and process learns from it: set its watch = true",
     ),
     "what never differs from its reference": (
         parts(implicit(outcome="answer"), again=implicit(outcome="answer", model="third", update="none")),
-        'reward.parts.again has update = "none" and reference = "start": a model that does not learn stays what it is'
-        " measured against, and all its rewards would be 0. Set reference_model to what it began as, or update ="
-        ' "after"',
+        'parts.again has update = "none" and reference = "start".*Set reference_model',
     ),
     "a loss of pairs in one pass": (
         parts(implicit(update="after", learn={"loss": "pairwise"})),
@@ -91,122 +67,101 @@ EVERYWHERE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "one model for two": (
         parts(implicit(outcome="answer"), again=implicit(outcome="answer")),
-        "again: models.prm learns for another part already: give each a model of its own",
+        "parts.again: models.prm learns for another part already: give it its own model",
     ),
     "a reference that learns": (
         parts(implicit(outcome="answer"), again=implicit(outcome="answer", model="other", reference_model="prm")),
-        "again.reference_model is models.prm, which learns in this stage",
+        "again.reference_model is models.prm, which learns in this stage.*copy_of",
     ),
-    "replay of nothing": (parts(implicit(learn={"replay": {"per_step": 2}})), "groups and per_step go together"),
-    "replay of too much": (parts(implicit(learn={"replay": {"groups": 1, "per_step": 2}})), "more than the 1 groups"),
-    "another tokenizer": (
-        parts(implicit(model="bytes")),
-        "the implicit reward 'process' reads tokens as policy writes them, but models.bytes has another tokenizer:",
+    "a replay buffer of nothing": (
+        parts(implicit(learn={"replay": {"per_step": 2}})),
+        "groups and per_step go together",
     ),
+    "more than the replay buffer": (
+        parts(implicit(learn={"replay": {"groups": 1, "per_step": 2}})),
+        "more than groups",
+    ),
+    "another tokenizer": (parts(implicit(model="bytes")), "'process' reads tokens.*models.bytes has another tokenizer"),
     "another tokenizer of the reference": (parts(implicit(reference_model="bytes")), "models.bytes has another token"),
     "a model that gives numbers": (parts(implicit(model="critic")), "critic"),
     "no such model": (parts(implicit(model="pmr")), 'Did you mean "prm"?'),
     "no such truth": (parts(implicit(truth="arithmetik")), 'Did you mean "arithmetic"?'),
-}
-
-IN_A_POLICY_STAGE: dict[str, tuple[dict[str, Any], str]] = {
     "a product": (
         {"reward": {"type": "product", "parts": {"answer": DIGIT, "process": implicit()}}},
-        "an implicit reward must be a part of a sum that is the whole reward",
+        "must be a part of a sum that is the whole reward",
     ),
-    "deep in a sum": (nested("sum"), "an implicit reward must be a part of a sum that is the whole reward"),
-    "alone": ({"reward": implicit()}, "an implicit reward must be a part of a sum that is the whole reward"),
+    "deep in a sum": (nested("sum"), "must be a part of a sum that is the whole reward"),
+    "alone": ({"reward": implicit()}, "must be a part of a sum that is the whole reward"),
     "a selection by what is not known yet": (
         {"select": {"part": "process", "lowest": 0.2}},
-        'select.part = "process" is not known when groups are selected: an implicit reward comes after that. Select by'
-        " another part. Known: answer",
+        'select.part = "process".*Select by another part. Known: answer',
     ),
     "instead of a failed one": (
         parts(implicit() | {"failure": {"do": "use", "instead": DIGIT}}),
-        'the implicit reward "process.first" must be a part of a sum',
+        "parts.process.failure.instead has no effect.*Remove it",
     ),
-    "a comparison of the sum": (
-        {"advantage": BEFORE},
-        'reward.parts.process is a stream of its own, and the advantage "rloo" compares answers: set'
-        ' advantage.combine = "after"',
-    ),
+    "a comparison of the sum": ({"advantage": BEFORE}, '"rloo" compares answers: set advantage.combine = "after"'),
     "two discounts of one sum": (
         parts(implicit() | {"discount": 0.9}) | {"advantage": REINFORCE},
-        'the parts of the reward have different discounts: set advantage.combine = "after"',
+        'different discounts: set advantage.combine = "after"',
     ),
     "values from nowhere": (
         {"advantage": {"type": "process_value"}, "reward": DIGIT},
-        'the advantage "process_value" needs a part of the reward with type = "implicit" and a weight',
+        'type = "implicit" and a weight',
     ),
     "values of no weight": (
         parts(implicit() | {"weight": 0.0, "watch": True}) | {"advantage": {"type": "process_value"}},
-        'the advantage "process_value" needs a part of the reward with type = "implicit" and a weight',
+        'type = "implicit" and a weight',
     ),
     "values of nothing": (
         parts(implicit(), answer={"type": DIGIT, "weight": 0.0, "watch": True}) | {"advantage": "process_value"},
-        'the advantage "process_value" needs a part of the reward beside the implicit one, with a weight',
+        "needs a second part of the reward, with a weight",
     ),
     "values on the scale of the batch": (
         parts(implicit()) | VALUES,
-        'reward.parts.process.normalise = "batch" changes the rewards, and the baseline of the advantage'
-        ' "process_value" is the sum of the plain ones, a logit: set it to "none"',
+        'process.normalise = "batch" changes the rewards.*set it to "none"',
     ),
     "values that are smoothed": (
         parts(implicit(normalise="none", smooth=0.5)) | VALUES,
-        "reward.parts.process.smooth = 0.5 changes the rewards",
+        "process.smooth = 0.5 changes the rewards.*set it to 0.0",
     ),
     "values of steps": (
         parts(implicit(normalise="none", granularity="step")) | VALUES,
-        'reward.parts.process.granularity = "step" changes the rewards',
-    ),
-    "values of the whole": (
-        parts(implicit(normalise="none", granularity="whole")) | VALUES,
-        'a logit: set it to "token"',
+        'process.granularity = "step" changes the rewards.*set it to "token"',
     ),
     "trust in what is never measured": (
-        parts(implicit(trust={"by": "scale"})) | ONE,
-        'reward.parts.process.trust.by = "scale" measures how the answers to a prompt are ordered, and there is one:'
-        ' set rollouts_per_prompt to at least 2, or reward.parts.process.trust.by = "nothing"',
-    ),
-    "a gate that never opens": (
         parts(implicit(trust={"by": "gate"})) | ONE,
-        'reward.parts.process.trust.by = "gate" measures',
+        'process.trust.by = "gate".*set rollouts_per_prompt to at least 2, or',
     ),
     "a policy that never learns": (
         parts(implicit(learn={"warmup": 4})),
-        "reward.parts.process.learn.warmup = 4 is not less than steps = 4: the policy would never learn. Lower it, or"
-        ' train the model alone in a stage with type = "process_model"',
+        'process.learn.warmup = 4 is not less than steps = 4.*"process_model"',
     ),
     "a reference of the policy that learns": (
         {"kl": {"coefficient": 0.1, "reference": "prm"}},
-        'kl.reference = "prm" learns in this stage, and a reference stays as it is: name a model of its own, such as'
-        ' one with copy_of = "prm"',
+        'kl.reference = "prm" learns in this stage.*copy_of = "prm"',
     ),
 }
 
-ALONE: dict[str, tuple[dict[str, Any], str]] = {
+PROBLEMS_OF_THE_MODEL_STAGE: dict[str, tuple[dict[str, Any], str]] = {
     "what is not computed": (parts(implicit(weight=0.0)), "and a weight that is not 0 or watch = true"),
-    "nothing learns": (parts(implicit(update="none")), "nothing learns in this stage: its reward is a sum, one part o"),
-    "nothing to learn": ({"reward": DIGIT}, "nothing learns in this stage"),
-    "a product": (
-        {"reward": {"type": "product", "parts": {"a": DIGIT, "process": implicit()}}},
-        "must be a part of a sum",
+    "nothing learns": (
+        parts(implicit(update="none", reference_model="other")),
+        "nothing learns in this stage: its reward is a sum, one part o",
     ),
+    "nothing to learn": ({"reward": DIGIT}, "nothing learns in this stage"),
+    "a product": ({"reward": {"type": "product", "parts": {"a": DIGIT, "p": implicit()}}}, "must be a part of a sum"),
 }
 
-CASES = [
-    *((policy, changes, said) for changes, said in (EVERYWHERE | IN_A_POLICY_STAGE).values()),
-    *((alone, changes, said) for changes, said in (EVERYWHERE | ALONE).values()),
-]
-NAMES = [f"policy: {name}" for name in EVERYWHERE | IN_A_POLICY_STAGE] + [
-    f"alone: {name}" for name in EVERYWHERE | ALONE
-]
+CASES = {f"policy: {name}": (policy, *case) for name, case in PROBLEMS.items()} | {
+    f"process_model: {name}": (alone, *case) for name, case in PROBLEMS_OF_THE_MODEL_STAGE.items()
+}
 
 
-@pytest.mark.parametrize(("make", "changes", "said"), CASES, ids=NAMES)
-def test_it_is_refused(make: Any, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("make", "changes", "message"), CASES.values(), ids=CASES)
+def test_it_is_refused(make: Any, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path, {"bytes": {"init": "tiny-llama-bytes"}, "third": {"copy_of": "policy"}})
-    with pytest.raises(UserError, match=re.escape(said)):
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
         make(world, **changes)
 
 
@@ -276,7 +231,7 @@ parts.process = {{ type = "implicit", model = "prm", outcome = "{outcome}" }}
         ({"advantage": "gae"}, 'the advantage "gae" needs a critic'),
         (
             {"outcome": 'answer", reference_model = "policy'},
-            'reference_model = "policy" is the model that writes: set reference = "policy" instead',
+            'reference_model = "policy" is the policy: set reference = "policy" instead',
         ),
     ],
     ids=["tokenizer", "outcome", "advantage", "reference"],

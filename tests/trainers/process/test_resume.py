@@ -81,7 +81,7 @@ VARIANTS = {
     ],
 }
 
-PROCESS = "rewardsmith.trainers.process.model:ProcessModel._learn"
+PROCESS = "rewardsmith.trainers.process.process_model:_Losses.of_rows"
 OPTIMIZE = "rewardsmith.trainers.policy:PolicyTrainer._optimize"
 SCORE = "rewardsmith.trainers.scoring:score"
 WRITE = "rewardsmith.engines.embedded.engine:write_tensors"

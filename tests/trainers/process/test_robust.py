@@ -13,11 +13,9 @@ import torch
 
 from rewardsmith.algorithms.calibration import calibration_error
 from rewardsmith.config import Chosen, Settings
-from rewardsmith.rewards.implicit import Implicit
-from rewardsmith.rewards.implicit_settings import TrustSettings
+from rewardsmith.rewards.implicit import Implicit, TrustSettings
 from rewardsmith.text.step_truths import Judged
-from rewardsmith.trainers.process.part import ProcessPart, agreement
-from rewardsmith.trainers.process.step_metrics import step_metrics
+from rewardsmith.trainers.process.process_rewards import ProcessPart, agreement, step_metrics
 from rewardsmith.types import Prompt
 from tests.trainers.process.made import Model, ProcessWorld, batch_of, group, implicit, policy
 from tests.trainers.world import new_engine, steps
@@ -30,13 +28,17 @@ def test_an_answer_may_have_more_steps_than_tokens() -> None:
     scored = replace(scored, group=replace(scored.group, rollouts=[odd, scored.group.rollouts[1]]))
     batch = batch_of([scored])
     part = ProcessPart(Implicit(model="prm", granularity="step", separator=";"), new_engine(), None, steps=1)
-    steps_BT = part._steps_of([scored], batch.mask_BT)
-    assert steps_BT[0, :2].tolist() == [0, 1]
-    assert int(steps_BT.max()) < batch.mask_BT.shape[1]
+    mask_BT = batch.mask_BT.numpy()
+    values_BT, support_BT = part.settings.place(mask_BT * 1.0, mask_BT, part._steps_of([scored], mask_BT))
+    assert (values_BT[0, :2].tolist(), support_BT[0, :2].tolist()) == ([1.0, 1.0], [True, True])
 
 
 def test_a_gate_that_chance_would_open_is_no_default() -> None:
-    assert (TrustSettings().lowest, TrustSettings(by="gate").lowest, TrustSettings(floor=0.55).lowest) == (
+    assert (
+        TrustSettings().effective_floor,
+        TrustSettings(by="gate").effective_floor,
+        TrustSettings(floor=0.55).effective_floor,
+    ) == (
         0.5,
         0.6,
         0.55,
@@ -54,7 +56,7 @@ def test_a_model_that_was_trained_before_may_begin_with_the_trust_that_it_earned
 def test_an_update_that_breaks_the_weights_is_told_before_anything_is_saved(tmp_path: Path) -> None:
     model = Model(tmp_path, optimizer={"lr": 1e38, "clip_norm": 1e9})
     with pytest.raises(ValueError, match="not finite"):
-        model.appraise(batch_of([group(0, [1.0, 0.0, 0.5])]))
+        model.score_and_learn(batch_of([group(0, [1.0, 0.0, 0.5])]))
     assert not model.engine.is_finite
 
 
@@ -63,7 +65,7 @@ def test_siblings_are_scored_by_one_model(tmp_path: Path) -> None:
     scored = group(0, [1.0, 0.0, 1.0, 0.0])
     twins = [replace(scored.group.rollouts[0]) for _ in range(4)]
     batch = batch_of([replace(scored, group=replace(scored.group, rollouts=twins)), group(1, [1.0, 0.0])])
-    found = Model(tmp_path, learn={"mini_batch": 1}, optimizer={"lr": 1e-2}).appraise(batch)
+    found = Model(tmp_path, learn={"mini_batch": 1}, optimizer={"lr": 1e-2}).score_and_learn(batch)
     sums = found.rewards_BT[:4].sum(-1)
     assert torch.allclose(sums, sums[:1].expand(4), atol=1e-6)
     assert np.isfinite(sums.tolist()).all()
@@ -105,6 +107,6 @@ def test_a_model_that_does_not_learn_earns_trust_too(tmp_path: Path) -> None:
 
 def test_measuring_the_accuracy_after_changes_no_reward(tmp_path: Path) -> None:
     batch = batch_of([group(0, [1.0, 0.0, 0.5]), group(1, [1.0, 0.0])])
-    with_, without = (Model(tmp_path, learn={"mini_batch": 3}).appraise(batch, measure=m) for m in (True, False))
+    with_, without = (Model(tmp_path, learn={"mini_batch": 3}).score_and_learn(batch, measure=m) for m in (True, False))
     assert torch.equal(with_.rewards_BT, without.rewards_BT)
     assert without.after_B is None

@@ -26,20 +26,20 @@ class Passes:
 
     def __init__(self, engine: EmbeddedEngine) -> None:
         self.rows: list[int] = []
-        parts = engine.parts
+        parts = engine.micro_batches
 
-        def counted(rows: Any, *, most: int | None = None) -> list[list[int]]:
-            found = parts(rows, most=most)
+        def counted(rows: Any, *, max_rows: int | None = None) -> list[list[int]]:
+            found = parts(rows, max_rows=max_rows)
             self.rows += map(len, found)
             return found
 
-        engine.parts = counted  # type: ignore[method-assign]
+        engine.micro_batches = counted  # type: ignore[method-assign]
 
 
 def appraised(folder: Path, learn: dict[str, Any], **engine: Any) -> tuple[Any, Model, list[int]]:
     model = Model(folder, new_engine(**engine), update="reverse", learn=learn)
     passes = Passes(model.engine)
-    found = model.appraise(batch_of(GROUPS, OLD), measure=True)
+    found = model.score_and_learn(batch_of(GROUPS, OLD), measure=True)
     return found, model, passes.rows
 
 
@@ -75,7 +75,7 @@ def test_the_reference_reads_in_the_passes_in_which_the_model_reads(update: str,
     """Other passes may round otherwise: a model that is its reference would not be at 0."""
     model = Model(tmp_path, update=update, learn={"mini_batch": 5, "micro_batch": 2})
     ours, theirs = Passes(model.engine), Passes(model.process.reference._other)  # type: ignore[union-attr, arg-type]
-    model.appraise(batch_of(GROUPS, OLD))
+    model.score_and_learn(batch_of(GROUPS, OLD))
     assert len(theirs.rows) > 3
     assert ours.rows == theirs.rows * (1 if update == "after" else 2)
 
@@ -93,7 +93,7 @@ def test_a_mini_batch_is_counted_in_rollouts_and_groups_stay_whole(
         return update(rows, *arguments, **more)
 
     model.engine.update = looked_at  # type: ignore[method-assign]
-    found = model.appraise(batch_of([group(0, [1.0, 0.0, 0.5, 0.25]), group(1, [1.0, 0.0, 1.0])]))
+    found = model.score_and_learn(batch_of([group(0, [1.0, 0.0, 0.5, 0.25]), group(1, [1.0, 0.0, 1.0])]))
     assert seen == expected
     assert len(found.grad_norms) == len(expected)
 
@@ -104,7 +104,7 @@ def test_rows_without_a_token_or_of_one_token_do_no_harm(tmp_path: Path) -> None
     one = replace(scored.group.rollouts[1], text="x", tokens=[20], logprobs=[-1.0], ends=[1])
     batch = batch_of([replace(scored, group=replace(scored.group, rollouts=[short, one, scored.group.rollouts[2]]))])
     assert batch.votes_B.tolist() == [False, True, True]
-    found = Model(tmp_path, learn={"micro_batch": 1, "offset": "group-mean"}).appraise(batch)
+    found = Model(tmp_path, learn={"micro_batch": 1, "offset": "group-mean"}).score_and_learn(batch)
     assert found.rewards_BT[0].tolist() == [0.0] * batch.mask_BT.shape[1]
     assert np.isfinite(found.loss)
     assert found.skipped == 0

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from rewardsmith.algorithms.advantages import Stream
-from rewardsmith.rewards.implicit_settings import ReplaySettings
 from rewardsmith.trainers.policy import PolicyTrainer
-from rewardsmith.trainers.process.replay import Replay
+from rewardsmith.trainers.process.process_rewards import Replay
 from rewardsmith.types import ScoredGroup
 from tests.trainers.process.made import ProcessWorld, alone, group, implicit, policy, table
 from tests.trainers.world import distance, new_engine, steps, wait, weights
@@ -133,7 +132,7 @@ def names(groups: list[ScoredGroup]) -> list[str]:
 
 
 def test_the_last_groups_are_remembered_and_drawn_by_the_seed() -> None:
-    replay = Replay(ReplaySettings(groups=5, per_step=3))
+    replay = Replay(5, 3)
     assert replay.draw(1) == []
     replay.remember([group(i, [1.0, 0.0]) for i in range(2)])
     assert names(replay.draw(1)) == ["p0", "p1"]
@@ -142,7 +141,7 @@ def test_the_last_groups_are_remembered_and_drawn_by_the_seed() -> None:
     assert {name for some in drawn for name in some} == {f"p{i}" for i in range(3, 8)}
     assert all(len(set(some)) == 3 and some == sorted(some) for some in drawn)
     assert len({tuple(some) for some in drawn}) > 5
-    again = Replay(ReplaySettings(groups=5, per_step=3))
+    again = Replay(5, 3)
     again.restore(json.loads(json.dumps(replay.state())))
     assert [names(again.draw(seed)) for seed in range(40)] == drawn
     assert again.draw(3) == replay.draw(3)

@@ -6,7 +6,7 @@ from typing import Any
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards.component import Component
-from rewardsmith.trainers.process.parts import process_parts, take_over
+from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, process_parts
 from rewardsmith.types import Score
 from tests.trainers.process.made import ProcessWorld, alone, implicit, policy, table
 from tests.trainers.world import distance, steps, weights
@@ -76,8 +76,8 @@ def test_it_is_late_and_is_not_handed_over(tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path, models={"spare": {"copy_of": "policy"}})
     stage = world.stage(table(**both()))
     root = Component.root(stage.reward)
-    assert set(take_over(root)) == {"process"}
-    assert root.reward.components["idle"].late  # type: ignore[attr-defined]  # it is a sum
+    assert set(claim_implicit_parts(root)) == {"process"}
+    assert root.reward.components["idle"].scored_by_trainer  # type: ignore[attr-defined]  # it is a sum
     assert root.reward.components["idle"].reward.online  # type: ignore[attr-defined]  # `check` asks no model for it
 
 

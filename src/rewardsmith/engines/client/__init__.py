@@ -1,10 +1,10 @@
 """The client of OpenAI-compatible servers. Importing it loads no torch.
 
-Reading order: `served` is the model that others see; `sending` tries again; `addresses` says who may send when;
-`wire` is one HTTP request; `replies` and `stream` read what came, `payloads` writes what goes; `finding` asks the
-servers what they have; `faults` says what each failure means.
+Reading order: `served_model` is the model that others use; `discovery` finds out which model the servers have;
+`dispatcher` takes a slot and retries; `addresses` are the slots; `http_client` is one HTTP request; `replies` are
+errors and parsed bodies; `probes` tell weights apart.
 """
 
-from rewardsmith.engines.client.served import ServedModel
+from rewardsmith.engines.client.served_model import ServedModel
 
 __all__ = ["ServedModel"]

@@ -1,7 +1,6 @@
-"""Fixed probes whose replies tell the weights of one served model from those of another.
+"""Fixed probes whose replies tell the weights of served models apart: short, so that they cost little, and open.
 
-They are short, so that they cost next to nothing, and open, so that other weights reply in other words. A change in
-them makes all older fingerprints unknown.
+Changing them invalidates all stored fingerprints.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from rewardsmith.llm import ChatRequest, ModelCallError, ProbeReply
 from rewardsmith.types import Message
 
 if TYPE_CHECKING:
-    from rewardsmith.engines.client.served import ServedModel
+    from rewardsmith.engines.client.served_model import ServedModel
 
 QUESTIONS = (
     "Write one sentence about the sea in winter.",
@@ -30,12 +29,8 @@ ANSWERS = (
     ("Is 91 a prime number?", "No: 91 = 7 * 13."),
 )
 TEXTS = ("The old bridge was closed last spring.", "91 = 7 * 13", "Eight legs, like every spider.")
-
-TOKENS = 16
-"""Of each reply."""
-
-NUMBERS = 256
-"""Of each vector that are compared."""
+TOKENS = 16  # of each reply
+NUMBERS = 256  # of each vector that are compared
 
 _SAMPLING = frozenset(
     {"temperature", "top_p", "top_k", "min_p", "seed", "n", "best_of", "stop", "min_tokens", "max_tokens"}
@@ -44,45 +39,36 @@ _SAMPLING = frozenset(
 
 
 def without_sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe's further fields of each request without those that would change how a probe is sampled."""
+    """Return extra fields of requests without those that would change the sampling of a probe."""
     return {name: value for name, value in body.items() if name not in _SAMPLING}
 
 
 async def probe_replies(model: ServedModel, serves: str, deadline: float) -> tuple[ProbeReply, ...]:
-    """Return the replies of a served model.
-
-    Args:
-        model: is asked.
-        serves: what is asked of it.
-        deadline: seconds for each request that asks for text.
-
-    Raises:
-        ModelCallError: there are none.
-    """
+    """Return the replies of a served model; `deadline` is in seconds for each request for text."""
     if serves == "embed":
         vectors = await model.embed(TEXTS)
         return (ProbeReply(numbers=tuple(float(x) for x in vectors[:, :NUMBERS].ravel())),)
     if serves != "chat":
-        talks = [(Message("user", question), Message("assistant", answer)) for question, answer in ANSWERS]
-        return (ProbeReply(numbers=tuple(await model.rate(talks))),)
+        pairs = [(Message("user", question), Message("assistant", answer)) for question, answer in ANSWERS]
+        return (ProbeReply(numbers=tuple(await model.rate(pairs))),)
     try:
-        return await _written(model, deadline, logprobs=True)
+        return await _chat_replies(model, deadline, logprobs=True)
     except ModelCallError as error:
         if error.kind != "refused":
             raise
-    return await _written(model, deadline, logprobs=False)  # not every server gives log-probabilities
+    return await _chat_replies(model, deadline, logprobs=False)  # not every server returns logprobs
 
 
-async def _written(model: ServedModel, deadline: float, *, logprobs: bool) -> tuple[ProbeReply, ...]:
-    questions = [
+async def _chat_replies(model: ServedModel, deadline: float, *, logprobs: bool) -> tuple[ProbeReply, ...]:
+    requests = [
         ChatRequest([Message("user", text)], max_tokens=TOKENS, logprobs=logprobs, deadline=deadline)
         for text in QUESTIONS
     ]
-    answers = await asyncio.gather(*map(model.chat, questions), return_exceptions=True)
-    replies = []
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-        numbers = tuple(math.exp(min(0.0, logprob)) for logprob in answer.logprobs)
-        replies.append(ProbeReply(f"{answer.thought}\n{answer.text}", numbers))
-    return tuple(replies)
+    results = await asyncio.gather(*map(model.chat, requests), return_exceptions=True)
+    if error := next((each for each in results if isinstance(each, BaseException)), None):
+        raise error
+    return tuple(
+        ProbeReply(f"{each.thought}\n{each.text}", tuple(math.exp(min(0.0, value)) for value in each.logprobs))
+        for each in results
+        if not isinstance(each, BaseException)
+    )

@@ -1,31 +1,138 @@
-"""What the bodies of answers hold. They are as untrusted as any text: each shape is checked, or is a `Fault`."""
+"""Failed requests, and the bodies of replies. A reply is untrusted: each field is checked, or is a `RequestError`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from reprlib import Repr
+from time import time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.checks import unicode
-from rewardsmith.engines.client.faults import Fault, excerpt, garbage
+from rewardsmith.types import FailureKind
 
+MAX_EXCERPT = 300
+"""Characters of a reply that an error shows."""
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = MAX_EXCERPT
+
+_RETRYABLE = frozenset({408, 409, 425, 429})
+_UNREACHABLE = frozenset({502, 503, 504, 520, 521, 522, 523, 524, 529})  # a proxy replies for a server that is gone
+_OVERLOADED = frozenset({429, 503, 529})
+_PERMANENT = frozenset({501, 505})
+_PERMANENT_CODES = frozenset({"insufficient_quota", "context_length_exceeded", "invalid_api_key", "model_not_found"})
 _ABORTED = frozenset({"abort", "error", "cancelled"})
 
 
-@dataclass(frozen=True)
-class Written:
-    """An answer, as one request brought it.
+@dataclass(eq=False)
+class RequestError(Exception):
+    """One request without a usable reply.
 
     Attributes:
-        text: what was written.
-        truncated: whether the token limit ended it.
-        thought: what was written before, where a server tells the two apart.
-        logprobs: of the tokens, if they were asked for.
+        kind: kind of the failure, if it is not retried.
+        detail: for people.
+        retryable: whether the same request may succeed later.
+        unreachable: whether the address looks dead, so that others should be used for a while.
+        overloaded: whether the server has too many requests, so that all should slow down.
+        retry_after: seconds that the server asks us to wait.
+        status: HTTP status; 0 if there was none.
     """
+
+    kind: FailureKind
+    detail: str
+    retryable: bool = True
+    unreachable: bool = False
+    overloaded: bool = False
+    retry_after: float | None = None
+    status: int = 0
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+def malformed(what: str, body: object = "") -> RequestError:
+    """Return the error of a reply that breaks the protocol."""
+    shown = excerpt(body)
+    return RequestError("unparsable", f"{what}: {shown}" if shown else what)
+
+
+def excerpt(body: object) -> str:
+    """Return the beginning of a reply on one line."""
+    if isinstance(body, bytes):
+        body = body[: 4 * MAX_EXCERPT].decode("utf-8", "replace")
+    text = body if isinstance(body, str) else _SHORT.repr(body)
+    text = " ".join(text[: 4 * MAX_EXCERPT].split())
+    return text if len(text) <= MAX_EXCERPT else f"{text[:MAX_EXCERPT]}…"
+
+
+def status_error(
+    status: int, where: str, body: object, *, retry_after: float | None = None, code: object = None
+) -> RequestError:
+    """Return the error of an HTTP status; `code` is the name of the error in the body, if any."""
+    detail = f"{where} replied with status {status}: {excerpt(body)}"
+    if status in _UNREACHABLE:
+        busy = status in _OVERLOADED and retry_after is not None  # a server that says when to come back is there
+        return RequestError(
+            "unreachable", detail, unreachable=not busy, overloaded=busy, retry_after=retry_after, status=status
+        )
+    retryable = (status in _RETRYABLE or (status >= 500 and status not in _PERMANENT)) and code not in _PERMANENT_CODES
+    if status == 407:
+        detail += "; set the proxy's user and password in the environment: http://user:password@host:port"
+    overloaded = retryable and status in _OVERLOADED
+    return RequestError(
+        "refused", detail, retryable=retryable, overloaded=overloaded, retry_after=retry_after, status=status
+    )
+
+
+def body_error(error: object, where: str) -> RequestError:
+    """Return the error that came in the body of a reply with status 200; its code may be an HTTP status."""
+    code = error.get("code") if isinstance(error, Mapping) else None
+    if isinstance(code, int) and 400 <= code < 600:
+        return status_error(code, where, error)
+    return RequestError("refused", f"{where} replied with an error: {excerpt(error)}", retryable=False)
+
+
+def error_code(body: Any) -> object:
+    """Return the name of the error in an error's body, or None."""
+    error = body.get("error") if isinstance(body, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, str) else None
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of a Retry-After header (number or HTTP date); None without a usable one."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        text = headers.get(name, "")[:100].strip()
+        try:
+            seconds = float(text) * unit
+        except ValueError:
+            then, now = _timestamp(text), _timestamp(headers.get("date", "")[:100])
+            seconds = then - (time() if math.isnan(now) else now)
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    return None
+
+
+def _timestamp(date: str) -> float:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return math.nan
+
+
+# ---- bodies --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The text of a reply, before usage is added; see `ChatReply`."""
 
     text: str
     truncated: bool = False
@@ -33,151 +140,128 @@ class Written:
     logprobs: tuple[float, ...] = ()
 
 
-def tokens_of(body: object) -> tuple[int, int]:
-    """Return the tokens that were read and written, 0 where the server does not say."""
+def token_counts(body: object) -> tuple[int, int]:
+    """Return prompt and completion tokens, 0 where the server does not report them."""
     usage = body.get("usage") if isinstance(body, dict) else None
-    usage = usage if isinstance(usage, dict) else {}
-    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else [0, 0]
+    prompt, completion = (n if type(n) is int and 0 <= n < 2**40 else 0 for n in counts)
+    return prompt, completion
 
 
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40 else 0
-
-
-def written(body: Any, *, chat: bool, logprobs: bool) -> Written:
-    """Return the answer in the body of a chat, or of a continued text.
-
-    Raises:
-        Fault: there is none, or it was filtered.
-    """
-    choice = _first(_field(body, "choices", list), "choices", body)
+def parse_completion(body: Any, *, chat: bool, logprobs: bool) -> Completion:
+    """Return the reply in the body of a chat, or of a text completion."""
+    choices = _field(body, "choices", list)
+    if not choices or not isinstance(choices[0], dict):
+        raise malformed("the reply has no choices", body)
+    choice = choices[0]
     finish = str(choice.get("finish_reason"))
     message = _field(choice, "message", dict) if chat else choice
     if finish == "content_filter":
-        raise Fault("refused", "the server's content filter withheld the answer", passing=False)
+        raise RequestError("refused", "the server's content filter withheld the reply", retryable=False)
     if finish in _ABORTED:
-        raise Fault("refused", f"the server ended the answer early: finish_reason {finish!r}")
-    if declined := _said(message, "refusal"):
-        raise Fault("refused", f"the model declined: {excerpt(declined)}", passing=False)
-    thought = _said(message, "reasoning_content") or _said(message, "reasoning")
-    truncated = finish == "length"
-    text = _text(message.get("content" if chat else "text"))
-    if text is None:
-        if not thought and not truncated:
-            raise garbage("the answer has no text", message)
-        text = ""
-    return Written(
-        unicode(text), truncated, unicode(thought), _logprobs(choice, chat=chat, text=text) if logprobs else ()
-    )
+        raise RequestError("refused", f"the server aborted the reply: finish_reason {finish!r}")
+    if refusal := _optional_text(message, "refusal"):
+        raise RequestError("refused", f"the model declined: {excerpt(refusal)}", retryable=False)
+    thought = _optional_text(message, "reasoning_content") or _optional_text(message, "reasoning")
+    text = _content(message.get("content" if chat else "text"))
+    if text is None and not thought and finish != "length":
+        raise malformed("the reply has no text", message)
+    text = text or ""
+    values = _logprobs(choice, chat=chat, text=text) if logprobs else ()
+    return Completion(unicode(text), finish == "length", unicode(thought), values)
 
 
-def _said(message: dict[str, Any], name: str) -> str:
-    """Return a field that is there only now and then, or ""."""
+def _optional_text(message: dict[str, Any], name: str) -> str:
     value = message.get(name)
     return value if isinstance(value, str) else ""
 
 
-def _text(content: object) -> str | None:
-    """Return the text of a message, which may come in parts; None where there is none."""
+def _content(content: object) -> str | None:
+    """Return the text of a message, which may come in parts; None if there is none."""
     if isinstance(content, str) or content is None:
         return content
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
         if len(texts) == len(content) and all(isinstance(text, str) for text in texts):
             return "".join(text for text in texts if text)
-    raise garbage("the text of the answer is neither text nor parts of it", content)
+    raise malformed("the content of the reply is not text", content)
 
 
 def _logprobs(choice: dict[str, Any], *, chat: bool, text: str) -> tuple[float, ...]:
-    found = choice.get("logprobs")
-    many = found.get("content" if chat else "token_logprobs") if isinstance(found, dict) else None
-    if not isinstance(many, list):
+    given = choice.get("logprobs")
+    tokens = given.get("content" if chat else "token_logprobs") if isinstance(given, dict) else None
+    if not isinstance(tokens, list):
         if not text:
             return ()
-        raise Fault("refused", "the server gives no log-probabilities, though they were asked for", passing=False)
-    values = [each.get("logprob") if isinstance(each, dict) else None for each in many] if chat else many
-    return tuple(_number(value, "log-probability") for value in values)
+        raise RequestError("refused", "the server returned no logprobs, though they were requested", retryable=False)
+    values = [each.get("logprob") if isinstance(each, dict) else None for each in tokens] if chat else tokens
+    return tuple(_number(value, "logprob") for value in values)
 
 
-def rows(body: Any, count: int) -> list[dict[str, Any]]:
-    """Return the entries of `data`, in the order of what was sent.
-
-    Raises:
-        Fault: one is missing, or is there twice.
-    """
+def _rows(body: Any, count: int) -> list[dict[str, Any]]:
+    """Return the entries of `data` in the order of the request: none missing, none twice."""
     data = _field(body, "data", list)
     placed: dict[int, dict[str, Any]] = {}
     for position, entry in enumerate(data):
-        if not isinstance(entry, dict):
-            raise garbage("an entry of data is no object", entry)
-        index = entry.get("index", position)
-        if isinstance(index, int) and 0 <= index < count:
-            placed[index] = entry
-    if len(data) != count or len(placed) != count:
-        raise garbage(f"{count} were asked about, {len(data)} came back, {len(placed)} of them in a place of their own")
+        index = entry.get("index", position) if isinstance(entry, dict) else None
+        if not isinstance(index, int):
+            raise malformed("an entry of data is invalid", entry)
+        placed[index] = entry
+    if len(data) != count or placed.keys() != set(range(count)):
+        raise malformed(f"{count} entries of data expected, got {len(data)} with {len(placed)} indices")
     return [placed[i] for i in range(count)]
 
 
-def classes(body: Any) -> list[float]:
-    """Return what a classifier gives each of its classes, for one conversation."""
-    probs = _field(rows(body, 1)[0], "probs", list)
-    if not probs:
-        raise garbage("the classifier has no class", body)
-    return [_number(value, "class") for value in probs]
+def parse_class(body: Any) -> float:
+    """Return the only output of a classifier."""
+    probs = _field(_rows(body, 1)[0], "probs", list)
+    if len(probs) > 1:
+        raise RequestError(
+            "refused", f"the model has {len(probs)} classes: a reward needs a single output", retryable=False
+        )
+    return _number(probs[0] if probs else None, "class")
 
 
-def scores(body: Any, count: int) -> list[float]:
+def parse_scores(body: Any, count: int) -> list[float]:
     """Return one number for each pair of texts."""
-    return [_number(entry.get("score"), "score") for entry in rows(body, count)]
+    return [_number(entry.get("score"), "score") for entry in _rows(body, count)]
 
 
-def vectors(body: Any, count: int) -> NDArray[np.float32]:
-    """Return the vectors, [n, D], each of length 1."""
-    given = [_field(entry, "embedding", list) for entry in rows(body, count)]
+def parse_embeddings(body: Any, count: int) -> NDArray[np.float32]:
+    """Return the vectors [n, D], each normalised to length 1."""
+    given = [_field(entry, "embedding", list) for entry in _rows(body, count)]
     if len({len(each) for each in given}) != 1 or not given[0]:
-        raise garbage(f"the vectors have {sorted({len(each) for each in given})} numbers: not all the same, or none")
-    if not all(set(map(type, each)) <= {int, float} for each in given):  # numpy would take text and truth for numbers
-        raise garbage("a vector holds something that is no number", given[0][:8])
+        raise malformed(f"the embeddings have {sorted({len(each) for each in given})} numbers: not one length, or none")
+    if not all(set(map(type, each)) <= {int, float} for each in given):  # numpy would convert text and booleans
+        raise malformed("an embedding has an entry that is not a number", given[0][:8])
     try:
         array = np.array(given, dtype=np.float64)
     except OverflowError:
-        raise garbage("a vector holds a number that is too large", given[0][:8]) from None
-    if not np.isfinite(array).all():
-        raise garbage("a vector holds something that is no finite number", given[0][:8])
+        raise malformed("an embedding has a number that is too large", given[0][:8]) from None
     largest = np.abs(array).max(axis=1, keepdims=True)
-    if not (largest > 0).all():
-        raise garbage("a vector has length 0: it has no direction")
+    if not (np.isfinite(largest) & (largest > 0)).all():
+        raise malformed("an embedding is zero or not finite", given[0][:8])
     array /= largest  # so that the squares of very large numbers fit
     unit: NDArray[np.float32] = (array / np.linalg.norm(array, axis=1, keepdims=True)).astype(np.float32)
     return unit
 
 
-def served_models(body: Any) -> list[str]:
-    """Return the names of the models that a server has."""
-    names = [entry.get("id") if isinstance(entry, dict) else None for entry in _field(body, "data", list)]
-    if not all(isinstance(name, str) and name for name in names):
-        raise garbage("the list of models has an entry without a name", body)
-    return [str(name) for name in names]
+def parse_models(body: Any) -> dict[str, str]:
+    """Return the models of a server: the name, and what it was loaded from ("" if unknown)."""
+    entries = _field(body, "data", list)
+    if not all(isinstance(each, dict) and isinstance(each.get("id"), str) and each["id"] for each in entries):
+        raise malformed("the list of models has an entry without an id", body)
+    return {each["id"]: str(each.get("root") or "") for each in entries}
 
 
 def _field(body: Any, name: str, kind: type) -> Any:
     value = body.get(name) if isinstance(body, dict) else None
     if not isinstance(value, kind):
-        raise garbage(f"the answer has no {name}", body)
+        raise malformed(f"the reply has no {name}", body)
     return value
 
 
-def _first(many: Sequence[Any], name: str, body: Any) -> dict[str, Any]:
-    if not many or not isinstance(many[0], dict):
-        raise garbage(f"the answer has empty {name}", body)
-    return many[0]
-
-
 def _number(value: object, name: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            if math.isfinite(value):
-                return float(value)
-        except OverflowError:
-            pass
-    raise garbage(f"a {name} is no finite number", value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
+        return float(value)
+    raise malformed(f"a {name} is not a finite number", value)

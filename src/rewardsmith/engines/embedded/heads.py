@@ -19,51 +19,44 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**28}
-"""Logits that exist at a time: 16 MiB fit a processor's cache, 1 GiB keeps a GPU busy."""
+"""Logits per chunk: 16 MiB fit a processor's cache, 1 GiB keeps a GPU busy."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """From hidden states to logits.
+    """From hidden states to logits."""
 
-    Attributes:
-        weight: [V, D].
-        bias: [V], or None.
-        scale: constant factor of the logits (Cohere, Granite).
-        cap: soft cap of the logits (Gemma 2), or None.
-    """
-
-    weight: Tensor
-    bias: Tensor | None = None
-    scale: float = 1.0
-    cap: float | None = None
+    weight: Tensor  # [V, D]
+    bias: Tensor | None = None  # [V]
+    scale: float = 1.0  # constant factor of the logits (Cohere, Granite)
+    cap: float | None = None  # soft cap of the logits (Gemma 2)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """Return logits [N, V], in float32 unless the head is plain: then in its own type, for a softmax in float32."""
+        """Return logits [N, V]; in float32 if the head scales or caps them, else in the dtype of the weights."""
         logits_NV = nn.functional.linear(hidden_ND, self.weight, self.bias)
         if self.scale == 1.0 and self.cap is None:
             return logits_NV
-        logits_NV = logits_NV.to(self.accurate).mul_(self.scale)
+        logits_NV = logits_NV.to(self.compute_dtype).mul_(self.scale)
         return logits_NV if self.cap is None else logits_NV.div_(self.cap).tanh_().mul_(self.cap)
 
     @property
-    def accurate(self) -> torch.dtype:
-        """The type that probabilities are computed in."""
+    def compute_dtype(self) -> torch.dtype:
+        """The dtype of probabilities."""
         return torch.float64 if self.weight.dtype == torch.float64 else torch.float32
 
     def logp(self, hidden_ND: Tensor, temperature: float) -> Tensor:
         """Return the log-probabilities of all tokens, [N, V]."""
         logits_NV = self.logits(hidden_ND)
         if temperature != 1:
-            logits_NV = logits_NV.to(self.accurate).div_(temperature)
-        return logits_NV.log_softmax(-1, dtype=self.accurate)
+            logits_NV = logits_NV.to(self.compute_dtype).div_(temperature)
+        return logits_NV.log_softmax(-1, dtype=self.compute_dtype)
 
     def token_logprobs(
         self, hidden_ND: Tensor, targets_N: Tensor, *, temperature: float, entropy: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Return log p of each target [N] and the entropy at it [N], both with gradients, in float32.
 
-        Without `entropy` that is zero and has no gradient, and the log-probabilities are the same to the last bit.
+        Without `entropy` the second is zero, and the log-probabilities are the same to the last bit.
         """
         chunk = max(1, CHUNK_ELEMENTS[hidden_ND.device.type] // len(self.weight))
         outputs: tuple[Tensor, Tensor] = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
@@ -87,7 +80,7 @@ class _TokenLogprobs(torch.autograd.Function):
         chunk: int,
         entropy: bool,
     ) -> tuple[Tensor, Tensor]:
-        logprobs_N = torch.empty(len(targets_N), dtype=head.accurate, device=hidden_ND.device)
+        logprobs_N = torch.empty(len(targets_N), dtype=head.compute_dtype, device=hidden_ND.device)
         entropy_N = torch.zeros_like(logprobs_N)
         for start in range(0, len(hidden_ND), chunk):
             rows = slice(start, start + chunk)
@@ -108,8 +101,8 @@ class _TokenLogprobs(torch.autograd.Function):
         head, temperature, chunk, entropy = ctx.settings
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         to_hidden = torch.empty_like(hidden_ND) if needs_hidden else None
-        to_weight = torch.zeros_like(weight_VD, dtype=head.accurate) if needs_weight else None
-        to_bias = torch.zeros_like(bias_V, dtype=head.accurate) if needs_bias else None
+        to_weight = torch.zeros_like(weight_VD, dtype=head.compute_dtype) if needs_weight else None
+        to_bias = torch.zeros_like(bias_V, dtype=head.compute_dtype) if needs_bias else None
         uses_entropy = entropy and bool(by_entropy_N.any())
         for start in range(0, len(hidden_ND), chunk):
             rows = slice(start, start + chunk)
@@ -121,8 +114,8 @@ class _TokenLogprobs(torch.autograd.Function):
                 p = logp.exp()
                 grad = -(by_logprob + (logp + entropy_N[rows, None]) * by_entropy) * p
             else:
-                x = logits if temperature == 1 else logits.to(head.accurate) / temperature
-                grad = x.softmax(-1, dtype=head.accurate)
+                x = logits if temperature == 1 else logits.to(head.compute_dtype) / temperature
+                grad = x.softmax(-1, dtype=head.compute_dtype)
                 grad.mul_(-by_logprob)
             grad.scatter_add_(-1, targets_N[rows, None], by_logprob)
             if head.cap is not None:

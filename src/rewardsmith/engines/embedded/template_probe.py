@@ -1,10 +1,9 @@
-"""Renders a few conversations by a chat template, in a process of its own with limits; run as a program.
+"""Renders a few conversations with a chat template, in a process of its own with limits; run as a program.
 
-    python -P template_probe.py SECONDS BYTES FOLDER…      # what it may use, and where modules are found
+    python -P template_probe.py SECONDS BYTES FOLDER…      # the limits, and the module search path
 
-It reads JSON from its standard input: `{"template": …, "arguments": {…}}`. It ends with status 0 when all was rendered,
-or refused by the template in a proper way, and with `MEMORY` or `SIZE` when it was not. A template that takes longer is
-killed by the system.
+It reads `{"template": …, "arguments": {…}}` from standard input. Its exit status is 0 when everything was rendered, or
+properly refused by the template; `MEMORY` or `SIZE` otherwise. The system kills a template that takes longer.
 """
 
 import contextlib
@@ -25,12 +24,12 @@ def main() -> None:
     for kind, limit in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(OSError, ValueError):  # not every system knows each of them
             resource.setrlimit(kind, (int(limit), int(limit)))
-    import jinja2  # noqa: PLC0415 only now it is known where it is
+    import jinja2  # noqa: PLC0415 the search path is known only now
     from jinja2.ext import Extension, loopcontrols  # noqa: PLC0415
     from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
-    class Generation(Extension):
-        """The tag that marks an answer in templates for training."""
+    class GenerationTag(Extension):
+        """The tag that marks a response in templates for training."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -41,38 +40,27 @@ def main() -> None:
     def refuse(message: str) -> None:
         raise jinja2.exceptions.TemplateError(message)
 
-    given = json.load(sys.stdin)
+    task = json.load(sys.stdin)
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = lambda value, indent=None, **_: json.dumps(value, ensure_ascii=False, indent=indent)
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = datetime.datetime.now().strftime
-    for messages, prompt in conversations():
+    short = [{"role": role, "content": f"{role}?"} for role in ("system", "user", "assistant", "user")]
+    long = [{"role": role, "content": "A word, and another one.\n" * 2000} for role in ("user", "assistant")]
+    for messages in (short[1:2], short[1:3], short, short[1:3] * 20, long[:1], long):
         try:
-            template = environment.from_string(given["template"])
+            template = environment.from_string(task["template"])
+            prompt = messages[-1]["role"] == "user"
             values = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": prompt}
-            text = template.render(**values, **given["arguments"])
+            text = template.render(**values, **task["arguments"])
         except MemoryError:
             sys.exit(MEMORY)
-        except Exception:  # noqa: BLE001 a role that it does not know, or a mistake: who renders a prompt sees it
+        except Exception:  # noqa: BLE001 an unknown role, or a mistake: reported when a prompt is rendered
             continue
         if len(text) > EXTRA + FACTOR * sum(len(message["content"]) for message in messages):
             sys.exit(SIZE)
-
-
-def conversations() -> list[tuple[list[dict[str, str]], bool]]:
-    """Return some of each kind: messages, and whether an answer follows."""
-    short = [{"role": role, "content": f"{role}?"} for role in ("system", "user", "assistant", "user")]
-    long = [{"role": role, "content": "A word, and another one.\n" * 2000} for role in ("user", "assistant")]
-    return [
-        (short[1:2], True),
-        (short[1:3], False),
-        (short, True),
-        (short[1:3] * 20, False),
-        (long[:1], True),
-        (long, False),
-    ]
 
 
 if __name__ == "__main__":

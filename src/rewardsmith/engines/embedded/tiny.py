@@ -1,16 +1,15 @@
-"""Models built on the spot: real Hugging Face architectures, small enough to train on a CPU in seconds.
+"""Built-in models: real Hugging Face architectures, small enough to train on a CPU in seconds.
 
-A tiny model has random weights and a tokenizer without training, so a recipe that names one needs neither a download
-nor a file. Each entry of `TINY` stands for a way in which architectures differ: grouped queries, query norms, biases,
-learned positions, soft caps, sliding windows. Saved, it is an ordinary Hugging Face folder.
+Weights are random and the tokenizer needs no training, so a recipe that names one needs no download. The entries of
+`TINY` cover the ways in which architectures differ: grouped queries, query norms, biases, learned positions, soft caps,
+sliding windows. Saved, a tiny model is an ordinary Hugging Face folder.
 
 One token is one character (printable ASCII and the newline), or one byte where the name says so. The chat template
 costs two tokens for a prompt of one message, because short prompts are what tiny models are for:
 
     <|user|>7+5-3?<|assistant|>7+5=12;12-3=9;#9<|eos|>
 
-A turn ends where the next role marker begins; only the assistant's turns end with a token of their own, which is the
-one that sampling stops at.
+Only the assistant's messages end with a token of their own, which is the one that sampling stops at.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _SPECIAL = {"pad_token": "<|pad|>", "bos_token": "<|bos|>", "eos_token": "<|eos|
 _CHARACTERS = ["\n", *map(chr, range(32, 127))]
 
 # The content is printed as it is: a tiny model sees exactly the characters of the message.
-CHAT_TEMPLATE = """\
+TINY_TEMPLATE = """\
 {%- for message in messages -%}
 {%- if message['role'] not in ['system', 'user', 'assistant', 'tool'] -%}
 {{- raise_exception('unknown role ' ~ message['role'] ~ ': known are system, user, assistant and tool') -}}
@@ -56,17 +55,11 @@ CHAT_TEMPLATE = """\
 
 @dataclass(frozen=True)
 class Tiny:
-    """What a tiny model is made of.
+    """What a tiny model is made of."""
 
-    Attributes:
-        model_type: the architecture, by the name that `transformers` knows it by.
-        shape: settings of its configuration; vocabulary and special tokens are added when it is made.
-        unit: what one token stands for.
-    """
-
-    model_type: str
-    shape: Mapping[str, Any]
-    unit: Literal["character", "byte"] = "character"
+    model_type: str  # of `transformers`
+    shape: Mapping[str, Any]  # settings of its configuration; vocabulary and special tokens are added later
+    unit: Literal["character", "byte"] = "character"  # of one token
 
 
 _LLAMA = {
@@ -110,18 +103,7 @@ TINY: dict[str, Tiny] = {
 
 
 def make_tiny(name: str, *, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return a new language model with random weights, and its tokenizer.
-
-    Args:
-        name: a name of `TINY`.
-        seed: of the weights. The same seed gives the same weights; the global random state is left as it was.
-
-    Returns:
-        the model, float32 on the CPU and in evaluation mode, and a tokenizer with a chat template.
-
-    Raises:
-        UserError: the name is not known.
-    """
+    """Return a language model with random weights, float32 on the CPU, and its tokenizer; global seeds stay."""
     config, tokenizer = tiny_config(name)
     # Only the generator of the CPU is seeded and restored: torch.manual_seed would also reset those of the GPUs.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -131,7 +113,7 @@ def make_tiny(name: str, *, seed: int) -> tuple[PreTrainedModel, PreTrainedToken
 
 
 def tiny_config(name: str) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
-    """Return the configuration and the tokenizer of a tiny model; a `UserError` where the name is not known."""
+    """Return the configuration and the tokenizer of a tiny model."""
     if name not in TINY:
         raise UserError(f'unknown tiny model "{name}".{nearest(name, TINY)} Known: {listing(TINY)}')
     tiny = TINY[name]
@@ -150,7 +132,7 @@ def _tokenizer(tiny: Tiny) -> PreTrainedTokenizerFast:
     settings: dict[str, Any] = {
         **_SPECIAL,
         "extra_special_tokens": special[len(_SPECIAL) :],
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": TINY_TEMPLATE,
         "clean_up_tokenization_spaces": False,
         "model_max_length": MAX_LENGTH,
         "model_input_names": ["input_ids", "attention_mask"],

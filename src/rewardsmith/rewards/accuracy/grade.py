@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rewardsmith.algorithms.agreement import closeness, credit
-from rewardsmith.problems import shown
+from rewardsmith.masking import shown
 from rewardsmith.rewards.accuracy.reading import Credit, answered, label_of, require_falling
 from rewardsmith.rewards.accuracy.truths import share_of
 from rewardsmith.rewards.base import CannotScore

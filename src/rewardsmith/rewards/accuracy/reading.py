@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rewardsmith.errors import UserError
-from rewardsmith.problems import shown
+from rewardsmith.masking import shown
 from rewardsmith.text.reading import Unreadable, after_thinking
 from rewardsmith.types import Rollout
 

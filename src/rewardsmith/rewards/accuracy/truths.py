@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from rewardsmith.problems import shown
+from rewardsmith.masking import shown
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import truth
 from rewardsmith.text.rankings import MOST, placing, read_ranking

@@ -18,8 +18,7 @@ from rewardsmith.rewards.judges.asking import JudgeName
 from rewardsmith.rewards.judges.orders import drawn
 from rewardsmith.rewards.judges.shown import are_stored
 from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.rewards.rules.translation import references_of
-from rewardsmith.rewards.rules.truth import extra
+from rewardsmith.rewards.rules.truth import extra, references_of
 from rewardsmith.text.answers import boxed, final, stated, tagged, whole
 from rewardsmith.text.languages import language
 from rewardsmith.text.questions import question_of

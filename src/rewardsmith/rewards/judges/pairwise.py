@@ -31,7 +31,7 @@ from rewardsmith.rewards.judges.orders import all_pairs, random_rings, ring
 from rewardsmith.rewards.judges.rounds import DIGITS, first_cause
 from rewardsmith.rewards.judges.together import settled
 from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.rewards.rules.translation import references_of
+from rewardsmith.rewards.rules.truth import references_of
 from rewardsmith.text.comparisons import PARSER, read_comparison
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.ranking_prompts import PLACES

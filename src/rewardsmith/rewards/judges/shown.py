@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.rewards.rules.settings import Way
+from rewardsmith.rewards.rules.rule_settings import Way
 from rewardsmith.text.answers import extract, final
 from rewardsmith.text.grading import placed
 

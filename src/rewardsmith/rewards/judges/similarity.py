@@ -18,7 +18,7 @@ from rewardsmith.rewards.judges.asking import failed_score
 from rewardsmith.rewards.judges.shown import WAYS, Show, Ways, are_stored, require_extracting, shown
 from rewardsmith.rewards.judges.together import together
 from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.rewards.rules.translation import Reference, references_of
+from rewardsmith.rewards.rules.truth import Reference, references_of
 from rewardsmith.text.objects import last_object
 from rewardsmith.text.quoting import harmless
 from rewardsmith.types import Prompt, RolloutGroup, Score

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.problems import shown
+from rewardsmith.masking import shown
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 

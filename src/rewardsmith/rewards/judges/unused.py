@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rewardsmith.errors import UserError
-from rewardsmith.problems import shown
+from rewardsmith.masking import shown
 
 
 def require_unset(beside: str, **settings: object) -> None:

@@ -1,31 +1,28 @@
 """Rules: programs that score one answer against the prompt's ground truth.
 
-A rule is `(prompt, text, *, settings) -> float`, and raises `CannotScore` where it cannot say. The text is untrusted
-model output.
+A rule is `(prompt, text, *, settings) -> float`, and raises `CannotScore` where the prompt is at fault. The text is
+untrusted model output.
 """
 
 from collections.abc import Callable
 
-from rewardsmith.rewards.rules.absent import absent
-from rewardsmith.rewards.rules.arithmetic import arithmetic
-from rewardsmith.rewards.rules.arithmetic_steps import arithmetic_steps
-from rewardsmith.rewards.rules.choice import choice
-from rewardsmith.rewards.rules.code import code, sandbox_ready
-from rewardsmith.rewards.rules.exact import exact
-from rewardsmith.rewards.rules.gsm8k import gsm8k
-from rewardsmith.rewards.rules.has_boxed import has_boxed
-from rewardsmith.rewards.rules.json import json
-from rewardsmith.rewards.rules.length import length
+from rewardsmith.rewards.rules.answer_rules import (
+    arithmetic,
+    arithmetic_steps,
+    choice,
+    exact,
+    gsm8k,
+    normalised,
+    numeric,
+    translation_words,
+)
+from rewardsmith.rewards.rules.code_rule import code, sandbox_ready
+from rewardsmith.rewards.rules.gym_rule import reasoning_gym
+from rewardsmith.rewards.rules.json_rule import json
 from rewardsmith.rewards.rules.math import math
-from rewardsmith.rewards.rules.needs import Needs
-from rewardsmith.rewards.rules.normalised import normalised
-from rewardsmith.rewards.rules.numeric import numeric
-from rewardsmith.rewards.rules.reasoning_gym import reasoning_gym
-from rewardsmith.rewards.rules.regex import regex
-from rewardsmith.rewards.rules.repetition import repetition
-from rewardsmith.rewards.rules.tags import tags
-from rewardsmith.rewards.rules.translation import bleu, chrf
-from rewardsmith.rewards.rules.translation_words import translation_words
+from rewardsmith.rewards.rules.rule_settings import Needs
+from rewardsmith.rewards.rules.text_rules import absent, has_boxed, length, regex, repetition, tags
+from rewardsmith.rewards.rules.translation_rules import bleu, chrf
 
 RULES: dict[str, Callable[..., float]] = {
     "absent": absent,
@@ -58,30 +55,6 @@ NEEDS: dict[str, Needs] = {
     "math": Needs(("mpmath",)),
     "reasoning_gym": Needs(("reasoning_gym",), extra="reasoning-gym"),
 }
-"""What some rules need beyond the default."""
+"""What some rules require beyond the default."""
 
-__all__ = [
-    "NEEDS",
-    "RULES",
-    "Needs",
-    "absent",
-    "arithmetic",
-    "arithmetic_steps",
-    "bleu",
-    "chrf",
-    "choice",
-    "code",
-    "exact",
-    "gsm8k",
-    "has_boxed",
-    "json",
-    "length",
-    "math",
-    "normalised",
-    "numeric",
-    "reasoning_gym",
-    "regex",
-    "repetition",
-    "tags",
-    "translation_words",
-]
+__all__ = ["NEEDS", "RULES", "Needs"]

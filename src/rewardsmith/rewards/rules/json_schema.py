@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,14 +17,10 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.rules.json import bounded
-from rewardsmith.rewards.rules.limit import TooSlowError, processor_limit
+from rewardsmith.rewards.rules.json_rule import bounded
+from rewardsmith.rewards.rules.rule_settings import TooSlowError, processor_limit
 
-STEPS = 300_000
-"""Steps that one answer may cost. A step is a keyword that is applied to a value, or as much work as that takes."""
-
-_DEEPEST = 800  # keywords within keywords: twelve for each level of an answer
-_FRAMES = 4_000  # of Python for these, four each; far from the end of the stack
+_RECURSION_LIMIT = 4_000  # an answer of 64 levels, a dozen keywords for each; far from the end of the stack
 
 # The keywords that apply a schema, one of a list of them, or one of a table of them, to the same value.
 _ONE, _LISTED, _TABLED = (
@@ -34,25 +30,9 @@ _ONE, _LISTED, _TABLED = (
 )
 
 
-class _TooMuchError(Exception):
-    """The answer takes more steps than it may."""
-
-
-class _Steps:
-    """The steps that are left for the answer at hand, and how many keywords are applied within one another."""
-
-    left, depth = 0, 0
-
-    @classmethod
-    def take(cls, steps: int) -> None:
-        cls.left -= steps
-        if cls.left < 0 or cls.depth > _DEEPEST:
-            raise _TooMuchError
-
-
 @lru_cache(maxsize=256)
 def validator(schema_text: str) -> Any:
-    """Return a validator for a schema, given as JSON text so that it can be remembered.
+    """Return a validator for a schema, given as JSON text so that it can be cached.
 
     Raises:
         CannotScore: for a schema that is broken, has no end, or refers to something outside itself and the standard.
@@ -74,22 +54,22 @@ def validator(schema_text: str) -> Any:
     except RecursionError:
         raise CannotScore("invalid", "the schema nests too deep") from None
     # This registry holds the standard's own documents and has no way to fetch others.
-    return _limited(kind)(schema, registry=REGISTRY)
+    make: Any = extend  # has no types
+    return make(kind, {"uniqueItems": _unique})(schema, registry=REGISTRY)
 
 
 def is_valid(checker: Any, value: object) -> bool:
-    """Say whether a value satisfies a schema; one that takes too long to tell does not.
+    """Return whether a value satisfies a schema; False if that takes too long.
 
     Raises:
-        CannotScore: where the schema, not the value, is to blame.
+        CannotScore: where the schema, not the value, is at fault.
     """
     before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, _FRAMES))
-    _Steps.left, _Steps.depth = STEPS, 0
+    sys.setrecursionlimit(max(before, _RECURSION_LIMIT))
     try:
-        with processor_limit():  # a pattern takes one step, however long it takes
+        with processor_limit():
             return bool(checker.is_valid(value))
-    except (_TooMuchError, TooSlowError, RecursionError, ArithmeticError, MemoryError):
+    except (TooSlowError, RecursionError, ArithmeticError, MemoryError):
         return False
     except Unresolvable as error:
         raise CannotScore("invalid", f"the schema refers to {error.ref!r}, which it does not hold") from None
@@ -99,53 +79,11 @@ def is_valid(checker: Any, value: object) -> bool:
         sys.setrecursionlimit(before)
 
 
-@lru_cache(maxsize=16)
-def _limited(kind: Any) -> Any:
-    """Return a kind of validator that counts its steps, and compares the entries of a list in linear time."""
-    keywords = {name: _counted(name, apply) for name, apply in kind.VALIDATORS.items()}
-    make: Any = extend  # has no types
-    limited = make(kind, {**keywords, "uniqueItems": _unique})
-    limited.evolve = _evolve
-    return limited
-
-
-def _evolve(self: Any, **changes: Any) -> Any:
-    """Return a validator for another part of a schema; unlike the original, always one that counts its steps."""
-    _Steps.take(3)
-    found = validator_for(changes.setdefault("schema", self.schema), default=type(self))
-    fields = [field for field in self.__attrs_attrs__ if field.init]
-    kept = {field.alias: getattr(self, field.name) for field in fields if field.alias not in changes}
-    return (found if found is type(self) else _limited(found))(**kept, **changes)
-
-
-def _counted(name: str, apply: Callable[..., Iterator[Any] | None]) -> Callable[..., Iterator[Any]]:
-    """Return a keyword's function that takes steps from the answer, more of them for long lists and long messages."""
-    pairwise = name.startswith("unevaluated")  # looks each entry up in a list of all
-    steps = 5 if name.endswith(("$ref", "Ref")) else 1
-
-    def counted(validator: Any, value: object, instance: object, schema: object) -> Iterator[Any]:
-        entries = len(instance) if isinstance(instance, list | dict) else 0
-        _Steps.take(steps + (entries + (len(value) if isinstance(value, list | dict) else 0)) // 8)
-        if pairwise:
-            _Steps.take(entries * entries // 1_000)
-        _Steps.depth += 1
-        try:
-            for error in apply(validator, value, instance, schema) or ():
-                _Steps.take(2 + len(error.message) // 512)
-                yield error
-        finally:
-            _Steps.depth -= 1
-
-    return counted
-
-
-def _unique(validator: Any, wanted: object, instance: object, schema: object) -> Iterator[ValidationError]:
-    """Do what `uniqueItems` says."""
-    _Steps.take(1)
-    if wanted and isinstance(instance, list):
-        found = [json.dumps(_canonical(item), sort_keys=True) for item in instance]
-        _Steps.take(sum(map(len, found)) // 64)
-        if len(set(found)) < len(found):
+def _unique(validator: Any, unique: object, instance: object, schema: object) -> Iterator[ValidationError]:
+    """Apply `uniqueItems` in linear time; jsonschema compares all pairs of objects."""
+    if unique and isinstance(instance, list):
+        entries = [json.dumps(_canonical(item), sort_keys=True) for item in instance]
+        if len(set(entries)) < len(entries):
             yield ValidationError("the entries are not unique")
 
 
@@ -163,16 +101,16 @@ def _resolve(schema: object) -> None:
 
     A part with an address of its own is left for later.
     """
-    found = list(_entries(schema))
-    if not isinstance(schema, dict) or any(key == "$id" and table is not schema for key, _, table in found):
+    entries = list(_entries(schema))
+    if not isinstance(schema, dict) or any(key == "$id" and table is not schema for key, _, table in entries):
         return
     resolver = REGISTRY.resolver_with_root(Resource.from_contents(schema, default_specification=DRAFT202012))
     targets: dict[int, Any] = {}
-    for key, reference, table in found:
+    for key, reference, table in entries:
         if key == "$ref" and isinstance(reference, str):
             targets[id(table)] = resolver.lookup(reference).contents
     done: set[int] = set()
-    for table in (schema, *(inner for _, inner, _ in found)):
+    for table in (schema, *(inner for _, inner, _ in entries)):
         _require_end(table, targets, done, frozenset())
 
 

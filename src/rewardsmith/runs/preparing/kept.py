@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from rewardsmith.data.rows import printable
 from rewardsmith.errors import UserError
-from rewardsmith.runs.changes import changes
+from rewardsmith.runs.resume import changes
 from rewardsmith.storage import writing
 
 IDENTITY = "identity"

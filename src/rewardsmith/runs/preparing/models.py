@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rewardsmith.config import Chosen, Refers, Settings
-from rewardsmith.engines.settings import INCIDENTAL
+from rewardsmith.engines.model_settings import INCIDENTAL
 from rewardsmith.recipe import explain, load_table, parse_models, parse_recipe
 from rewardsmith.runs.lookup import is_reward
 

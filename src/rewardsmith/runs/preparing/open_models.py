@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rewardsmith.config import Chosen
-from rewardsmith.runs.models import AskedModels, open_engine
+from rewardsmith.runs.model_registry import ModelRegistry, open_engine
 
 if TYPE_CHECKING:
-    from rewardsmith.engines.embedded.engine import EmbeddedEngine
+    from rewardsmith.engines.protocol import Engine
 
 
 class Tables(Protocol):
@@ -45,7 +45,7 @@ class Logs:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def models_of(found: Tables, say: Callable[[str], None], logs: Logs | None = None) -> AskedModels:
+def models_of(found: Tables, say: Callable[[str], None], logs: Logs | None = None) -> ModelRegistry:
     """Return the models that a reward may ask. They are loaded when they are first asked for.
 
     Args:
@@ -53,15 +53,15 @@ def models_of(found: Tables, say: Callable[[str], None], logs: Logs | None = Non
         say: tells the user something.
         logs: where servers that are started write their logs.
     """
-    engines: dict[str, EmbeddedEngine] = {}
+    engines: dict[str, Engine] = {}
 
-    def engine(name: str) -> EmbeddedEngine:
+    def engine(name: str) -> Engine:
         if name not in engines:
             if doubt := getattr(found, "doubts", {}).get(name):
                 say(f"warning: {doubt}")
-            engines[name] = open_engine(found.models, name, engine, seed=found.seed, say=say)
+            engines[name] = open_engine(found.models, name, engine, seed=found.seed, log=say)
             models.share(engines[name])
         return engines[name]
 
-    models = AskedModels(found.models, engine, folder=logs or Logs(), say=say, cache=found.cache)
+    models = ModelRegistry(found.models, engine, folder=logs or Logs(), log=say, cache=found.cache)
     return models

@@ -16,6 +16,7 @@ from rewardsmith.data.rows import printable
 from rewardsmith.data.rubrics.asking import Asking
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatModel, ModelCallError, Usage
+from rewardsmith.runs.model_registry import usage_line
 from rewardsmith.runs.preparing.asking import AskAll, Failed, Job
 from rewardsmith.runs.preparing.kept import KeptAnswers
 from rewardsmith.runs.preparing.models import Named
@@ -23,7 +24,6 @@ from rewardsmith.runs.preparing.open_models import Logs, models_of
 from rewardsmith.runs.print_prompts import PromptPrinter
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.stopping import Interrupted, stoppable
-from rewardsmith.runs.usage import told
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ def failure_lines(answered: Answered, what: str) -> Iterator[str]:
 def usage_lines(answered: Answered) -> Iterator[str]:
     """Yield what was asked of each model by this start of the command, and what that cost."""
     for name, used in answered.used.items():
-        yield f"{name}, now: {told(used)}"
+        yield f"{name}, now: {usage_line(used)}"
 
 
 __all__ = ["Answered", "How", "answer_all", "failure_lines", "print_result", "require_output", "usage_lines"]

@@ -157,6 +157,7 @@ def scoring_passes(kind: RewardEvalKind, items: Sequence[Any], settings: RewardE
 class EvaluateStage(Stage, Job):
     """Sample answers to held-out prompts and score them."""
 
+    rare: ClassVar[frozenset[str]] = frozenset({"correct_threshold", "reasoning_check", "reasoning_threshold"})
     runs_by: ClassVar[str] = Job.runs_by
 
     name: str = Field(default="evaluate", min_length=1, description="name of this stage in the run's files")

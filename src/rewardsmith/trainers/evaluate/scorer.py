@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError
-from rewardsmith.llm import ChatReply, ChatRequest, Models, Usage
+from rewardsmith.llm import ChatReply, ChatRequest, Models, Usage, WrappedModel
 from rewardsmith.rewards.base import score
-from rewardsmith.rewards.component import Component, Instead
+from rewardsmith.rewards.component import Component, UseInstead
 from rewardsmith.rewards.judges.candidates import shown_as_given
 from rewardsmith.rewards.judges.shown import stored_answers
 from rewardsmith.rewards.measure import Measures
@@ -142,7 +142,7 @@ async def score_rollouts(
         tick()
 
     async def one(i: int) -> Sequence[Score]:
-        return (await reward.chat(groups[i], None if wanted is None else wanted[i])).scores
+        return await reward.score(groups[i], None if wanted is None else wanted[i])
 
     await run_in_order(range(len(groups)), one, keep, concurrency=concurrency, pause=pause)
     return scores
@@ -207,7 +207,7 @@ class Scorer:
         if take is not None:
             take(find)
         for name, inner in components_of(component.reward).items():
-            fallback = isinstance(component.reward, Instead) and name == "instead"
+            fallback = isinstance(component.reward, UseInstead) and name == "instead"
             self._connect(inner, models, needed=needed and not fallback)
 
     def _usage(self) -> dict[str, Usage]:
@@ -267,22 +267,17 @@ class Scorer:
         return values
 
 
-class RepeatModel:
-    """A model that is called again: past the cache, and with other seeds; all else is passed through."""
+class RepeatModel(WrappedModel):
+    """A model that is called again: past the cache, and with other seeds."""
 
     def __init__(self, model: Any, repeat: int) -> None:
-        self._model = getattr(model, "uncached", model)
+        super().__init__(getattr(model, "uncached", model))
         self._shift = repeat * SEED_STEP
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what the model has: not every model rates, embeds or reads."""
-        return getattr(self._model, name)
-
-    async def chat(self, request: ChatRequest) -> ChatReply:
+    async def chat(self, question: ChatRequest) -> ChatReply:
         """Return another reply than the first, where the model samples."""
-        seed = (request.seed + self._shift) % 2**31  # servers take seeds below 2^31
-        reply: ChatReply = await self._model.chat(replace(request, seed=seed, attempt=request.attempt + self._shift))
-        return reply
+        seed = (question.seed + self._shift) % 2**31  # servers take seeds below 2^31
+        return await super().chat(replace(question, seed=seed, attempt=question.attempt + self._shift))
 
 
 def group_of(prompt: Prompt, texts: Sequence[str]) -> RolloutGroup:

@@ -1,0 +1,424 @@
+"""A model behind a server that is started when it is needed, restarted when it dies, and stopped at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rewardsmith.engines.client import ServedModel
+from rewardsmith.engines.client.http_client import Endpoint
+from rewardsmith.engines.client.replies import RequestError, parse_models
+from rewardsmith.engines.managed.server_process import (
+    TAIL,
+    ServerLog,
+    ServerProcess,
+    server_command,
+    server_environment,
+)
+from rewardsmith.engines.model_settings import ManagedSettings
+from rewardsmith.errors import UserError, listing
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply, WrappedModel
+from rewardsmith.masking import Mask, UnsetVariableError, resolved, without_secrets
+
+PORT_ATTEMPTS = 3
+"""Ports that are tried: one that was free may be taken before the server listens on it."""
+
+PROGRESS_INTERVAL = 10.0
+"""Seconds between two messages while a server starts."""
+
+HEALTH_TIMEOUT = 10.0
+"""Seconds for one health check."""
+
+EXIT_DELAY = 3.0
+"""Seconds in which a server that does not reply may turn out to have ended."""
+
+SAMPLES, SAMPLE = 64, 1 << 16
+"""Of a large file, so many samples of so many bytes are hashed: other weights differ in all of them."""
+
+_UNSTARTED = "http://127.0.0.1:9/v1"  # stands for the URL of a server that was not started yet
+_MISSING = re.compile(r"No module named '?(vllm|sglang|transformers)\b")
+_PORT_TAKEN = re.compile(r"address (is )?already in use|errno (98|48)\b|EADDRINUSE|port \d+ is (already )?in use", re.I)
+
+
+class _PortTakenError(Exception):
+    pass
+
+
+class ManagedModel(WrappedModel):
+    """A `ServedModel` with a server of its own.
+
+    The first call starts the server; all others wait for the same start. A server that has died is restarted by the
+    next call, at most `restarts` times. A healthy server with the model that listens on `port` already is used as it
+    is, and never stopped.
+
+    Args:
+        settings: of the model.
+        name: in the recipe.
+        folder: where the server's log goes, as `NAME.log`.
+        log: shows a message to the user.
+    """
+
+    model: ServedModel
+
+    def __init__(self, settings: ManagedSettings, *, name: str, folder: Path, log: Callable[[str], None]) -> None:
+        self._settings = settings = _with_home(settings)
+        super().__init__(ServedModel(settings, [_UNSTARTED], model=settings.model, name=name))
+        self._message = log
+        self._log = ServerLog(folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log")
+        self._process: ServerProcess | None = None  # None also while an external server is used
+        self._root = ""  # URL of the server, once it is healthy
+        self._starting: asyncio.Task[None] | None = None
+        self._deaths = 0
+        self._last_error = ""
+        self._asleep = False
+
+    # ---- calls -----------------------------------------------------------------------------------------------------
+
+    async def identity(self) -> str:
+        """Return the model's identity in the cache, which depends neither on the port nor on the folder's path."""
+        settings = self._settings
+        if settings.port is not None:
+            async with self._running():
+                if self._process is None:  # an external server: its files may have changed since
+                    return await self.model.identity()
+        known = {"model": self._served_name, "version": settings.version, "body": settings.body}
+        own = settings.command if isinstance(settings.command, list) else None
+        start = json.dumps([own, settings.arguments, settings.environment, settings.max_model_len], sort_keys=True)
+        digest = hashlib.blake2b(start.encode(), digest_size=6).hexdigest()  # the environment may hold secrets
+        known |= {"serves": settings.serves, "started": digest}
+        return json.dumps(known, sort_keys=True, ensure_ascii=False, default=str)
+
+    async def check(self) -> None:
+        """Start the server if it does not run; raise if it cannot work."""
+        await self.start()
+        if not await self._healthy(self._root):
+            # It may have died a moment ago, and its processes are just being ended.
+            if self._process is None or not await self._process.exits(within=EXIT_DELAY):
+                raise ModelCallError("unreachable", f"the server of {self.name} at {self._root} is not healthy")
+            await self.start()
+        if self._settings.command != "transformers":
+            await self.model.check()
+
+    async def fingerprint(self, deadline: float) -> tuple[ProbeReply, ...]:
+        """Return replies to fixed probes; () for a server that was started from hashed files."""
+        async with self._running():
+            if self._process is not None and Path(self._settings.model).exists():
+                return ()
+            return await self.model.fingerprint(deadline)
+
+    async def chat(self, question: ChatRequest) -> ChatReply:
+        """Return the model's reply; the start of the server does not count for the deadline."""
+        async with self._running():
+            return await self.model.chat(question)
+
+    async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
+        """Return one number for each conversation."""
+        async with self._running():
+            return await self.model.rate(conversations)
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return a vector of length 1 for each text, [n, D]."""
+        async with self._running():
+            return await self.model.embed(texts)
+
+    async def sleep(self) -> None:
+        """Let the server release its device memory; one that does not run has none."""
+        if self._up():
+            await self.model.sleep()
+        self._asleep = True  # only now: a server that died of it starts awake
+
+    async def wake(self) -> None:
+        """Let the server take its device memory again; one that does not run is started."""
+        self._asleep = False
+        async with self._running():
+            await self.model.wake()
+
+    async def close(self) -> None:
+        """Stop the server, unless it is external. A later call starts it again."""
+        starting, self._starting = self._starting, None
+        if starting is not None and starting.get_loop() is asyncio.get_running_loop():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        process, self._process = self._process, None
+        self._root, self._deaths, self._asleep = "", 0, False
+        try:
+            await self.model.close()
+        finally:
+            if process is not None:
+                await process.stop()
+
+    # ---- the server ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the server, unless it runs; return when it is healthy, or raise `UserError`."""
+        if self._up():
+            return
+        loop = asyncio.get_running_loop()
+        if self._starting is None or self._starting.done() or self._starting.get_loop() is not loop:
+            self._starting = loop.create_task(self._start())
+            self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())  # it was retrieved
+        await asyncio.shield(self._starting)  # a caller may be cancelled; the others still need the server
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        """Have a server during a call."""
+        try:
+            await self.start()
+        except UserError as error:
+            raise ModelCallError("crashed", str(error)) from None
+        try:
+            yield
+        except ModelCallError as error:
+            last = self._process if self._deaths >= self._settings.restarts else None
+            if error.kind == "unreachable" and last is not None and await last.exits(within=EXIT_DELAY):
+                # It will not be restarted, so this is not an outage that can be waited for.
+                why = self._error(last, f"{last.exit_text()}, and is not restarted (restarts)")
+                raise ModelCallError("crashed", str(why), error.attempts) from None
+            raise
+
+    def _up(self) -> bool:
+        return bool(self._root) and (self._process is None or not self._process.exit_text())
+
+    async def _start(self) -> None:
+        self._root = ""
+        try:
+            if self._process is not None and self._process.exit_text():
+                self._count_death(self._process)
+            elif self._process is not None:  # a start that was cancelled
+                await self._process.stop()
+            self._process = None
+            root, called = await self._external() or await self._launch()
+        except UserError as error:
+            if self._deaths and str(error) != self._last_error:  # during a run, it is a failure among others
+                self._last_error = str(error)
+                self._message(self._last_error)
+            raise
+        self.model.replace_urls([f"{root}/v1"], called)
+        if self._asleep:  # it died asleep
+            await self.model.sleep()
+        self._root = root
+
+    def _count_death(self, process: ServerProcess) -> None:
+        how, limit = process.exit_text(), self._settings.restarts
+        if self._deaths >= limit:
+            raise self._error(process, f"{how}, after {limit} restarts (restarts)")
+        self._deaths += 1
+        lines = "\n".join(f"    {line}" for line in self._tail())
+        again = f"restart {self._deaths} of {limit}. Its last lines, from {self._log.file}.1"
+        self._message(f"{self.name}: the server {how}; {again}:\n{lines}")
+
+    async def _external(self) -> tuple[str, str] | None:
+        """Return the URL of a healthy server on the port of the recipe, and its name of the model."""
+        if self._settings.port is None:
+            return None
+        root = _root_url(self._settings.host, self._settings.port)
+        healthy = await self._healthy(root)
+        if healthy is None:
+            return None
+        models = await self._models(root) if healthy else {}
+        if called := self._match(models):
+            self._message(f"{self.name}: using the server at {root}, which has the model already, as {called}")
+            return root, called
+        what = (
+            f"a server with the models {listing(models)}" if models else "something that is not a healthy model server"
+        )
+        raise UserError(
+            f"models.{self.name}.port = {self._settings.port}: {what} listens at {root}, and not {self._served_name}."
+            " Stop it, choose another port, or leave port out to take any free one"
+        )
+
+    async def _launch(self) -> tuple[str, str]:
+        """Start the server and wait until it is healthy; return its URL, and its name of the model."""
+        settings = self._settings
+        try:
+            environment = server_environment(settings)
+            self._secrets()
+        except UnsetVariableError as error:
+            where = "which its arguments or its environment name"
+            raise UserError(f"models.{self.name}: set the environment variable {error}, {where}") from None
+        own = isinstance(settings.command, list)
+        program = settings.command[0] if own else settings.python
+        if program is not None and shutil.which(program, path=environment.get("PATH")) is None:
+            setting = "command" if own else "python"
+            raise UserError(f"models.{self.name}.{setting}: there is no program {program!r}")
+        self._served_name = served_name(settings.model)  # the files may have changed since the last start
+        for _ in range(PORT_ATTEMPTS):
+            port = settings.port or free_port(settings.host)
+            root = _root_url(settings.host, port)
+            if await self._healthy(root) is None:  # else another server would be taken for ours
+                command = server_command(settings, name=self._served_name, port=port)
+                self._process = ServerProcess(command, environment, self._log)
+                self._message(f"{self.name}: starting a server on port {port}; its log is {self._log.file}")
+                try:
+                    return root, await self._wait(self._process, root)
+                except _PortTakenError:
+                    pass
+                except BaseException:
+                    self._process.terminate()
+                    raise
+            self._message(f"{self.name}: port {port} was taken meanwhile; trying another one")
+        raise self._error(self._process, f"found its port taken, {PORT_ATTEMPTS} times")
+
+    async def _wait(self, process: ServerProcess, root: str) -> str:
+        """Return the server's name of the model when it is healthy; log the progress meanwhile."""
+        begun = logged = time.monotonic()
+        until = begun + self._settings.startup_timeout
+        pause = 0.05
+        while not (called := await self._called(root, until)) or process.exit_text():
+            now = time.monotonic()
+            if how := process.exit_text():
+                if self._settings.port is None and _PORT_TAKEN.search("\n".join(self._log.tail())):
+                    raise _PortTakenError
+                raise self._error(process, f"{how} before it was healthy")
+            if now >= until:
+                await process.stop()
+                limit = f"{self._settings.startup_timeout:g} s (startup_timeout)"
+                raise self._error(process, f"was not healthy within {limit}, and was stopped")
+            if now - logged >= PROGRESS_INTERVAL:
+                logged = now
+                self._message(f"{self.name}: starting for {now - begun:.0f} s: {' '.join(self._tail(1))[:160]}")
+            await asyncio.sleep(min(pause, until - now))
+            pause = min(1.0, 1.3 * pause)
+        self._message(f"{self.name}: ready after {time.monotonic() - begun:.0f} s")
+        return called
+
+    async def _called(self, root: str, until: float) -> str:
+        """Return a healthy server's name of the model, "" while it is not healthy, or is not ours."""
+        timeout = min(HEALTH_TIMEOUT, max(0.05, until - time.monotonic()))
+        if not await self._healthy(root, timeout):
+            return ""
+        models, command = await self._models(root), self._settings.command
+        if command in ("vllm", "sglang"):  # their served model name was set
+            return self._served_name if not models or self._served_name in models else ""
+        if command == "transformers" or not models:  # it lists what it could load, or nothing
+            return self._settings.model
+        called = self._match(models) or (next(iter(models)) if len(models) == 1 else "")
+        if not called:
+            raise UserError(
+                f"models.{self.name}.model: the server has {len(models)} models: {listing(models)}; none of them is"
+                f" {self._settings.model}: name one of them, and write what the command needs into the command"
+            )
+        return called
+
+    def _match(self, models: dict[str, str]) -> str:
+        """Return a server's name of our model, "" if it does not have it."""
+        model = self._settings.model
+        ours = {self._served_name, model, f"{model}:latest", str(Path(model).resolve())}
+        named = [name for name in models if name in ours]
+        return next(iter(named or [name for name, origin in models.items() if origin in ours]), "")
+
+    async def _healthy(self, root: str, timeout: float = HEALTH_TIMEOUT) -> bool | None:
+        """Return whether a server is healthy; None if nothing listens there."""
+        for path in ("health", "v1/models"):  # not every server has /health
+            try:
+                await self.model.get(Endpoint.parse(root), path, timeout, any_body=True)
+            except RequestError as error:
+                if error.status in (404, 405, 501):
+                    continue
+                nothing = error.kind == "unreachable" and error.unreachable and not error.status
+                return None if nothing else False
+            return True
+        return False
+
+    async def _models(self, root: str) -> dict[str, str]:
+        """Return the models of a server; none if it lists none."""
+        try:
+            return parse_models(await self.model.get(Endpoint.parse(root), "v1/models", HEALTH_TIMEOUT))
+        except RequestError:
+            return {}
+
+    def _error(self, process: ServerProcess | None, what: str) -> UserError:
+        if process is None:
+            return UserError(f"models.{self.name}: the server {what}")
+        tail = self._tail()
+        if missing := _MISSING.search("\n".join(tail)):
+            what += f". Set models.{self.name}.python to the interpreter of an environment that has {missing[1]}"
+        lines = "\n".join(f"    {line}" for line in tail) or "    (nothing)"
+        shown = f"  command: {self._masked(process.command)}\n  log: {self._log.file}\n  its last lines:\n{lines}"
+        return UserError(f"models.{self.name}: the server {what}\n{shown}")
+
+    def _tail(self, lines: int = TAIL) -> list[str]:
+        return [self._masked(line) for line in self._log.tail(lines)]
+
+    def _masked(self, text: str) -> str:
+        return without_secrets(Mask([self.model.key(), *self._secrets()]).text(text))
+
+    def _secrets(self) -> list[str]:
+        return resolved([self._settings.arguments, self._settings.environment])[1]
+
+    @cached_property
+    def _served_name(self) -> str:
+        return served_name(self._settings.model)
+
+
+def _with_home(settings: ManagedSettings) -> ManagedSettings:
+    """Expand `~`, which no shell does here."""
+    changed: dict[str, object] = {"model": os.path.expanduser(settings.model)}
+    if settings.python is not None:
+        changed["python"] = os.path.expanduser(settings.python)
+    if isinstance(settings.command, list):
+        changed["command"] = [os.path.expanduser(word) for word in settings.command]
+    return settings.model_copy(update=changed)
+
+
+def _root_url(host: str, port: int) -> str:
+    """Return the URL at which this machine finds a server."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def free_port(host: str) -> int:
+    """Return a port that is free now."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise UserError(f"no server can listen on host = {host!r}: {error}. Use 127.0.0.1, the default") from None
+
+
+def served_name(model: str) -> str:
+    """Return a Hugging Face id as it is; for a folder or a file, its name with a hash of its content.
+
+    Two folders called `final` are two models, and a folder is one model by whatever path it is reached.
+    """
+    if not os.path.exists(model):
+        return model
+    path = Path(model)
+    digest = hashlib.blake2b(digest_size=6)
+    for name, file in [("", path)] if path.is_file() else _files(path):
+        size = file.stat().st_size
+        digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+        with file.open("rb", buffering=0) as handle:
+            if size <= SAMPLES * SAMPLE:
+                digest.update(handle.read())
+                continue
+            for number in range(SAMPLES):
+                handle.seek(number * (size - SAMPLE) // (SAMPLES - 1))
+                digest.update(handle.read(SAMPLE))
+    return f"{path.resolve().name}-{digest.hexdigest()}"
+
+
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files below a folder, each with its relative path; hidden ones are left out."""
+    visited = {os.path.realpath(root)}  # a link may lead back
+    for here, folders, names in os.walk(root, followlinks=True):
+        places = {name: os.path.realpath(os.path.join(here, name)) for name in sorted(folders) if name[0] != "."}
+        folders[:] = [name for name, place in places.items() if place not in visited]
+        visited.update(places.values())
+        for file in sorted(Path(here, name) for name in names if name[0] != "."):
+            if file.is_file():
+                yield str(file.relative_to(root)), file

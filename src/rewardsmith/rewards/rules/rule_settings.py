@@ -1,0 +1,90 @@
+"""Settings that several rules share, what a rule requires, and a limit on its processor time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rewardsmith.text.answers import final as after_thinking
+
+Way = Literal["boxed", "stated", "hash", "tagged", "number", "final", "text"]
+
+Extract = Annotated[
+    tuple[Way, ...], Field(min_length=1, description="how to find the answer; the first way that finds one decides")
+]
+
+Final = Annotated[
+    Literal["auto", "always", "never"],
+    Field(description="read what follows </think>: auto where there are such tags, always (else no answer), or never"),
+]
+
+Good = Annotated[float, Field(description="the value when it holds")]
+Bad = Annotated[float, Field(description="the value when it does not hold")]
+
+
+def answer_part(text: str, final: str) -> str | None:
+    """Return the part of a text in which the answer is looked for, see `Final`; None when it has none yet."""
+    if final == "never":
+        return text
+    return None if final == "always" and "</think>" not in text else after_thinking(text)
+
+
+def between(share: float, good: float, bad: float) -> float:
+    """Return `bad` for a share of 0, `good` for 1, and what lies between for the rest; exact at both ends."""
+    return good if share >= 1 else bad if share <= 0 else bad + (good - bad) * share
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a rule requires before it runs.
+
+    Attributes:
+        modules: what the rule imports when it is called. The workers import it once, ahead of the first answer.
+        extra: the optional part of this package that installs the modules; "" when they always come with it.
+        deadline: seconds per answer, unless the recipe sets another.
+        ready: raises a `UserError` if the rule cannot work here. It is called with the deadline and the rule's settings
+            by name, before the first step.
+    """
+
+    modules: tuple[str, ...] = ()
+    extra: str = ""
+    deadline: float = 5.0
+    ready: Callable[..., None] | None = None
+
+
+SECONDS = 1.5
+"""Processor time, well below the usual deadline of 5 seconds on the clock: a busy machine takes longer on that."""
+
+
+class TooSlowError(BaseException):
+    """The answer has cost more processor time than it may. No `except Exception` of a library on the way catches it."""
+
+
+@contextmanager
+def processor_limit(seconds: float = SECONDS) -> Iterator[None]:
+    """Raise TooSlowError inside the block once it has used so much processor time.
+
+    Without it, whoever writes an answer could choose a timeout, which is a failure, in place of a 0. It interrupts
+    Python code and regular expressions. Only the main thread can be interrupted, in which rules run.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooSlowError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 0.1)  # again and again: an exception may be lost in a destructor
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

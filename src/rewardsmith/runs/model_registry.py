@@ -1,0 +1,223 @@
+"""The models of a recipe as rewards use them, and their usage.
+
+Each kind is imported when a recipe has one: scoring with a served judge needs no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from copy import copy
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewardsmith.config import Chosen, Settings
+from rewardsmith.engines.model_settings import ManagedSettings, ModelSettings, SentenceSettings, ServerSettings
+from rewardsmith.engines.offload import DeviceScheduler, OffloadedModel
+from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.llm import Model, ModelCallError, UnconnectedModel, Usage
+from rewardsmith.trainers.protocol import derive
+
+if TYPE_CHECKING:
+    from rewardsmith.engines.protocol import Engine
+
+WAKE_TIMEOUT = 60.0
+"""Seconds in which external servers must be awake again at the end."""
+
+
+def open_engine(
+    tables: Mapping[str, Chosen],
+    name: str,
+    origin: Callable[[str], Engine],
+    *,
+    seed: int,
+    log: Callable[[str], None],
+) -> Engine:
+    """Load an embedded model; `origin` returns the model that a `copy_of` names."""
+    settings = tables[name].settings
+    assert isinstance(settings, ModelSettings)  # the recipe was checked
+    if settings.copy_of is not None:
+        log(f"loading {name}: a copy of {settings.copy_of}")
+        return origin(settings.copy_of).copy(settings, name=name)
+    log(f"loading {name}: {settings.init}")
+    from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 it imports torch, which takes time
+
+    return EmbeddedEngine.open(settings, seed=derive(seed, "weights", name) % 2**32, name=name)
+
+
+class ModelRegistry:
+    """Finds models by name; each is made when it is first used.
+
+    Args:
+        tables: the `[models]` of the recipe.
+        engine: loads an embedded model.
+        folder: where started servers write their logs, or a function that makes it.
+        log: shows a message to the user.
+        cache: folder of the verdict cache; None for the user's own, "" for none.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, Chosen],
+        engine: Callable[[str], Engine],
+        *,
+        folder: Path | Callable[[], Path],
+        log: Callable[[str], None],
+        cache: str | None = None,
+    ) -> None:
+        self._tables = tables
+        self._engine = engine
+        self._folder = folder
+        self._log = log
+        self._cache_folder = cache
+        self._cache: Any = None
+        self._models: dict[str, Model] = {}
+        self._logged: dict[str, Usage] = {}
+        self._offloaded: dict[str, OffloadedModel] = {}
+        self._scheduler = DeviceScheduler()
+
+    def __call__(self, name: str) -> Model:
+        """Return a model of the recipe, with the verdict cache around it."""
+        if name not in self._models:
+            model = self._make(name, self._settings(name))
+            self._models[name] = model if self._cache_folder == "" else self._with_cache(model)
+        return self._models[name]
+
+    def _with_cache(self, model: Model) -> Any:
+        from rewardsmith.rewards.cache import CachedModel, VerdictCache  # noqa: PLC0415
+
+        if self._cache is None:
+            self._cache = VerdictCache(self._cache_folder, say=self._log)
+        return CachedModel(model, self._cache)
+
+    def before(self, name: str) -> Any:
+        """Return a model for the checks before a run; an embedded one is not loaded yet."""
+        return NotLoadedModel(name) if isinstance(self._settings(name), ModelSettings) else self(name)
+
+    def _settings(self, name: str) -> Settings:
+        """Return the table of a model; which one a user's own reward needs is known only now."""
+        if name not in self._tables:
+            known = f"{nearest(name, self._tables)} Known: {listing(self._tables)}"
+            raise UserError(f"the reward needs the model {name!r}, and there is no [models.{name}].{known}")
+        return self._tables[name].settings
+
+    def _make(self, name: str, settings: Settings) -> Any:
+        if isinstance(settings, ModelSettings):
+            engine = self._engine(name)  # before the imports, which take time: it logs that it loads a model
+            from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel, EmbeddedRater  # noqa: PLC0415
+            from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415
+
+            assert isinstance(engine, EmbeddedEngine)
+            make = EmbeddedChatModel if settings.head == "language" else EmbeddedRater
+            return make(engine, partial(self._scheduler.on_device, name))
+        if isinstance(settings, SentenceSettings):
+            from rewardsmith.engines.sentences import SentenceModel  # noqa: PLC0415
+
+            return SentenceModel(settings, name=name)
+        model: Any
+        if isinstance(settings, ManagedSettings):
+            from rewardsmith.engines.managed import ManagedModel  # noqa: PLC0415
+
+            folder = self._folder if isinstance(self._folder, Path) else self._folder()
+            model = ManagedModel(settings, name=name, folder=folder, log=self._log)
+        else:
+            from rewardsmith.engines.client import ServedModel  # noqa: PLC0415
+
+            assert isinstance(settings, ServerSettings)
+            model = ServedModel(settings, settings.urls, model=settings.model, name=name)
+        if not settings.offload:
+            return model
+        self._offloaded[name] = OffloadedModel(model, self._scheduler)
+        return self._offloaded[name]
+
+    # ---- sharing a device ------------------------------------------------------------------------------------------
+
+    def share(self, engine: Engine) -> None:
+        """Offload an engine that was just loaded until it is needed, if its settings say so."""
+        if engine.settings.offload:
+            engine.sleep()
+            self._scheduler.add(engine.name, engine.sleep, engine.wake)
+
+    def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
+        """Keep these models on the device; those that share it are offloaded."""
+        return self._scheduler.on_device(*names)
+
+    # ---- usage -----------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """Return the usage of each model since the last call, as `models/NAME/calls` and so on."""
+        metrics: dict[str, float] = {}
+        for name, model in self._models.items():
+            used = asdict(model.usage.since(self._logged.get(name, Usage())))
+            self._logged[name] = copy(model.usage)
+            if any(used.values()):
+                metrics |= {f"models/{name}/{what}": float(count) for what, count in used.items()}
+        return metrics
+
+    def totals(self) -> dict[str, Usage]:
+        """Return the usage of each model."""
+        return {name: copy(model.usage) for name, model in self._models.items()}
+
+    def log_unreachable(self) -> None:
+        """Log which addresses of a model did not respond when it was checked, while others did."""
+        for name, model in self._models.items():
+            if away := getattr(model, "away", ()):
+                self._log(f"models.{name}: no reply from {', '.join(away)}; using the other addresses meanwhile")
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close connections, and stop the servers that were started."""
+        await self._wake_servers()
+        models, self._models = self._models, {}
+        async with AsyncExitStack() as stack:  # one that fails to close does not keep the others open
+            if self._cache is not None:
+                stack.callback(self._cache.close)
+            for model in models.values():
+                if hasattr(model, "close"):
+                    stack.push_async_callback(model.close)
+
+    async def _wake_servers(self) -> None:
+        """Leave external servers as they were found: awake."""
+        asleep = [
+            name
+            for name, model in self._offloaded.items()
+            if model.added and isinstance(self._tables[name].settings, ServerSettings)
+        ]
+        try:
+            async with asyncio.timeout(WAKE_TIMEOUT), self._scheduler.on_device(*asleep):
+                pass
+        except (TimeoutError, ModelCallError, UserError) as error:
+            why = str(error) or f"no reply within {WAKE_TIMEOUT:g} s"
+            self._log(f"{', '.join(asleep)} may still be asleep: {why}")
+
+
+class NotLoadedModel(UnconnectedModel):
+    """An embedded model before it is loaded: nothing about it can be checked yet."""
+
+    async def check(self) -> None:
+        """Find nothing wrong."""
+
+
+def add_usage(first: Mapping[str, Usage], second: Mapping[str, Usage]) -> dict[str, Usage]:
+    """Return the sums by model; a model without usage is left out."""
+    sums = {}
+    for name in dict.fromkeys([*first, *second]):
+        one, other = first.get(name, Usage()), second.get(name, Usage())
+        sums[name] = Usage(*(getattr(one, field.name) + getattr(other, field.name) for field in fields(Usage)))
+    return {name: used for name, used in sums.items() if any(asdict(used).values())}
+
+
+def usage_line(used: Usage) -> str:
+    """Return one line for people: calls, cache hits, retries, failures, tokens, cost."""
+    parts = [f"{used.calls:,} call{'' if used.calls == 1 else 's'}"]
+    parts += [f"{used.cached:,} cache hit{'' if used.cached == 1 else 's'}"] if used.cached else []
+    parts += [f"{used.retries:,} {'retry' if used.retries == 1 else 'retries'}"] if used.retries else []
+    parts += [f"{used.failed:,} failed"] if used.failed else []
+    if used.prompt_tokens or used.tokens:  # not known of numbers and vectors
+        parts.append(f"{used.prompt_tokens:,} prompt and {used.tokens:,} completion tokens")
+    parts += [f"cost {used.cost:.4g}"] if used.cost else []
+    return ", ".join(parts)

@@ -1,0 +1,301 @@
+"""An implicit process reward model in training: it scores the rollouts of a step and learns from their outcomes.
+
+What is scored when, by `update`:
+
+    none     one forward pass gives the rewards; nothing is learned
+    after    one pass for each mini-batch gives its rewards, then its gradient: no rollout is scored by a model that has
+             learned from it, though later mini-batches are scored by one that has learned from earlier ones
+    reverse  a forward pass for the statistics of groups first, then as `after`
+    before   learn, then score all rollouts with another forward pass
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rewardsmith.algorithms.implicit_rewards import (
+    Opponents,
+    Weighting,
+    group_offsets,
+    implicit_rewards,
+    opponents,
+    outcome_cross_entropy,
+    pairwise_losses,
+    pairwise_wins,
+)
+from rewardsmith.engines.protocol import Engine, Loss, Outputs, Row
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.implicit import Implicit
+from rewardsmith.trainers.reference import Reference
+from rewardsmith.types import Prompt, Score, ScoredGroup
+
+_WEIGHTINGS: dict[str, Weighting] = {
+    "pairwise": "none",
+    "best-of-n-outcome": "best-of-n-outcome",
+    "best-of-n-reward": "best-of-n-reward",
+}
+
+
+@dataclass(frozen=True)
+class OutcomeBatch:
+    """Rollouts and their outcomes; B rollouts, T tokens of the longest answer.
+
+    Attributes:
+        rows: the token ids of each rollout.
+        groups_B: int64 [B], which rollouts answer the same prompt.
+        mask_BT: bool [B, T], the answer tokens.
+        outcomes_B: float32 [B] in [0, 1]; 0 where there is none.
+        votes_B: bool [B], whether there is an outcome: one that failed is no label.
+        fresh: how many of the rollouts, the first ones, were written in this step; the others are replayed.
+        sampler_BT: float32 [B, T], the log-probabilities with which the tokens were sampled.
+    """
+
+    rows: Sequence[Row]
+    groups_B: Tensor
+    mask_BT: Tensor
+    outcomes_B: Tensor
+    votes_B: Tensor
+    fresh: int
+    sampler_BT: Tensor
+
+    def wins(self, sums_B: Tensor) -> tuple[float, float]:
+        """Return `pairwise_wins` of the sums [B] of the fresh rollouts."""
+        n = self.fresh
+        won, number = pairwise_wins(sums_B, self.outcomes_B[:n], self.votes_B[:n], self.groups_B[:n])
+        return float(won), float(number)
+
+
+def outcome_batch(
+    fresh: Sequence[ScoredGroup],
+    replayed: Sequence[ScoredGroup],
+    encode: Callable[[Prompt], NDArray[np.int32]],
+    outcome: str,
+    device: torch.device,
+) -> OutcomeBatch:
+    """Turn scored groups into what the model learns from.
+
+    Args:
+        fresh: the groups of this step.
+        replayed: groups of earlier steps.
+        encode: from a prompt to the tokens that the policy read.
+        outcome: the dotted name of the part of the reward that is the outcome.
+        device: of the tensors.
+    """
+    groups = [*fresh, *replayed]
+    rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
+    labels = [_outcome(score, outcome) for scored in groups for score in scored.scores]
+    prompts = [tokens for scored in groups for tokens in [encode(scored.group.prompt)] * len(scored.scores)]
+    counts_B = torch.tensor([len(rollout.tokens) for rollout in rollouts])
+    mask_BT = torch.arange(int(counts_B.max()))[None] < counts_B[:, None]
+    sampler_BT = torch.zeros(mask_BT.shape)
+    sampler_BT[mask_BT] = torch.from_numpy(np.concatenate([rollout.logprobs for rollout in rollouts]))
+    return OutcomeBatch(
+        rows=[Row(p, r.tokens) for p, r in zip(prompts, rollouts, strict=True)],
+        groups_B=torch.tensor([i for i, scored in enumerate(groups) for _ in scored.scores], device=device),
+        mask_BT=mask_BT.to(device),
+        outcomes_B=torch.tensor([label or 0.0 for label in labels], device=device),
+        votes_B=torch.tensor([label is not None for label in labels], device=device) & mask_BT.any(-1).to(device),
+        fresh=sum(len(scored.scores) for scored in fresh),
+        sampler_BT=sampler_BT.to(device),
+    )
+
+
+def _outcome(score: Score, outcome: str) -> float | None:
+    """Return the outcome of a rollout; None where it has none, because it failed or was skipped."""
+    part = dict(score.named_parts()).get(outcome)
+    if part is None or part.value is None:
+        return None
+    if not 0 <= part.value <= 1:
+        raise UserError(
+            f'an implicit process reward model learns from outcomes between 0 and 1, but the part "{outcome}" is'
+            f' {part.value:g}: transform it with type = "clip" or "scale", or name another part as the outcome'
+        )
+    return part.value
+
+
+@dataclass(frozen=True)
+class ModelRewards:
+    """The rewards of the fresh rollouts of a step, and what the model learned.
+
+    Attributes:
+        rewards_BT: float32 [B, T], β times the log-ratio of each token.
+        fresh_B: float32 [B], their sums before the model learned from them.
+        after_B: float32 [B], their sums after the update; None where they were not measured.
+        loss: mean over the labelled rollouts of all optimizer steps; None without any.
+        grad_norms: one for each optimizer step that was taken.
+        skipped: optimizer steps that were not, because the gradient was not finite.
+    """
+
+    rewards_BT: Tensor
+    fresh_B: Tensor
+    after_B: Tensor | None = None
+    loss: float | None = None
+    grad_norms: Sequence[float] = ()
+    skipped: int = 0
+
+
+class ProcessModel:
+    """Scores and learns.
+
+    Args:
+        settings: of the reward.
+        engine: π_φ.
+        reference: π_ref; None where it is the policy that wrote the answers, whose log-probabilities are then given.
+    """
+
+    def __init__(self, settings: Implicit, engine: Engine, reference: Reference | None) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.reference = reference
+
+    def score_only(self, batch: OutcomeBatch, policy_BT: Tensor | None) -> ModelRewards:
+        """Score the fresh rollouts of a batch, and learn nothing."""
+        parts = self._mini_batches(batch)
+        rewards_BT = self._forward(batch, parts, self._reference(batch, parts, policy_BT))[: batch.fresh]
+        return ModelRewards(rewards_BT, rewards_BT.sum(-1))
+
+    def score_and_learn(
+        self, batch: OutcomeBatch, policy_BT: Tensor | None, *, lr: float, measure: bool
+    ) -> ModelRewards:
+        """Score the fresh rollouts of a batch, and learn from all of it.
+
+        Args:
+            batch: the rollouts of a step, and those that are replayed.
+            policy_BT: float32 [B, T], the policy's log-probabilities, where they are the reference.
+            lr: learning rate.
+            measure: whether to measure the sums after the update where that needs a pass of its own.
+        """
+        settings, fresh = self.settings, batch.fresh
+        if settings.update == "none":
+            return self.score_only(batch, policy_BT)
+        parts = self._mini_batches(batch)
+        reference_BT = self._reference(batch, parts, policy_BT)
+        compares = settings.learning.loss != "cross-entropy"
+        known_BT = self._forward(batch, parts, reference_BT) if compares or settings.update == "reverse" else None
+        losses = _Losses(settings, batch, reference_BT, known_BT)
+        grad_norms: list[float] = []
+        skipped = 0
+        for epoch in range(settings.learning.epochs):
+            for rows in parts:
+                if bool(batch.votes_B[rows].any()):
+                    step = self.engine.update(
+                        [batch.rows[i] for i in rows],
+                        losses.of_rows(rows, first=epoch == 0),
+                        lr=lr,
+                        max_rows=settings.learning.micro_batch,
+                        entropy=False,
+                    )
+                    skipped += step.skipped
+                    grad_norms += [] if step.skipped else [step.grad_norm]
+                elif epoch == 0:  # nothing to learn from: these are scored only
+                    losses.seen_BT[rows] = self._forward(batch, [rows], reference_BT)[rows]
+        if not self.engine.is_finite:
+            raise ValueError("after the update some weights are not finite")
+        after_BT = None
+        if settings.update == "before" or measure:
+            after_BT = self._forward(batch, parts, reference_BT)[:fresh]
+        seen_BT = losses.seen_BT[:fresh]
+        return ModelRewards(
+            rewards_BT=after_BT if settings.update == "before" and after_BT is not None else seen_BT,
+            fresh_B=(seen_BT if known_BT is None else known_BT[:fresh]).sum(-1),
+            after_B=None if after_BT is None else after_BT.sum(-1),
+            loss=losses.mean,
+            grad_norms=grad_norms,
+            skipped=skipped,
+        )
+
+    def _mini_batches(self, batch: OutcomeBatch) -> list[list[int]]:
+        """Return the rows of each optimizer step: fresh ones in their order, and a share of the replayed ones.
+
+        Groups stay whole: siblings that were scored before and after a step could not be compared.
+        """
+        size = self.settings.learning.mini_batch or batch.fresh
+        fresh: list[list[int]] = [[]]
+        for _, group in groupby(range(batch.fresh), key=batch.groups_B.tolist().__getitem__):
+            if len(fresh[-1]) >= size:
+                fresh.append([])
+            fresh[-1] += group
+        replayed = torch.arange(batch.fresh, len(batch.rows)).tensor_split(len(fresh))
+        return [mine + old.tolist() for mine, old in zip(fresh, replayed, strict=True)]
+
+    def _reference(self, batch: OutcomeBatch, parts: Sequence[Sequence[int]], policy_BT: Tensor | None) -> Tensor:
+        """Return π_ref's log-probabilities [B, T], in the passes in which the model itself will be run.
+
+        The same passes round alike: as long as the model is its reference, the rewards are exactly 0.
+        """
+        if policy_BT is not None:
+            return policy_BT
+        assert self.reference is not None
+        return self._logprobs(self.reference, batch, parts)
+
+    def _forward(self, batch: OutcomeBatch, parts: Sequence[Sequence[int]], reference_BT: Tensor) -> Tensor:
+        """Return the rewards of the rows of these parts under the model as it is, [B, T]."""
+        logprobs_BT = self._logprobs(self.engine, batch, parts)
+        return implicit_rewards(logprobs_BT, reference_BT, batch.mask_BT, beta=self.settings.beta)
+
+    def _logprobs(self, model: Engine | Reference, batch: OutcomeBatch, parts: Sequence[Sequence[int]]) -> Tensor:
+        logprobs_BT = torch.zeros(batch.mask_BT.shape, device=self.engine.device)
+        for rows in parts:
+            found_bT = model.logprobs([batch.rows[i] for i in rows], max_rows=self.settings.learning.micro_batch)
+            rows_b = torch.tensor(rows, device=logprobs_BT.device)
+            logprobs_BT[rows_b, : found_bT.shape[1]] = found_bT.to(logprobs_BT.device)
+        return logprobs_BT
+
+
+class _Losses:
+    """The losses of a step's optimizer steps, over any split of their rows."""
+
+    def __init__(self, settings: Implicit, batch: OutcomeBatch, reference_BT: Tensor, known_BT: Tensor | None) -> None:
+        self.seen_BT = torch.zeros_like(reference_BT)  # rewards as each rollout first went through the model
+        self._batch = batch
+        self._reference_BT = reference_BT
+        self._beta = settings.beta
+        self._total = torch.zeros((), dtype=torch.float64, device=reference_BT.device)
+        self._count = 0
+        self._offset_B: Tensor | None = None
+        self._opponents: Opponents | None = None
+        labels = batch.outcomes_B, batch.votes_B, batch.groups_B
+        if settings.learning.offset == "group-mean":
+            self._offset_B = group_offsets(*labels)
+        if settings.learning.loss in _WEIGHTINGS:
+            assert known_BT is not None
+            self._opponents = opponents(known_BT.sum(-1), *labels, weighting=_WEIGHTINGS[settings.learning.loss])
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over the labelled rollouts of all optimizer steps."""
+        return float(self._total) / self._count if self._count else None
+
+    def of_rows(self, rows: Sequence[int], *, first: bool) -> Loss:
+        """Return the mean loss of the labelled ones among some rows, for any split of them."""
+        batch = self._batch
+        rows_b = torch.tensor(rows, device=self._reference_BT.device)
+        count = int(batch.votes_B[rows_b].sum())
+        self._count += count
+
+        def loss(outputs: Outputs) -> Tensor:
+            at, width = rows_b[outputs.rows], outputs.logprobs_bT.shape[1]
+            mask_bT, reference_bT = batch.mask_BT[at, :width], self._reference_BT[at, :width]
+            rewards_bT = implicit_rewards(outputs.logprobs_bT, reference_bT, mask_bT, beta=self._beta)
+            if first:
+                self.seen_BT[at, :width] = rewards_bT.detach()
+            losses_b = self._losses(rewards_bT, mask_bT, at)
+            self._total += losses_b.detach().sum(dtype=torch.float64)
+            return losses_b.sum() / count
+
+        return loss
+
+    def _losses(self, rewards_bT: Tensor, mask_bT: Tensor, at: Tensor) -> Tensor:
+        if self._opponents is not None:
+            found = self._opponents
+            return pairwise_losses(rewards_bT.sum(-1), found.mean_B[at], found.sign_B[at], found.weight_B[at])
+        labelled_bT = mask_bT & self._batch.votes_B[at][:, None]
+        offset_b = None if self._offset_B is None else self._offset_B[at]
+        return outcome_cross_entropy(rewards_bT, labelled_bT, self._batch.outcomes_B[at], offset_B=offset_b)

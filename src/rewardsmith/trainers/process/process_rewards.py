@@ -1,0 +1,401 @@
+"""The implicit rewards of a stage: what a trainer calls once the groups of a step are selected."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rewardsmith.algorithms.advantages import Stream
+from rewardsmith.algorithms.calibration import calibration_error
+from rewardsmith.algorithms.groups import Groups
+from rewardsmith.algorithms.implicit_rewards import values_before
+from rewardsmith.algorithms.step_finding import step_finding
+from rewardsmith.algorithms.token_rewards import normalise_by_return
+from rewardsmith.algorithms.trust import running_accuracy, trust
+from rewardsmith.config import Chosen
+from rewardsmith.engines.protocol import Engine
+from rewardsmith.errors import UserError
+from rewardsmith.records import from_json, to_json
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.implicit import Implicit
+from rewardsmith.rewards.step_rewards import judged_by
+from rewardsmith.text.step_truths import tokens_of_judged
+from rewardsmith.text.steps import split_steps, steps_of_tokens, sums_by_step
+from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, require_same_tokens
+from rewardsmith.trainers.process.process_model import ModelRewards, OutcomeBatch, ProcessModel, outcome_batch
+from rewardsmith.trainers.protocol import Context, derive, learning_rate
+from rewardsmith.trainers.reference import Reference
+from rewardsmith.trainers.settings import SamplingSettings
+from rewardsmith.types import RolloutGroup, Score, ScoredGroup
+
+
+class ProcessRewards:
+    """Scores groups with the implicit rewards of a tree, and trains their models.
+
+    Args:
+        root: the whole reward; its implicit parts are claimed.
+        policy: the model that writes the answers.
+        sampling: how it does.
+        context: of the run.
+        name: of the stage.
+        steps: of the stage.
+
+    Attributes:
+        parts: the implicit rewards, by name.
+        learners: the models that learn, by name.
+        longest: the longest sequence that all models read, the policy included.
+        warmup: steps in which they learn alone.
+    """
+
+    def __init__(
+        self,
+        root: Component,
+        policy: Engine,
+        sampling: SamplingSettings,
+        context: Context,
+        *,
+        name: str,
+        steps: int,
+    ) -> None:
+        self._policy = policy
+        self._context = context
+        self._seed = derive(context.seed, name, "process")
+        # The sampler's log-probabilities are those of the policy as it is, at temperature 1, only then.
+        exact = policy.dtype == torch.float32 and sampling.temperature == 1 and not sampling.sampling().cuts
+        self.parts: dict[str, ProcessPart] = {}
+        self.learners: dict[str, Engine] = {}
+        self.longest = policy.max_length
+        self._warned: set[str] = set()
+        self._awake: set[str] = set()
+        for path, settings in claim_implicit_parts(root).items():
+            engine = self._engine(settings.model, path)
+            reference, off = None, settings.reference == "adapter-off"
+            if settings.reference != "policy":
+                if settings.reference_model is not None:
+                    self._engine(settings.reference_model, path)
+                model = settings.reference_model
+                reference = Reference(engine, context, name=f"{name}.{path}", model=model, adapter_off=off)
+            elif not exact:  # read as the model itself is, in the same passes, so that both round alike
+                reference = Reference(engine, context, name=f"{name}.{path}", model=policy.name)
+                self._awake.add(policy.name)
+            part = ProcessPart(settings, engine, reference, steps=steps)
+            self.parts[path] = part
+            if part.learns:
+                engine.learn_with(settings.learning.optimizer)
+                self.learners[settings.model] = engine
+        self.warmup = max((p.settings.learning.warmup for p in self.parts.values() if p.learns), default=0)
+
+    def _engine(self, name: str, path: str) -> Engine:
+        """Return a model that reads what the policy writes."""
+        engine = self._context.engine(name)
+        require_same_tokens(self._policy, engine, f"the implicit reward {path!r}")
+        self.longest = min(self.longest, engine.max_length)
+        self._awake.add(name)
+        return engine
+
+    def begin(self, *, resumed: bool) -> None:
+        """Make the references."""
+        for part in self.parts.values():
+            if part.reference is not None:
+                part.reference.begin(resumed=resumed)
+
+    def _on_device(self) -> AbstractAsyncContextManager[None]:
+        return self._context.turn(*sorted(self._awake))
+
+    async def score_and_learn(
+        self, groups: Sequence[ScoredGroup], number: int
+    ) -> tuple[list[ScoredGroup], dict[str, float]]:
+        """Return the groups of step `number` with the scores of the implicit parts, and metrics.
+
+        The models learn here. Nothing between this and the end of the step may end the run before it is saved.
+        """
+        written, groups = list(groups), list(groups)
+        metrics: dict[str, float] = {}
+        async with self._on_device():
+            for path, part in self.parts.items():
+                self._context.progress(f"scoring and learning {path}", 0, 0)
+                replayed = part.replay.draw(derive(self._seed, path, number)) if part.learns else []
+                with _usable_numbers(path):
+                    scores, found = part.score_and_learn(groups, self._batch(part, groups, replayed), number)
+                if part.learns:
+                    part.replay.remember(written)
+                groups = _with_part(groups, path, scores)
+                metrics |= {f"learned/{path}/{name}": value for name, value in found.items()}
+                if found.get("skipped_updates") and "grad_norm" not in found and path not in self._warned:
+                    self._warned.add(path)
+                    self._context.log(
+                        f"{path}: no gradient of this step was finite, so its model has not learned: lower"
+                        f" parts.{path}.learn.optimizer.lr"
+                    )
+        return groups, metrics
+
+    async def score_only(self, groups: Sequence[ScoredGroup]) -> tuple[list[ScoredGroup], dict[str, float]]:
+        """Return groups that are not learned from with the scores of the implicit parts, and metrics by `PART/name`."""
+        groups = list(groups)
+        metrics: dict[str, float] = {}
+        async with self._on_device():
+            for path, part in self.parts.items():
+                self._context.progress(f"validation: scoring {path}", 0, 0)
+                with _usable_numbers(path):
+                    scores, found = part.score_only(groups, self._batch(part, groups, []))
+                groups = _with_part(groups, path, scores)
+                metrics |= {f"{path}/{name}": value for name, value in found.items()}
+        return groups, metrics
+
+    def _batch(self, part: ProcessPart, groups: Sequence[ScoredGroup], replayed: Sequence[ScoredGroup]) -> OutcomeBatch:
+        return outcome_batch(groups, replayed, self._policy.encode, part.settings.outcome, part.device)
+
+    def trusted(self, streams: Sequence[Stream]) -> list[Stream]:
+        """Return the streams, those of implicit rewards weighted by their trust; none of weight 0."""
+        trusts = {name: part.trust for name, part in self.parts.items()}
+        weighted = [replace(s, weight=s.weight * trusts.get(s.name, 1.0)) for s in streams]
+        counting = [stream for stream in weighted if stream.weight or stream.name not in self.parts]
+        return counting or weighted  # where there is no other reward, nothing is to be gained from this step
+
+    def as_values(self, streams: Sequence[Stream], mask_BT: Tensor) -> tuple[list[Stream], Tensor]:
+        """Return the other streams, and the sum of the implicit rewards before each token as their baseline [B, T]."""
+        values_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
+        for stream in streams:
+            if stream.name in self.parts:
+                values_BT += stream.weight * values_before(stream.rewards_BT, mask_BT)
+        return [stream for stream in streams if stream.name not in self.parts], values_BT
+
+    def state(self) -> dict[str, Any]:
+        """Return the state besides the weights, as JSON values."""
+        return {path: part.state() for path, part in self.parts.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        for path, part in self.parts.items():
+            part.restore(state[path])
+
+
+class ProcessPart:
+    """An implicit reward with its model, its replay buffer and its running accuracy.
+
+    Args:
+        settings: of the reward.
+        engine: π_φ.
+        reference: π_ref; None where it is the policy as it sampled.
+        steps: of the stage, over which the learning rate runs.
+    """
+
+    def __init__(self, settings: Implicit, engine: Engine, reference: Reference | None, *, steps: int) -> None:
+        self.settings = settings
+        self.replay = Replay(settings.learning.replay.groups, settings.learning.replay.per_step)
+        self.reference = reference
+        self.device = engine.device
+        self.learns = settings.update != "none"
+        self._model = ProcessModel(settings, engine, reference)
+        self._steps = steps
+        # On fresh rollouts, over the last steps; chance is no information.
+        self._accuracy = settings.trust.start if settings.trust.start > 0.5 else None
+
+    @property
+    def trust(self) -> float:
+        """The factor of the part's weight."""
+        return trust(self._accuracy, by=self.settings.trust.by, floor=self.settings.trust.effective_floor)
+
+    def score_and_learn(
+        self, groups: Sequence[ScoredGroup], batch: OutcomeBatch, number: int
+    ) -> tuple[list[list[Score]], dict[str, float]]:
+        """Score the groups of step `number`, the fresh ones of the batch, and learn from all of it; return metrics."""
+        learning = self.settings.learning
+        lr = learning_rate(learning.optimizer, number - 1, self._steps)
+        every = learning.measure_every
+        measure = self.learns and bool(every) and (number % every == 0 or number in (1, self._steps))
+        found = self._model.score_and_learn(batch, self._policy_logprobs(batch), lr=lr, measure=measure)
+        won, count = batch.wins(found.fresh_B)
+        self._accuracy = running_accuracy(self._accuracy, won, count, memory=self.settings.trust.memory)
+        scores, metrics = self._scores(groups, found, batch)
+        metrics |= {"trust": self.trust} | ({} if self._accuracy is None else {"accuracy_running": self._accuracy})
+        if self.learns:
+            metrics |= {"lr": lr, "skipped_updates": float(found.skipped)}
+        metrics |= {} if found.loss is None else {"loss": found.loss}
+        if found.grad_norms:
+            metrics["grad_norm"] = sum(found.grad_norms) / len(found.grad_norms)
+        return scores, metrics
+
+    def score_only(
+        self, groups: Sequence[ScoredGroup], batch: OutcomeBatch
+    ) -> tuple[list[list[Score]], dict[str, float]]:
+        """Score groups that are not learned from; nothing changes."""
+        return self._scores(groups, self._model.score_only(batch, self._policy_logprobs(batch)), batch)
+
+    def _policy_logprobs(self, batch: OutcomeBatch) -> Tensor | None:
+        """Return the log-probabilities with which the answers were sampled, where these are the reference."""
+        return None if self.reference is not None else batch.sampler_BT
+
+    def _scores(
+        self, groups: Sequence[ScoredGroup], found: ModelRewards, batch: OutcomeBatch
+    ) -> tuple[list[list[Score]], dict[str, float]]:
+        """Return the scores of the part, and how well they agree with the outcomes and with the truth about steps."""
+        settings = self.settings
+        rewards_BT, mask_BT = found.rewards_BT.cpu().numpy(), batch.mask_BT[: batch.fresh].cpu().numpy()
+        steps_BT = self._steps_of(groups, mask_BT) if settings.granularity == "step" else None
+        values_BT, support_BT = settings.place(rewards_BT, mask_BT, steps_BT)
+        if settings.normalise == "batch":
+            # A log-ratio of a thousandth for a whole answer is rounding, and must not become a reward.
+            values_BT = normalise_by_return(values_BT, mask_BT, eps=1e-3 * settings.beta)
+        rows = iter(zip(found.rewards_BT.sum(-1).tolist(), values_BT, support_BT, rewards_BT, strict=True))
+        scores: list[list[Score]] = []
+        token_rewards: list[list[NDArray[np.float32]]] = []
+        for scored in groups:
+            scores.append([])
+            token_rewards.append([])
+            for rollout in scored.group.rollouts:
+                n = len(rollout.tokens)
+                value, values, support, rewards = next(rows)
+                carried = None if settings.granularity == "token" else support[:n]
+                scores[-1].append(Score(value, token_values=values[:n].astype(np.float32), token_support=carried))
+                token_rewards[-1].append(rewards[:n])
+        metrics = agreement(found.fresh_B, batch)
+        if found.after_B is not None:
+            won, count = batch.wins(found.after_B)
+            metrics |= {"accuracy_after": won / count} if count else {}
+        if settings.truth is not None:
+            measured = step_metrics([scored.group for scored in groups], token_rewards, settings.truth)
+            metrics |= {f"steps/{name}": value for name, value in measured.items()}
+        return scores, metrics
+
+    def _steps_of(self, groups: Sequence[ScoredGroup], mask_BT: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the number of the step that each token belongs to, [B, T]."""
+        steps_BT = np.zeros(mask_BT.shape, dtype=np.int64)
+        rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
+        for row, rollout in enumerate(rollouts):
+            assert rollout.ends is not None  # the reward has `reads_ends`
+            steps = steps_of_tokens(rollout.ends, split_steps(rollout.text, self.settings.separator))
+            steps_BT[row, : len(steps)] = steps
+        return steps_BT
+
+    def state(self) -> dict[str, Any]:
+        """Return the state besides the weights, as JSON values."""
+        return {"accuracy": self._accuracy, "replay": self.replay.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._accuracy = state["accuracy"]
+        self.replay.restore(state["replay"])
+
+
+class Replay:
+    """The last groups, for a model that would forget what the policy no longer does."""
+
+    def __init__(self, size: int, per_step: int) -> None:
+        self._per_step = per_step
+        self._groups: deque[ScoredGroup] = deque(maxlen=size)
+
+    def draw(self, seed: int) -> list[ScoredGroup]:
+        """Return `per_step` of the groups, each at most once, in the order in which they came."""
+        count = min(self._per_step, len(self._groups))
+        chosen = sorted(random.Random(seed).sample(range(len(self._groups)), count))
+        return [self._groups[i] for i in chosen]
+
+    def remember(self, groups: Sequence[ScoredGroup]) -> None:
+        """Add the groups of a step; the oldest go."""
+        self._groups.extend(groups)
+
+    def state(self) -> list[Any]:
+        """Return the groups as JSON values."""
+        return [to_json(scored) for scored in self._groups]
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Go on from what `state` returned."""
+        self._groups.extend(from_json(ScoredGroup, scored) for scored in state)
+
+
+def _with_part(groups: Sequence[ScoredGroup], name: str, scores: Sequence[Sequence[Score]]) -> list[ScoredGroup]:
+    """Return the groups with other scores in the place of a part."""
+    return [
+        replace(
+            scored, scores=[replace(s, parts={**s.parts, name: p}) for s, p in zip(scored.scores, own, strict=True)]
+        )
+        for scored, own in zip(groups, scores, strict=True)
+    ]
+
+
+def agreement(sums_B: Tensor, batch: OutcomeBatch) -> dict[str, float]:
+    """Return how well the logits of fresh rollouts agree with their outcomes.
+
+    `accuracy_fresh` is that of pairs within a group, `best_of_n` the mean outcome of the rollout with the highest logit
+    of each group, `outcome` the mean of all; `calibration_error` that of σ(logit).
+    """
+    votes_B, outcomes_B = batch.votes_B[: batch.fresh], batch.outcomes_B[: batch.fresh]
+    won, count = batch.wins(sums_B)
+    metrics = {"accuracy_fresh": won / count} if count else {}
+    if not bool(votes_B.any()):
+        return metrics
+    groups = Groups.of(batch.groups_B[: batch.fresh], votes_B)
+    best_B = votes_B & (sums_B.double() == groups.range(sums_B)[1])
+    tops = Groups.of(batch.groups_B[: batch.fresh], best_B)
+    each_B = torch.where(best_B, outcomes_B / tops.voters_B.clamp(min=1), 0)  # equal logits share the place
+    metrics["best_of_n"] = float(each_B.sum() / torch.where(best_B, 1 / tops.voters_B.clamp(min=1), 0).sum())
+    metrics["outcome"] = float(outcomes_B[votes_B].mean())
+    logits_V, right_V = sums_B[votes_B], outcomes_B[votes_B] >= 0.5
+    metrics["calibration_error"] = calibration_error(logits_V.sigmoid().tolist(), outcomes_B[votes_B].tolist())
+    metrics |= {"logit_right": float(logits_V[right_V].mean())} if bool(right_V.any()) else {}
+    metrics |= {"logit_wrong": float(logits_V[~right_V].mean())} if not bool(right_V.all()) else {}
+    return metrics
+
+
+def step_metrics(
+    groups: Sequence[RolloutGroup], values: Sequence[Sequence[NDArray[np.floating]]], truth: Chosen
+) -> dict[str, float]:
+    """Return how well rewards per token agree with the truth about steps; see `rewardsmith.algorithms.step_finding`.
+
+    A step's reward is the sum of the rewards of its tokens. Left out are rollouts of which the truth knows nothing,
+    that have no character offsets, or that have a step without a token of its own.
+
+    Args:
+        groups: the rollouts.
+        values: for each group and rollout [T], the reward of each token, before it was moved or normalised.
+        truth: a step truth (`rewardsmith.text.step_truths`).
+
+    Returns:
+        `found`, `chance`, `correlation` and `auc`, as far as they are known, and `judged`, the number of rollouts;
+        nothing where none was judged.
+    """
+    rewards: list[NDArray[np.float64]] = []
+    truths: list[NDArray[np.bool_]] = []
+    for group, each in zip(groups, values, strict=True):
+        for rollout, tokens in zip(group.rollouts, each, strict=True):
+            if rollout.ends is None or not len(rollout.ends):
+                continue
+            try:
+                judged = judged_by(truth, group.prompt, rollout.text)
+            except Exception:  # noqa: BLE001 it is not of this world, or a user's own truth fails: it only measures
+                continue
+            numbers = tokens_of_judged(rollout.ends, judged)
+            if np.bincount(numbers, minlength=len(judged)).all():
+                rewards.append(sums_by_step(tokens, numbers, len(judged)))
+                truths.append(np.array([step.right for step in judged], dtype=bool))
+    result = step_finding(rewards, truths)
+    if not result.judged:
+        return {}
+    found = {name: getattr(result, name) for name in ("found", "chance", "correlation", "auc")}
+    known = {name: float(value) for name, value in found.items() if not math.isnan(value)}
+    return {**known, "judged": float(result.judged)}
+
+
+@contextmanager
+def _usable_numbers(path: str) -> Iterator[None]:
+    """Add the remedy where a model gives numbers that are not finite."""
+    try:
+        yield
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(
+            f"the model of the implicit reward {path!r} gives numbers that are not usable ({error}): lower"
+            f" parts.{path}.learn.optimizer.lr"
+        ) from None

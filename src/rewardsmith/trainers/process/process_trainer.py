@@ -1,0 +1,120 @@
+"""Train implicit process reward models on the outcomes of a policy that stays as it is."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from rewardsmith.errors import UserError
+from rewardsmith.rewards.component import Component
+from rewardsmith.trainers.collect import Collector
+from rewardsmith.trainers.held_out import held_out
+from rewardsmith.trainers.metrics import Clock, group_metrics
+from rewardsmith.trainers.process.process_rewards import ProcessRewards
+from rewardsmith.trainers.process.process_stage import ProcessModelStage, ProcessValidation
+from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, reporting
+from rewardsmith.trainers.scoring import generate_and_score
+from rewardsmith.trainers.telling import FirstFailures
+from rewardsmith.types import Prompt
+
+
+class ProcessModelTrainer:
+    """Samples from a fixed policy and trains the implicit rewards of a stage on the outcomes."""
+
+    def __init__(self, stage: ProcessModelStage, context: Context) -> None:
+        self._stage = stage
+        self._context = context
+        self._seed = derive(context.seed, stage.twin_of or stage.name)
+        self._policy = context.engine(stage.model)
+        self._turn = partial(context.turn, stage.model)
+        self.reward = Component.root(stage.reward, context.log, context.model)
+        self._process = ProcessRewards(
+            self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
+        )
+        self._collector = Collector(
+            stage,
+            self._policy,
+            self.reward,
+            Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data),
+            seed=derive(self._seed, "rollouts"),
+            pause=context.pause,
+            turn=self._turn,
+            report=context.progress,
+            longest=self._process.longest,
+        )
+        self._failures = FirstFailures(context.log)
+        self.steps = stage.steps
+        self.learners = self._process.learners
+        first = next(path for path, part in self._process.parts.items() if part.learns)
+        self.best_by = f"validation/{first}/accuracy_fresh" if stage.validation else ""
+
+    async def begin(self) -> Update:
+        """Measure the models before they learn."""
+        self._process.begin(resumed=False)
+        return Update(0, await self._validate(0) if self._stage.validation else {})
+
+    async def step(self, number: int) -> Update:
+        """Take one step: sample, score, select, learn."""
+        clock = Clock(self._policy.device)
+        found = await self._collector.collect(number, clock.lap)
+        self._failures.tell(found.sampled)
+        metrics: dict[str, float] = {}
+        if self._collector.enough(found):
+            groups, metrics = await self._process.score_and_learn(found.kept, number)
+            found.appraised(groups)
+            clock.lap("process")
+        metrics |= group_metrics(found, None)
+        self._context.keep(found.records(number))
+        halt = None
+        try:  # the weights have changed: what stops the run from here on stops it after this step
+            validation = self._stage.validation
+            if validation and (number % validation.every == 0 or number == self.steps):
+                metrics |= await self._validate(number)
+                clock.lap("validate")
+        except Exception as error:  # noqa: BLE001 whatever it is, it is raised once the step is saved
+            halt = error
+        return Update(number, metrics | clock.metrics(sampled=metrics["tokens/sampled"]), halt)
+
+    async def _validate(self, number: int) -> dict[str, float]:
+        validation = self._stage.validation
+        assert validation is not None
+        prompts, overlong = self._validation_prompts(validation)
+        scored = await generate_and_score(
+            self._policy,
+            self.reward,
+            prompts,
+            self._stage.sampling.sampling(),
+            n=validation.rollouts_per_prompt,
+            seeds=[derive(self._seed, "validation", i) for i in range(len(prompts))],
+            version=number,
+            pause=self._context.pause if number == 0 else lambda: None,
+            turn=self._turn,
+            report=reporting("validation", self._context.progress),
+        )
+        groups, metrics = await self._process.score_only(scored)
+        metrics |= {"overlong_prompts": float(overlong)} if overlong else {}
+        none = [None] * validation.rollouts_per_prompt
+        self._context.keep([GroupRecord(number, "validation", "", group, none) for group in groups])
+        return {f"validation/{name}": value for name, value in metrics.items()}
+
+    def _validation_prompts(self, validation: ProcessValidation) -> tuple[list[Prompt], int]:
+        """Return the prompts to validate with that all models can read, and how many are too long for that."""
+        asked = held_out(self._context.source(validation.data).prompts, validation.prompts, validation.data)
+        limit = self._collector.limit
+        short = [prompt for prompt in asked if len(self._policy.encode(prompt)) <= limit]
+        if not short:
+            raise UserError(
+                f"of {len(asked)} prompts of data.{validation.data} to validate with, none has at most {limit} tokens:"
+                " raise max_prompt_tokens, or lower sampling.max_tokens"
+            )
+        return short, len(asked) - len(short)
+
+    def state(self) -> dict[str, Any]:
+        """Return the position in the data, the surplus groups, and what the implicit rewards remember."""
+        return self._collector.state() | {"process": self._process.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._collector.restore(state)
+        self._process.restore(state["process"])
+        self._process.begin(resumed=True)

@@ -1,0 +1,354 @@
+"""Ratings of an embedded scalar model: those of Hugging Face, and shared prefixes are read once."""
+
+import asyncio
+import contextlib
+import copy
+import json
+import re
+import warnings
+from collections.abc import AsyncIterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from rewardsmith import Message
+from rewardsmith.engines import ModelSettings
+from rewardsmith.engines.conversation_rows import conversation_rows, last_word, ratings, tokens_read
+from rewardsmith.engines.embedded.chat_model import EmbeddedRater
+from rewardsmith.engines.embedded.chat_template import may_end_with
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.loading import save_folder
+from rewardsmith.engines.embedded.tiny import TINY, make_tiny
+from rewardsmith.errors import UserError
+from rewardsmith.llm import Conversation, ModelCallError
+
+from .running import lively
+
+ANSWERS = ["12", "12-3=9", "", "12-3=9;#9", "I do not know.", "x" * 70, "12"]
+
+
+def write_folder(name: str, folder: Path, *, padding: bool = True, **changes: Any) -> Path:
+    """Write a reward model with lively weights, as other systems publish them."""
+    model, tokenizer = make_tiny(name, seed=0)
+    config = copy.deepcopy(model.config)
+    config.num_labels = changes.pop("num_labels", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scalar = lively(AutoModelForSequenceClassification.from_config(config))
+        save_folder(scalar, tokenizer, folder)
+    if not padding:
+        drop(folder / "config.json", "pad_token_id")
+        drop(folder / "tokenizer_config.json", "pad_token")
+    return folder
+
+
+def drop(file: Path, key: str) -> None:
+    table = json.loads(file.read_text())
+    del table[key]
+    file.write_text(json.dumps(table))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("reward-models")
+    for name in TINY:
+        write_folder(name, root / name)
+    write_folder("tiny-llama", root / "no-padding", padding=False)
+    return root
+
+
+def open_rater(folder: Path | str, **changes: Any) -> EmbeddedRater:
+    return EmbeddedRater(EmbeddedEngine.open(ModelSettings(init=str(folder), head="scalar", device="cpu", **changes)))
+
+
+@cache
+def shared_rater(folder: Path) -> EmbeddedRater:
+    """Return a rater whose weights no test may change."""
+    return open_rater(folder)
+
+
+def chat(*contents: str) -> list[Message]:
+    """Return a conversation in which user and assistant take turns."""
+    return [Message("assistant" if i % 2 else "user", content) for i, content in enumerate(contents)]
+
+
+def rate(model: EmbeddedRater, conversations: Sequence[Conversation]) -> list[float]:
+    return asyncio.run(model.rate(conversations))
+
+
+def plain(folder: Path, conversations: Sequence[Conversation]) -> list[float]:
+    """Return what transformers says of each conversation alone, with its own attention."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    numbers = []
+    for conversation in conversations:
+        messages = [{"role": m.role, "content": m.content} for m in conversation]
+        ids = tokenizer.apply_chat_template(messages, return_tensors="pt", return_dict=True)["input_ids"]
+        with torch.no_grad():
+            numbers.append(model(input_ids=ids).logits.item())
+    return numbers
+
+
+# ---- the numbers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*TINY, "no-padding"])
+def test_numbers_are_those_of_transformers(folders: Path, name: str) -> None:
+    conversations = [chat("7+5-3?", answer) for answer in ANSWERS]
+    conversations += [chat("2*2?", "4"), [Message("system", "be brief"), *chat("7?", "7", "sure?", "yes")]]
+    ratings = rate(shared_rater(folders / name), conversations)
+    assert ratings == pytest.approx(plain(folders / name, conversations), abs=1e-5)
+    assert len({round(rating, 3) for rating in ratings}) == len(conversations) - 1  # "12" is there twice
+
+
+def test_padding_that_ends_a_text_is_passed_over_as_transformers_does(folders: Path, tmp_path: Path) -> None:
+    """A folder whose padding is the end token is read at the token before; one that names no padding, at the end."""
+    folder = write_folder("tiny-llama", tmp_path / "same")
+    table = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**table, "pad_token_id": table["eos_token_id"]}))
+    conversations = [chat("7?", "7"), chat("7?", "8")]
+    same, other = rate(open_rater(folder), conversations), rate(shared_rater(folders / "no-padding"), conversations)
+    assert same == pytest.approx(plain(folder, conversations), abs=1e-5)
+    assert same != pytest.approx(other, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "padding", "at"),
+    [([5, 6, 7], 0, 2), ([5, 6, 0, 0], 0, 1), ([5, 0, 7], 0, 2), ([5, 6, 0], None, 2), ([0, 0], 0, 0)],
+)
+def test_last_word(tokens: list[int], padding: int | None, at: int) -> None:
+    import numpy as np
+
+    assert last_word(np.array(tokens, dtype=np.int32), padding) == at
+
+
+@pytest.fixture(scope="module")
+def folders_of_one(folders: Path) -> Path:
+    return folders / "tiny-qwen3"
+
+
+@cache
+def shared_engine(folder: Path, tokens_per_pass: int) -> EmbeddedEngine:
+    found = ModelSettings(init=str(folder), head="scalar", device="cpu", tokens_per_pass=tokens_per_pass)
+    return EmbeddedEngine.open(found)
+
+
+def test_identity_follows_the_weights(folders: Path, tmp_path: Path) -> None:
+    names = [asyncio.run(shared_rater(folders / name).identity()) for name in ("tiny-llama", "tiny-qwen3")]
+    again = asyncio.run(open_rater(write_folder("tiny-llama", tmp_path / "again")).identity())
+    assert names[0] != names[1]
+    assert again == names[0]
+
+
+# ---- how much is read ------------------------------------------------------------------------------------------------
+
+
+def test_a_shared_beginning_is_read_once(folders: Path) -> None:
+    model = open_rater(folders / "tiny-llama")
+    question, answers = "7" * 200, ["1", "22", "333", "22"]
+    rate(model, [chat(question, answer) for answer in answers])
+    # One token a character; the turns begin with one each, and the answer's ends with one.
+    assert model.usage.prompt_tokens == 1 + len(question) + 1 + (1 + 2 + 3) + 3
+    assert model.usage.calls == 4
+    rate(model, [chat(question, "1"), chat("8", "1")])
+    assert model.usage.prompt_tokens - 211 == (len(question) + 4) + (1 + 4)
+
+
+def test_concurrent_calls_share_no_pass(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = open_rater(folders / "tiny-llama")
+    passes: list[int] = []
+    values = model._engine.values
+    monkeypatch.setattr(model._engine, "values", lambda rows: passes.append(len(rows)) or values(rows))
+
+    async def both() -> list[list[float]]:
+        return await asyncio.gather(*(model.rate([chat(str(i), "1"), chat(str(i), "2")]) for i in range(8)))
+
+    asyncio.run(both())
+    assert passes == [2] * 8
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_that_is_too_long_is_refused_with_its_length(folders: Path) -> None:
+    model = open_rater(folders / "tiny-llama")
+    with pytest.raises(ModelCallError, match=r"1304 tokens, and model reads 1 to 1024") as caught:
+        rate(model, [chat("7?", "7"), chat("7", "x" * 1300)])
+    assert caught.value.kind == "refused"
+    assert (model.usage.failed, model.usage.calls) == (2, 0)
+
+
+def test_a_conversation_that_cannot_be_rendered_is_refused(folders: Path) -> None:
+    with pytest.raises(ModelCallError, match="cannot render it: unknown role critic") as caught:
+        rate(shared_rater(folders / "tiny-llama"), [[Message("critic", "no")]])
+    assert caught.value.kind == "refused"
+
+
+def test_a_number_that_is_not_finite_is_none(tmp_path: Path) -> None:
+    model = open_rater(write_folder("tiny-llama", tmp_path / "rm"))
+    with torch.no_grad():
+        model._engine.model.score.weight.fill_(float("nan"))
+    with pytest.raises(ModelCallError, match="nan") as caught:
+        rate(model, [chat("7?", "7"), chat("7?", "8")])
+    assert caught.value.kind == "invalid"
+
+
+def test_an_engine_that_fails_fails_all_that_waited_and_goes_on(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = open_rater(folders / "tiny-llama")
+    with monkeypatch.context() as patched:
+        patched.setattr(model._engine, "values", lambda rows: 1 / 0)
+
+        async def both() -> list[Any]:
+            calls = (model.rate([chat(str(i), "1"), chat(str(i), "2")]) for i in range(2))
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        assert [error.kind for error in asyncio.run(both())] == ["crashed", "crashed"]
+    assert len(rate(model, [chat("7?", "7")])) == 1
+
+
+def test_the_engine_works_in_its_turn_only(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = shared_engine(folders / "tiny-qwen3", 64)
+    inside: list[bool] = []
+
+    @contextlib.asynccontextmanager
+    async def turn() -> AsyncIterator[None]:
+        inside.append(True)
+        yield
+        inside.append(False)
+
+    model = EmbeddedRater(engine, turn)
+    values = engine.values
+    monkeypatch.setattr(engine, "values", lambda rows: values(rows) if inside == [True] else 1 / 0)
+    assert len(rate(model, [chat("7?", "7")])) == 1
+    assert inside == [True, False]
+
+
+# ---- hostile text ----------------------------------------------------------------------------------------------------
+
+SPECIAL = ["<|pad|>", "<|bos|>", "<|eos|>", "<|unk|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from([*SPECIAL, "<", "|", ">", "eos", "a", " ", "\n", "<|user|"]), max_size=12))
+def test_no_text_opens_a_turn(folders_of_one: Path, pieces: list[str]) -> None:
+    model = shared_rater(folders_of_one)
+    text = "".join(pieces)
+    tokens = model._encode(chat(text, text)).tolist()
+    special = set(model._engine.tokenizer.all_special_ids)
+    found = [model._engine.tokenizer.convert_ids_to_tokens(token) for token in tokens if token in special]
+    assert found == ["<|user|>", "<|assistant|>", "<|eos|>"]
+
+
+# ---- before the first step -------------------------------------------------------------------------------------------
+
+
+def refusal(model: EmbeddedRater) -> str:
+    with pytest.raises(UserError) as caught:
+        asyncio.run(model.check())
+    return str(caught.value)
+
+
+def test_what_cannot_rate_is_refused_with_the_remedy(folders: Path, tmp_path: Path) -> None:
+    written = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu"), name="judge")
+    assert refusal(EmbeddedRater(written)) == 'models.judge has a language head: a model that rates has head = "scalar"'
+    save_folder(*make_tiny("tiny-llama", seed=0), tmp_path / "language")
+    assert re.search("head is all zeros.*name a reward model", refusal(open_rater(tmp_path / "language")))
+    silent = write_folder("tiny-llama", tmp_path / "silent")
+    (silent / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    assert "leaves out the assistant" in refusal(open_rater(silent))
+    (silent / "chat_template.jinja").write_text("{{ raise_exception('not today') }}")
+    assert "cannot render it: not today" in refusal(open_rater(silent))
+    (silent / "chat_template.jinja").unlink()
+    assert "no chat template" in refusal(open_rater(silent))
+    with pytest.raises(UserError, match=r"score.weight is \[3, 128\], not \[1, 128\]"):
+        open_rater(write_folder("tiny-llama", tmp_path / "three", num_labels=3))
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-qwen3", "tiny-gpt2", "tiny-gemma2"])
+def test_numbers_on_a_gpu(folders: Path, name: str) -> None:
+    conversations = [chat("7+5-3?", answer) for answer in ANSWERS]
+    expected = plain(folders / name, conversations)
+    for dtype, allowed in (("float32", 1e-3), ("bfloat16", 0.1)):
+        chosen = ModelSettings(init=str(folders / name), head="scalar", device="cuda", dtype=dtype)
+        ratings = rate(EmbeddedRater(EmbeddedEngine.open(chosen)), conversations)
+        spread = max(expected) - min(expected)
+        assert ratings == pytest.approx(expected, abs=allowed * spread)
+
+
+def scorer(**settings: Any) -> EmbeddedEngine:
+    return EmbeddedEngine.open(ModelSettings(**{"init": "tiny-llama", "head": "scalar", "device": "cpu", **settings}))
+
+
+@pytest.mark.parametrize(
+    ("template", "token", "ends"),
+    [
+        ("{{ messages[-1]['content'] }}{{ eos_token }}", "<|eos|>", True),
+        ("{{ messages[-1]['content'] }}{{ eos_token }}\n\n", "<|eos|>", False),
+        ("{{ messages[-1]['content'] }}{{ eos_token }}\n\n", "\n", True),
+        ("{{ messages[-1]['content'] }}<|tool|>", "<|eos|>", False),
+        ("{{ messages[-1]['content'] }}{{ mark }}", "<|pad|>", True),
+        ("{{ messages[-1]['content'] }}", "<|eos|>", True),  # nothing is known: to name no padding is safe
+        ("{{ raise_exception('not today') }}", "<|eos|>", True),
+        (None, "<|eos|>", True),
+        (None, "<|pad|>", False),
+    ],
+)
+def test_which_token_may_end_a_conversation(template: str | None, token: str, ends: bool) -> None:
+    _, tokenizer = make_tiny("tiny-llama", seed=0)
+    tokenizer.chat_template = template
+    number = tokenizer.convert_tokens_to_ids(token)
+    assert may_end_with(tokenizer, number, {"mark": "<|pad|>"}) == ends
+
+
+def test_a_new_head_names_padding_that_ends_no_conversation_and_a_trained_one_is_left_alone() -> None:
+    engine = scorer()
+    assert engine.model.config.pad_token_id == engine.tokenizer.pad_token_id
+    assert engine.model.config.problem_type == "regression"
+    engine.tokenizer.pad_token = engine.tokenizer.eos_token
+    ending = engine.copy(ModelSettings(copy_of="other", head="scalar"), name="ending")
+    assert ending.model.config.pad_token_id is None
+    chat = [Message("user", "7?"), Message("assistant", "7")]
+    assert ending.encode_conversation(chat)[-1] == ending.tokenizer.eos_token_id
+    engine.model.config.pad_token_id = 7
+    engine.model.config.problem_type = None
+    torch.nn.init.ones_(engine.model.score.weight)
+    trained = engine.copy(ModelSettings(copy_of="other", head="scalar"), name="trained")
+    assert (trained.model.config.pad_token_id, trained.model.config.problem_type) == (7, None)
+
+
+def test_a_head_on_a_language_model_is_new(tmp_path: Path) -> None:
+    language = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu"))
+    language.model.config.pad_token_id = language.tokenizer.eos_token_id
+    language.tokenizer.pad_token = language.tokenizer.eos_token
+    critic = language.copy(ModelSettings(copy_of="policy", head="scalar"), name="critic")
+    assert critic.model.config.pad_token_id is None
+    assert language.model.config.pad_token_id == language.tokenizer.eos_token_id
+
+
+def test_answers_to_one_prompt_share_it_and_numbers_stand_at_the_end() -> None:
+    engine = scorer()
+    torch.nn.init.normal_(engine.model.score.weight, generator=torch.Generator().manual_seed(0))
+    said = [[Message("user", "7?"), Message("assistant", text)] for text in ("7", "77", "7")]
+    said.append([Message("user", "8?"), Message("assistant", "8")])
+    tokens = [engine.encode_conversation(conversation) for conversation in said]
+    rows = conversation_rows(said, tokens)
+    assert [len(row.prompt) for row in rows] == [len("<7?<7"), len("<7?<7"), len("<7?<7"), len("<8?<8>")]
+    assert [[*row.prompt, *row.response[:-1]] for row in rows] == [each.tolist() for each in tokens]
+    assert tokens_read(rows) == len("<7?<7") + (1 + 2 + 1) + len("<8?<8>")
+    found = ratings(engine.values(rows), rows)
+    for row, number in zip(rows, found, strict=True):
+        whole = torch.from_numpy(np.concatenate([row.prompt, row.response[:-1]]).astype(np.int64))[None]
+        engine.model.set_attn_implementation("eager")
+        assert float(number) == pytest.approx(engine.model(input_ids=whole).logits.item(), abs=1e-5)
+        engine.model.set_attn_implementation("rewardsmith")

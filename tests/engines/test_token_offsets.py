@@ -1,0 +1,254 @@
+"""Where tokens lie in the text: for every way in which tokenizers write text as tokens, and for hostile ones."""
+
+import asyncio
+import unicodedata
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+
+from rewardsmith.engines.embedded.tiny import make_tiny
+from rewardsmith.engines.embedded.token_offsets import _BYTES, TokenOffsets
+from rewardsmith.engines.protocol import Sampling
+from tests.engines.running import ask, shared_engine
+
+LINES = [
+    "the first step is 7+5=12; the next one is 12-3=9; so the answer is #9",
+    "ein schöner Tag, naïve cafés und Brücken über dem Fluß",
+    "emoji 🙂🙃 and 👩‍👩‍👧 and flags 🇩🇪, then 漢字かな and кириллица",
+    "  spaces   and\ttabs\n\nand lines \u00a0 and \ufffd",
+]
+SPECIAL = ["<|pad|>", "<|end|>"]
+
+
+def wrapped(backend: Tokenizer, **settings: Any) -> Any:
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    backend.add_tokens([AddedToken("<tool call>", normalized=False)])  # has a space, and is not special
+    names = {"pad_token": SPECIAL[0], "eos_token": SPECIAL[1], "clean_up_tokenization_spaces": False}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **(names | settings))
+
+
+def byte_level() -> Any:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=340, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(LINES * 3, trainer)
+    return wrapped(backend)
+
+
+def composing() -> Any:
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    return tokenizer
+
+
+def byte_fallback() -> Any:
+    """As Llama 2: pieces with a mark for spaces, bytes for what is not in the vocabulary, the first space dropped."""
+    backend = Tokenizer(models.BPE())
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    trainer = trainers.BpeTrainer(vocab_size=120, limit_alphabet=60, show_progress=False)
+    backend.train_from_iterator([LINES[0], LINES[1]], trainer)
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"<unk>": 256}
+    learned = [token for token in backend.get_vocab() if token not in vocabulary]
+    vocabulary |= {token: 257 + i for i, token in enumerate(sorted(learned))}
+    backend.model = models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>")
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    backend.decoder = decoders.Sequence(steps)
+    return wrapped(backend)
+
+
+def metaspace() -> Any:
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    backend.decoder = decoders.Metaspace(prepend_scheme="first")
+    trainer = trainers.UnigramTrainer(vocab_size=150, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False)
+    backend.train_from_iterator(LINES * 3, trainer)
+    return wrapped(backend)
+
+
+def word_pieces() -> Any:
+    """A decoder that TokenOffsets does not know: it joins words with spaces, and takes some of them away again."""
+    names = ["[UNK]", "a", "b", "##a", "##b", ".", ",", "'", "s", "##é"]
+    backend = Tokenizer(models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(cleanup=True)
+    return wrapped(backend, clean_up_tokenization_spaces=True)
+
+
+def spaced() -> Any:
+    """No decoder: the names of the tokens with a space between them."""
+    return wrapped(Tokenizer(models.WordLevel({"a": 0, "b": 1, " ": 2, "é🙂": 3}, unk_token="a")))
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "byte level": byte_level,
+    "composing": composing,
+    "byte fallback": byte_fallback,
+    "metaspace": metaspace,
+    "word pieces": word_pieces,
+    "spaced": spaced,
+    "written in Python": ByT5Tokenizer,  # leaves out bytes that are no text
+    "characters": lambda: make_tiny("tiny-llama", seed=0)[1],
+    "bytes": lambda: make_tiny("tiny-llama-bytes", seed=0)[1],
+    "qwen2 bytes": lambda: make_tiny("tiny-qwen2", seed=0)[1],
+}
+every_tokenizer = pytest.mark.parametrize("name", MAKERS)
+
+
+@cache
+def tokenizer_of(name: str) -> Any:
+    return MAKERS[name]()
+
+
+@cache
+def offsets_of(name: str) -> TokenOffsets:
+    return TokenOffsets(tokenizer_of(name))
+
+
+def decode(name: str, tokens: Any) -> str:
+    return str(tokenizer_of(name).decode(list(map(int, tokens)), skip_special_tokens=True))
+
+
+def check(name: str, tokens: list[int], text: str | None = None) -> np.ndarray:
+    """Compare with what the tokenizer says of the first tokens, for each number of them that splits no character."""
+    full = decode(name, tokens)
+    text = full if text is None else text
+    ends = offsets_of(name).token_char_ends(np.array(tokens, dtype=np.int32), text)
+    assert ends.dtype == np.int32
+    assert len(ends) == len(tokens)
+    assert (np.diff(ends) >= 0).all()
+    assert all(0 <= end <= len(text) for end in ends)
+    for i, end in enumerate(ends):
+        said = decode(name, tokens[: i + 1])
+        if full.startswith(said):
+            assert text[:end] == said[: len(text)], (i, tokens, said)
+    return ends
+
+
+@every_tokenizer
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_tokens_lie_where_the_tokenizer_says(name: str, data: st.DataObject) -> None:
+    # Models write any tokens: halves of characters, special tokens in the middle, ids that no token has.
+    ids = st.integers(0, len(tokenizer_of(name)) + (2 if tokenizer_of(name).is_fast else -1))
+    tokens = data.draw(st.lists(ids, max_size=24))
+    full = decode(name, tokens)
+    check(name, tokens)
+    check(name, tokens, full[: data.draw(st.integers(0, len(full)))])
+
+
+@every_tokenizer
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(st.sampled_from(sorted(set("".join(LINES)) | set("ab.,é\u0301")))))
+def test_the_tokens_of_any_text_lie_in_it(name: str, text: str) -> None:
+    tokens = tokenizer_of(name)(text, add_special_tokens=False)["input_ids"]
+    check(name, [*tokens, tokenizer_of(name).eos_token_id])
+    assert offsets_of(name).token_char_ends(np.empty(0, np.int32), "").tolist() == []
+
+
+BYTES = [
+    (b"a\xe2\x82\xacb", [1, 2, 2, 2, 3]),
+    (b"a\x80\x80b", [1, 2, 3, 4]),  # each a mark
+    (b"\xe2\x82", [1, 1]),  # cut off: one mark
+    (b"\xe2\x82a", [1, 1, 2]),
+    (b"\xe2a\xac", [1, 2, 3]),
+    (b"\xc0\xaf\xff", [1, 2, 3]),
+    (b"\xe0\x80\x80", [1, 2, 3]),  # no character begins so
+    (b"\xed\xba\x04", [1, 2, 3]),  # half of a surrogate pair
+    (b"\xef\xbf\xbd\xff", [1, 1, 1, 2]),  # the mark itself, written
+]
+
+
+@pytest.mark.parametrize(("written", "ends"), BYTES)
+def test_bytes_that_are_no_text_are_marks(written: bytes, ends: list[int]) -> None:
+    tokenizer = tokenizer_of("bytes")
+    letters = {byte: letter for letter, byte in _BYTES.items()}
+    tokens = [tokenizer.convert_tokens_to_ids(letters[byte]) for byte in written]
+    assert decode("bytes", tokens) == written.decode(errors="replace")
+    assert check("bytes", tokens).tolist() == ends
+
+
+def test_a_text_that_was_composed_is_found_by_its_own_characters() -> None:
+    text = "cafe\u0301s und u\u0308ber"
+    assert unicodedata.normalize("NFC", text) != text
+    tokenizer = tokenizer_of("composing")
+    ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    ends = offsets_of("composing").token_char_ends(np.array(ids, np.int32), text)
+    assert ends[-1] == ends[-2] == len(text)
+    for i in range(len(ids)):
+        said = decode("composing", ids[: i + 1])
+        if "\ufffd" not in said:  # a mark that was composed into its letter may count for either token
+            assert letters_of(text[: ends[i]]) == letters_of(said)
+
+
+def letters_of(text: str) -> str:
+    return "".join(letter for letter in unicodedata.normalize("NFD", text) if not unicodedata.combining(letter))
+
+
+def test_the_last_token_may_be_one_that_ends_the_answer() -> None:
+    tokenizer = tokenizer_of("characters")
+    tokens = tokenizer("7+5;", add_special_tokens=False)["input_ids"]
+    assert check("characters", tokens, "7+5").tolist() == [1, 2, 3, 3]
+    euro = tokenizer_of("bytes")("a€", add_special_tokens=False)["input_ids"]
+    ends = offsets_of("bytes").token_char_ends(np.array(euro, np.int32), decode("bytes", euro[:-1]))
+    assert ends.tolist() == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != "spaced"])  # that one reads all words alike
+def test_a_text_that_the_tokens_do_not_say_is_refused(name: str) -> None:
+    tokens = np.array(tokenizer_of(name)("ab", add_special_tokens=False)["input_ids"], np.int32)
+    for text in ("b a", "ab and more", "é"):
+        with pytest.raises(ValueError, match="another tokenizer"):
+            offsets_of(name).token_char_ends(tokens, text)
+
+
+def test_a_long_answer_of_an_unknown_kind_is_asked_for_in_small_parts() -> None:
+    tokenizer = word_pieces()
+    asked: list[int] = []
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(tokenizer, name)
+
+        def decode(self, tokens: list[int], **settings: Any) -> str:
+            asked.append(len(tokens))
+            return str(tokenizer.decode(tokens, **settings))
+
+    tokens = np.array([1, 3, 2, 5, 1, 4] * 200, np.int32)
+    text = str(tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
+    ends = TokenOffsets(Counting()).token_char_ends(tokens, text)
+    assert ends[-1] == len(text)
+    assert [text[:end] for end in ends[:12]] == [tokenizer.decode(tokens[: i + 1].tolist()) for i in range(12)]
+    assert sum(count > 8 for count in asked) == 1  # the whole answer, once
+
+
+# ---- the engine ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-llama-bytes"])
+@pytest.mark.parametrize("stop", [(), ("a", "7", "e", " "), ("<|eos|>",)])
+def test_generated_rollouts_say_where_their_tokens_lie(name: str, stop: tuple[str, ...]) -> None:
+    engine = shared_engine(name)
+    sampling = Sampling(max_tokens=40, stop=stop)
+
+    async def run() -> list[Any]:
+        stream = engine.generate([ask("7"), ask("8")], sampling, n=4, seeds=[0, 1], ends=True)
+        return [rollout async for _, group in stream for rollout in group.rollouts]
+
+    rollouts = asyncio.run(run())
+    assert len(rollouts) == 8
+    for rollout in rollouts:
+        full = engine.tokenizer.decode(rollout.tokens.tolist(), skip_special_tokens=True)
+        assert full.startswith(rollout.text)
+        for i, end in enumerate(rollout.ends):
+            said = engine.tokenizer.decode(rollout.tokens[: i + 1].tolist(), skip_special_tokens=True)
+            if full.startswith(said):
+                assert rollout.text[:end] == said[: len(rollout.text)]

@@ -1,0 +1,255 @@
+"""What crosses the border between a program and its judge, and how outputs are compared."""
+
+import json
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rewardsmith.sandbox import BrokenTestsError
+from rewardsmith.sandbox.cases import OutputComparison, names_used, read_tests
+from rewardsmith.sandbox.values import DEPTH, MalformedValue, decode, encode
+
+numbers = st.integers() | st.floats(allow_nan=False) | st.booleans()
+keys = st.none() | numbers | st.text() | st.binary()
+plain = st.recursive(
+    keys | st.complex_numbers(allow_nan=False),
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.lists(inner).map(deque)
+        | st.sets(keys)
+        | st.frozensets(keys)
+        | st.dictionaries(keys, inner)
+    ),
+    max_leaves=20,
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+def kinds(value: Any) -> Any:
+    """Return a value with the types of all that it holds, which `==` does not compare."""
+    if isinstance(value, dict):
+        return dict, sorted(((repr(k), kinds(v)) for k, v in value.items()), key=str)
+    if isinstance(value, list | tuple | deque):
+        return type(value), [kinds(v) for v in value]
+    return type(value), sorted(map(repr, value)) if isinstance(value, set | frozenset) else repr(value)
+
+
+def never(value: object) -> Any:
+    raise AssertionError(value)
+
+
+def across(value: Any) -> Any:
+    return decode(json.loads(json.dumps(encode(value, never))), never)
+
+
+@given(plain)
+def test_plain_values_arrive_as_they_are(value: Any) -> None:
+    assert kinds(across(value)) == kinds(value)
+
+
+class Liar(int):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("value", [Liar(3), [Liar(3)], {"a": Liar(3)}])
+def test_subclasses_arrive_as_the_plain_type(value: Any) -> None:
+    assert "Liar" not in repr(kinds(across(value)))
+    assert across(Liar(3)) != 4
+
+
+def test_what_is_no_plain_data_stays() -> None:
+    kept: list[Any] = []
+
+    def keep(value: Any) -> list[Any]:
+        kept.append(value)
+        return ["o", len(kept) - 1]
+
+    assert encode([len, 1], keep) == ["l", [["o", 0], 1]]
+    assert decode(["l", [["o", 0], 1]], kept.__getitem__) == [len, 1]
+    endless: list[Any] = []
+    endless.append(endless)
+    deep = encode(endless, keep)
+    assert json.dumps(deep).count("[") == 2 * DEPTH + 1
+    assert decode(deep, kept.__getitem__)
+    with pytest.raises(MalformedValue):
+        decode(["l", [deep]], kept.__getitem__)
+
+
+@given(json_values | st.lists(st.sampled_from("iltsfqdrcbBnoDF") | json_values))
+@example(["c", []])
+def test_malformed_values_are_called_so(data: Any) -> None:
+    with suppress(MalformedValue):
+        decode(data, lambda number: number)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "tokens", "lines"),
+    [
+        ("1\n", "1", True, True),
+        ("1 \n2\n\n", "1\n2", True, True),
+        ("1\r\n2\r\n", "1\n2\n", True, True),
+        ("1\n2", "1 2", True, False),
+        ("1  2", "1 2", True, False),
+        (" 1", "1", True, False),
+        ("1\n\n2", "1\n2", True, False),
+        ("", "", True, True),
+        ("", "1", False, False),
+        ("1", "", False, False),
+        ("12", "1 2", False, False),
+        ("1.0", "1", False, False),
+        ("YES", "Yes", False, False),
+        ("1 2 3", "1 2", False, False),
+    ],
+)
+def test_printed_outputs(got: str, expected: str, tokens: bool, lines: bool) -> None:
+    assert OutputComparison("tokens").same_output(got.encode(), expected) is tokens
+    assert OutputComparison("lines").same_output(got.encode(), expected) is lines
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "same"),
+    [
+        ("0.3333333", "0.3333334", True),
+        ("0.333", "0.334", False),
+        ("1000000.5", "1000000", True),  # relative to a large number
+        ("-1e-7", "0", True),
+        ("a 1.0", "a 1", True),
+        ("b 1.0", "a 1", False),
+        ("nan", "nan", True),
+        ("inf", "1", False),
+        ("1_0", "10", False),
+        ("1 1", "1", False),
+        ("9" * 5000, "1", False),
+        ("1e9999", "1", False),
+    ],
+)
+@pytest.mark.parametrize("whitespace", ["tokens", "lines"])
+def test_a_tolerance_for_numbers(whitespace: Any, got: str, expected: str, same: bool) -> None:
+    assert OutputComparison(whitespace, tolerance=1e-6).same_output(got.encode(), expected) is same
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("Z", "C")), min_size=1), min_size=1), st.data())
+def test_white_space_between_words_does_not_matter(words: list[str], data: st.DataObject) -> None:
+    spaces = [data.draw(st.text(" \t\n\r", min_size=1)) for _ in words]
+    written = "".join(word + space for word, space in zip(words, spaces, strict=True))
+    assert OutputComparison().same_output(written.encode(), " ".join(words))
+    assert not OutputComparison().same_output(written.encode(), " ".join([*words, "x"]))
+
+
+def reply(value: Any) -> bytes:
+    return json.dumps({"value": encode(value, lambda _: ["o", 0])}).encode()
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "same"),
+    [
+        (3, 3, True),
+        (3.0, 3, True),
+        (True, 1, True),
+        ("3", 3, False),
+        (3, "3", False),
+        (None, None, True),
+        (None, 0, False),
+        (0, None, False),
+        (2**80, 2**80, True),
+        (2**80, 2**80 + 1, False),
+        ((1, [2, (3,)]), [1, [2, [3]]], True),
+        ([1, 2], [2, 1], False),
+        ([1], [1, 1], False),
+        ({1, 2}, [1, 2], False),
+        ({"a": [1]}, {"a": [1]}, True),
+        ({1: 2}, {"1": 2}, True),
+        ({1: 2, "1": 2}, {"1": 2}, False),
+        ({}, {}, True),
+        ({}, [], False),
+        ([], {}, False),
+        (float("inf"), 1e308, False),
+        (float("nan"), 0, False),
+        (0.1 + 0.2, 0.3, False),
+        (object(), 3, False),
+        ([object()], [3], False),
+    ],
+)
+def test_returned_values(got: Any, expected: Any, same: bool) -> None:
+    assert OutputComparison().same_reply(reply(got), expected) is same
+
+
+def test_returned_values_within_a_tolerance() -> None:
+    assert OutputComparison(tolerance=1e-6).same_reply(reply([0.1 + 0.2, {"a": 1}]), [0.3, {"a": 1.0000001}])
+    assert not OutputComparison(tolerance=1e-6).same_reply(reply([0.31]), [0.3])
+    assert not OutputComparison(tolerance=1e-6).same_reply(reply(float("nan")), 0)
+
+
+@given(json_values)
+def test_a_json_value_equals_itself_alone(value: Any) -> None:
+    assert OutputComparison().same_reply(reply(value), value)
+    assert not OutputComparison().same_reply(reply([value]), value)
+    assert not OutputComparison().same_reply(reply({"other": value}), value)
+
+
+@given(json_values | st.binary() | st.lists(st.sampled_from("iltsfqdrcbBnoDF") | json_values), json_values)
+def test_no_answer_breaks_the_comparison(answer: Any, expected: Any) -> None:
+    raw = answer if isinstance(answer, bytes) else json.dumps({"value": answer}).encode()
+    assert OutputComparison(tolerance=0.1).same_reply(raw, expected) in (True, False)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[" * 100_000, b'{"value": ' + b"9" * 5000 + b"}", b"\xff", b'{"args": []}']
+)
+def test_rubbish_is_not_equal(raw: bytes) -> None:
+    assert not OutputComparison().same_reply(raw, 9)
+
+
+@pytest.mark.parametrize(
+    ("sources", "setup", "names"),
+    [
+        (["assert f(1) == 2"], "", {"f"}),
+        (["assert abs(f(1) - g(2)) < 1e-6"], "", {"f", "g"}),
+        (["import math\nassert f(1) == math.pi"], "", {"f"}),
+        (["assert f(1) == math.pi"], "import math", {"f"}),
+        (["assert f(root) == 1"], "root = Node(1)", {"f", "Node"}),
+        (["x = f(1)\nassert all(y for y in x)"], "", {"f"}),
+        (["try: f(1)\nexcept ValueError as e: print(e)"], "", {"f"}),
+        (["assert sum(1, 2) == 3", "assert sum(2, 2) == abs(4)"], "", {"sum"}),
+        (["assert set(f(1)) == set([1])"], "", {"f"}),
+        (["assert f(1) == math.pi"], "", {"f"}),
+        (["assert sum(1, 2) == math.floor(3.5)"], "", {"sum"}),
+        (["assert statistics([1]) == 1"], "", {"statistics"}),
+    ],
+)
+def test_the_names_that_tests_take_from_a_program(sources: list[str], setup: str, names: set[str]) -> None:
+    assert names_used(tuple(sources), setup).of_program == names
+
+
+def test_of_a_program_with_an_entry_point_nothing_else_is_taken() -> None:
+    test = "def check(c):\n    assert abs(c(1) - math.pi) < helper(2)"
+    found = names_used((test,), "", "def helper(x): return x", "f")
+    assert (found.of_program, found.modules) == ({"f"}, {"math"})
+
+
+@pytest.mark.parametrize(
+    ("tests", "words"),
+    [
+        (["assert 1"], "nothing that a program could define"),
+        (["assert sum([1]) == abs(1)"], "abs and sum"),
+        (["assert all(x > 0 for x in [1])"], "pass the program a generator"),
+        (["assert sum([1], key=lambda x: x) == 1"], "pass the program a function"),
+        ({"test": "def check(c):\n    assert c(lambda: 1)", "entry_point": "f"}, "pass the program a function"),
+        ({"test": "def check(c):\n    assert g(c(1))", "entry_point": "f"}, "'g'"),
+    ],
+)
+def test_tests_from_which_nobody_can_tell_what_the_program_must_define_are_broken(tests: Any, words: str) -> None:
+    with pytest.raises(BrokenTestsError, match=words):
+        read_tests(tests)

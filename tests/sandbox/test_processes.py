@@ -1,0 +1,222 @@
+"""The sandbox: nothing is left behind, what is not available is refused, and the filter says what it should."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rewardsmith.sandbox import ProgramLimits, Sandbox, SandboxError, SandboxGoneError, confine, probe, seccomp
+from rewardsmith.sandbox import sandbox as sandbox_module
+from tests.sandbox.programs import GREEDY, SHORT, outcome
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="programs are isolated on Linux only")
+
+ROOT = os.geteuid() == 0
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def gone(pids: list[int]) -> bool:
+    """Return whether processes end within a while."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not any(
+            Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text() for pid in pids
+        ):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_module.tempfile, "tempdir", str(tmp_path))
+    before = children(os.getpid())
+    with Sandbox(["def f(): pass\nwhile True: pass"], SHORT) as sandbox:
+        assert list(tmp_path.iterdir())
+        assert sandbox.run("").failed
+        assert sandbox.call("f", []).failed
+    assert list(tmp_path.iterdir()) == []
+    assert children(os.getpid()) == before
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[list[int]]:
+    """The processes of somebody who runs a program: himself, the host, and the program."""
+    code = "from rewardsmith.sandbox import *\nSandbox(['while True: pass'], ProgramLimits(seconds=60)).run('')"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
+        pids = [process.pid]
+        deadline = time.monotonic() + 60
+        while len(pids) < 3 and time.monotonic() < deadline:
+            pids = [process.pid]
+            while found := children(pids[-1]):
+                pids.append(found[0])
+            time.sleep(0.02)
+        yield pids
+        process.kill()
+
+
+@pytest.mark.parametrize("whom", [0, 1])
+def test_a_program_dies_with_whoever_runs_it(running: list[int], whom: int) -> None:
+    assert len(running) == 3
+    assert len({os.getpgid(pid) for pid in running}) == 1
+    os.kill(running[whom], signal.SIGKILL)
+    assert gone(running[1:])
+
+
+def test_the_folder_goes_with_its_owner(running: list[int]) -> None:
+    folder = Path(os.readlink(f"/proc/{running[2]}/cwd"))
+    assert folder.name.startswith("rewardsmith-")
+    os.kill(running[0], signal.SIGKILL)
+    assert gone(running[1:])
+    assert not folder.exists()
+
+
+def test_a_sandbox_that_breaks_says_so() -> None:
+    with Sandbox(["print(1)"], ProgramLimits()) as sandbox:
+        sandbox._host.kill()
+        with pytest.raises(SandboxGoneError, match="is gone"):
+            sandbox.run("")
+
+
+@pytest.fixture
+def without_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system on which system calls cannot be filtered."""
+    change = "import jail.seccomp; jail.seccomp.why_unsupported = lambda: 'there is no filter'\nmain()"
+    options = tuple(option.replace("main()", change) for option in sandbox_module._OPTIONS)
+    monkeypatch.setattr(sandbox_module, "_OPTIONS", options)
+
+
+@pytest.mark.usefixtures("without_filter")
+@pytest.mark.parametrize("isolation", ["full", "syscalls"])
+def test_isolation_that_is_not_available_is_refused(isolation: sandbox_module.Isolation) -> None:
+    with pytest.raises(SandboxError, match='there is no filter; isolation = "limits"'):
+        outcome("print(1)", allowed=ProgramLimits(isolation=isolation))
+
+
+@pytest.mark.usefixtures("without_filter")
+def test_limits_work_without_a_filter() -> None:
+    assert outcome("print(1)", allowed=ProgramLimits(isolation="limits")).result == b"1\n"
+
+
+def test_on_other_systems_full_isolation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(OSError, match='on Linux only, and this is darwin; isolation = "limits"'):
+        confine.prepare("full", "/tmp")
+
+
+def test_a_step_that_fails_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = "import jail.seccomp\ndef no(): raise OSError('the kernel said no')\njail.seccomp.install = no\nmain()"
+    monkeypatch.setattr(
+        sandbox_module, "_OPTIONS", tuple(option.replace("main()", change) for option in sandbox_module._OPTIONS)
+    )
+    with pytest.raises(SandboxError, match="could not be confined: OSError: the kernel said no"):
+        outcome("print(1)")
+
+
+def test_a_machine_on_which_nothing_runs_is_not_the_programs_fault() -> None:
+    with pytest.raises(SandboxError):
+        probe(ProgramLimits(memory=8))
+    probe(ProgramLimits())
+
+
+LIMITED = ProgramLimits(seconds=0.4, isolation="limits")
+
+
+@pytest.mark.parametrize("name", ["endless loop", "endless sleep", "one large object", "endless output", "fault"])
+def test_limits_alone_still_limit(name: str) -> None:
+    program, end = GREEDY[name]
+    assert end in outcome(program, allowed=LIMITED if "time" in end else ProgramLimits(isolation="limits")).failed
+
+
+def test_limits_alone_leave_no_process_behind() -> None:
+    program = (
+        "import os, time\ntry: pid = os.fork()\nexcept OSError: pid = 0; print('none')\n"
+        "else:\n    if pid == 0:\n        os.fork(); time.sleep(600)\n    print(pid)"
+    )
+    said = outcome(program, allowed=ProgramLimits(isolation="limits")).result.split()
+    assert said == [b"none"] if not ROOT else gone([int(said[0])])
+
+
+def test_under_limits_alone_a_program_that_ends_its_host_has_failed() -> None:
+    with Sandbox(["import os\nif input(): os.kill(os.getppid(), 9)\nprint(1)"], LIMITED) as sandbox:
+        assert "nothing keeps the program from ending it" in sandbox.run("x").failed
+        assert sandbox.run("").failed
+
+
+def decide(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
+    """Run the filter as the kernel would; return its decision."""
+    own = seccomp._ARCHITECTURES[machine][1]
+    data = (number, own if architecture is None else architecture, 0, 0)
+    words = [*data, *(half for a in (*arguments, *[0] * 6)[:6] for half in (a & 0xFFFFFFFF, a >> 32))]
+    program, at, value = seccomp.build(machine, pid=77), 0, 0
+    while True:
+        operation, true, false, operand = program[at]
+        at += 1
+        if operation == seccomp._RETURN:
+            return operand
+        if operation == seccomp._LOAD:
+            value = words[operand // 4]
+        else:
+            holds = value == operand if operation == seccomp._EQUAL else bool(value & operand)
+            at += true if holds else false
+
+
+ALLOW, DENY, MISSING, KILL = 0x7FFF0000, 0x50001, 0x50026, 0x80000000
+
+
+@pytest.mark.parametrize(
+    ("x86_64", "aarch64", "arguments", "decision"),
+    [
+        (0, 63, (), ALLOW),  # read
+        (231, 94, (), ALLOW),  # exit_group
+        (257, 56, (0, 0, 0o2000000), ALLOW),  # openat to read
+        (257, 56, (0, 0, 1), DENY),
+        (257, 56, (0, 0, 2), DENY),
+        (257, 56, (0, 0, 0o100), DENY),  # create
+        (257, 56, (0, 0, 0o1000), DENY),  # truncate
+        (257, 56, (0, 0, 0o20200000), DENY),  # without a name
+        (56, 220, (0x3D0F00,), ALLOW),  # a thread
+        (56, 220, (17,), DENY),  # a process
+        (56, 220, (0x3D0F00 | 0x20000000,), DENY),  # with a namespace
+        (435, 435, (), MISSING),
+        (437, 437, (), MISSING),
+        (62, 129, (77, 9), ALLOW),  # kill itself
+        (62, 129, (78, 9), DENY),
+        (62, 129, (0, 9), DENY),
+        (62, 129, (0xFFFFFFFF, 9), DENY),
+        (234, 131, (77, 77, 6), ALLOW),
+        (234, 131, (78, 78, 6), DENY),
+        (302, 261, (0,), ALLOW),  # own limits
+        (302, 261, (78,), DENY),
+        (41, 198, (2, 1), DENY),  # socket
+        (59, 221, (), DENY),  # execve
+        (101, 117, (), DENY),  # ptrace
+        (72, 25, (0, 8, 1), DENY),  # F_SETOWN
+        (16, 29, (0, 0x5412), DENY),  # put a character into a terminal
+        (100_000, 100_000, (), DENY),
+    ],
+)
+def test_the_filter_decides_alike_on_both_architectures(
+    x86_64: int, aarch64: int, arguments: tuple[int, ...], decision: int
+) -> None:
+    assert decide("x86_64", x86_64, *arguments) == decision
+    assert decide("aarch64", aarch64, *arguments) == decision
+
+
+def test_foreign_architectures_are_killed() -> None:
+    assert decide("x86_64", 0, architecture=0x40000003) == KILL  # i386
+    assert decide("aarch64", 63, architecture=0x40000028) == KILL  # arm
+    assert decide("x86_64", 0x40000000) == DENY  # x32
