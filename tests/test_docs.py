@@ -22,7 +22,7 @@ from rewardsmith.recipe_checks import check_rewards
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rules import RULES
 from rewardsmith.runs.lineage import forgotten
-from rewardsmith.runs.rescoring.choice import find_reward
+from rewardsmith.runs.lookup import find_reward
 from rewardsmith.trainers.telling import warn_of_rate
 
 ROOT = Path(__file__).parents[1]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from rewardsmith.config import Settings
+from rewardsmith.config import Chosen, Settings
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,14 @@ class Result:
     facts: Mapping[str, Any] = field(default_factory=dict)
     failed: float = 0.0
 
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values, for `--json` and for the files of a run."""
+        return {
+            "metrics": dict(self.metrics),
+            "tables": [table.as_json() for table in self.tables],
+            **self.facts,
+        }
+
 
 class JobContext(Protocol):
     """What a run, or a command, gives its jobs.
@@ -49,6 +57,7 @@ class JobContext(Protocol):
         seed: of the recipe, or of the command.
         folder: the run folder; of a command an empty one that is removed when the command ends well.
         fresh: whether results of an earlier start are to be discarded.
+        model_tables: the `[models]` that the recipe or the command has.
     """
 
     seed: int
@@ -56,6 +65,9 @@ class JobContext(Protocol):
 
     @property
     def folder(self) -> Path: ...  # noqa: D102 see above
+
+    @property
+    def model_tables(self) -> Mapping[str, Chosen]: ...  # noqa: D102 see above
 
     def model(self, name: str) -> Any:
         """Return a model as rewards use it (`rewardsmith.llm`), opened when it is first used."""

@@ -11,7 +11,7 @@ from rewardsmith.masking import shown
 from rewardsmith.recipe import Recipe
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import has_part, walk
-from rewardsmith.trainers.evaluating.soundness import require_free
+from rewardsmith.trainers.evaluate.evaluate_policy import require_free
 
 _BY_SEQUENCE = "sequence-mean-token-mean"
 
@@ -46,7 +46,7 @@ def _wrong(path: str, stage: Chosen) -> Iterator[Problem]:
     whole: Component | None = None
     for where, place in ((path, settings), (f"{path}.validation", getattr(settings, "validation", None))):
         made: dict[str, Component] = {}
-        for setting in ("reward", "sound"):
+        for setting in ("reward", "reasoning_check"):
             chosen: Chosen | None = getattr(place, setting, None)
             if chosen is not None:
                 try:
@@ -54,11 +54,11 @@ def _wrong(path: str, stage: Chosen) -> Iterator[Problem]:
                 except UserError as error:
                     yield Problem(f"{where}.{setting}", str(error))
         scores = made.get("reward", whole)
-        if "sound" in made and scores is not None:
+        if "reasoning_check" in made and scores is not None:
             try:
                 require_free(scores)
             except UserError as error:
-                yield Problem(f"{where}.sound", str(error))
+                yield Problem(f"{where}.reasoning_check", str(error))
         whole = whole or made.get("reward")
     part = getattr(getattr(settings, "select", None), "part", "")
     if part and whole is not None and not has_part(whole, part):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.best_of_n import best_of_n, gain
+from rewardsmith.algorithms.ranks import best_of_n, gain
 
 PAIRS = st.lists(
     st.tuples(st.integers(-3, 3).map(float), st.integers(0, 3).map(float)), min_size=1, max_size=7

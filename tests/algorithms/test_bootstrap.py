@@ -54,7 +54,7 @@ def test_a_share_has_the_interval_that_the_normal_distribution_gives() -> None:
 
 
 def test_blocks_do_not_matter_to_the_number_of_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "AT_A_TIME", 25)
+    monkeypatch.setattr(bootstrap, "BLOCK", 25)
     low, high = bootstrap_interval([0.0, 0.0, 0.0, 1.0], draws=4000, level=0.5)
     assert (low, high) == (0.0, 0.5)  # the quartiles of a binomial share: 0, 1/4, 1/2 and so on
     assert bootstrap_interval([1.0, 1.0]) == (1.0, 1.0)
@@ -68,7 +68,7 @@ def test_without_two_items_there_is_no_interval(totals: list[float], counts: lis
 def test_what_is_not_known_is_refused() -> None:
     with pytest.raises(ValueError, match="finite"):
         bootstrap_interval([1.0, math.nan])
-    with pytest.raises(ValueError, match="2 totals and 1 counts"):
+    with pytest.raises(ValueError, match="2 and 1 values"):
         bootstrap_interval([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match="level is 1"):
         bootstrap_interval([1.0, 2.0], level=1.0)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.ranks import pairwise_agreement
-from rewardsmith.algorithms.tie_calibration import tie_calibrated_agreement
+from rewardsmith.algorithms.ranks import pairwise_agreement, tie_calibrated_agreement
 
 GROUP = st.lists(st.tuples(st.integers(0, 2).map(float), st.integers(0, 6).map(float)), min_size=2, max_size=5)
 GROUPS = st.lists(GROUP, min_size=1, max_size=4)

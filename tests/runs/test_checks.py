@@ -124,13 +124,13 @@ def test_models_that_two_process_rewards_cannot_share_are_found_with_the_recipe(
 
 @pytest.mark.parametrize("kind", ["policy", "evaluate"])
 def test_a_part_that_is_called_as_the_second_verdict_is_found_with_the_recipe(kind: str) -> None:
-    reward = {"type": "sum", "parts": {"sound": {"type": DIGITS}}}
-    recipe = table(validation={"data": "held_out", "reward": reward, "sound": DIGITS})
+    reward = {"type": "sum", "parts": {"reasoning_check": {"type": DIGITS}}}
+    recipe = table(validation={"data": "held_out", "reward": reward, "reasoning_check": DIGITS})
     if kind == "evaluate":
-        recipe["stages"][1] = evaluate(reward=reward, sound=DIGITS)
+        recipe["stages"][1] = evaluate(reward=reward, reasoning_check=DIGITS)
     ((path, found),) = problems(recipe).items()
-    assert path == ("stages.1.validation.sound" if kind == "policy" else "stages.1.sound")
-    assert 'part "sound"' in found
+    assert path == ("stages.1.validation.reasoning_check" if kind == "policy" else "stages.1.reasoning_check")
+    assert 'part "reasoning_check"' in found
 
 
 def test_a_run_says_what_is_seldom_meant_before_it_begins(tmp_path: Path) -> None:

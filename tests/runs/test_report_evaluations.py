@@ -7,29 +7,34 @@ from typing import Any
 
 import pytest
 
+from rewardsmith.console import Column, Table
+from rewardsmith.jobs import Result
 from rewardsmith.runs.report import read_evaluations
-from rewardsmith.trainers.evaluating.grades import GradedAnswer, measure_grades
-from rewardsmith.trainers.evaluating.policies import JudgedGroup, evaluation_of
-from rewardsmith.trainers.evaluating.tables import Column, Evaluation, Table
+from rewardsmith.trainers.evaluate.evaluate_grades import GradedAnswer, measure_grades
+from rewardsmith.trainers.evaluate.evaluate_policy import JudgedGroup, evaluate_policy
+from rewardsmith.trainers.evaluate.evaluation import evaluation_result
 from tests.runs.fake_run import write_fake_run, write_lines
 from tests.runs.test_report import HOSTILE, page_of
 from tests.runs.test_report_scripts import run_page
 
 
-def keep(folder: Path, *found: Evaluation) -> None:
+def keep(folder: Path, **found: Result) -> None:
     (folder / "evaluations").mkdir(parents=True, exist_ok=True)
-    for one in found:
-        text = json.dumps(one.as_json(), allow_nan=False)
-        (folder / "evaluations" / f"{one.name}.json").write_text(text, encoding="utf-8")
+    for name, one in found.items():
+        text = json.dumps({"name": name, **one.as_json()}, allow_nan=False)
+        (folder / "evaluations" / f"{name}.json").write_text(text, encoding="utf-8")
 
 
-def policy(name: str, unsound: int) -> Evaluation:
-    groups = [JudgedGroup((True, False), (i >= unsound, None)) for i in range(10)]
-    return evaluation_of(name, groups)
+def evaluation(kind: str, metrics: Any, main: Any = (), tables: Any = ()) -> Result:
+    return evaluation_result(kind, metrics, main, tables, [], 0.0)
+
+
+def policy(unsound: int) -> Result:
+    return evaluate_policy([JudgedGroup((True, False), (i >= unsound, None)) for i in range(10)])
 
 
 def test_stages_of_a_kind_stand_in_their_order_with_their_main_measures(tmp_path: Path) -> None:
-    keep(tmp_path, policy("b_alone", 7), policy("a_judged", 1))
+    keep(tmp_path, b_alone=policy(7), a_judged=policy(1))
     found = read_evaluations(tmp_path, ["sft", "b_alone", "a_judged"])
     assert [one["name"] for one in found] == ["b_alone", "a_judged"]
     assert [one["main"]["unsound"] for one in found] == [0.7, 0.1]
@@ -50,7 +55,8 @@ def shown(folder: Path, query: str) -> Any:
 def test_the_page_compares_stages_and_shows_their_tables(tmp_path: Path) -> None:
     answers = [GradedAnswer(1.0, 0.9, True, True), GradedAnswer(0.2, 0.3, True, False)]
     metrics, tables = measure_grades(answers)
-    keep(tmp_path, policy("alone", 7), policy("judged", 1), Evaluation("judge", "grades", metrics, ("mad",), tables))
+    judge = evaluation("grades", metrics, ("mad",), tables)
+    keep(tmp_path, alone=policy(7), judged=policy(1), judge=judge)
     rows = shown(tmp_path, 'page.all("table").slice(0, 2).map((t) => t.all("tr").map((r) => r.text()))')
     policies = [[cell for cell in row.split(" ") if cell] for row in rows[0]]
     assert policies[0][:4] == ["stage", "accuracy", "verified", "unsound"]
@@ -66,10 +72,8 @@ def test_the_page_compares_stages_and_shows_their_tables(tmp_path: Path) -> None
 
 def test_chance_stands_beside_the_accuracy_where_it_is_known(tmp_path: Path) -> None:
     metrics = {"accuracy": 0.4, "chance": 0.3, "kendall": 0.2}
-    known, unknown = (
-        Evaluation(n, "rankings", m, ("accuracy", "kendall")) for n, m in (("a", metrics), ("b", {"accuracy": 1}))
-    )
-    keep(tmp_path, known, unknown)
+    main = ("accuracy", "kendall")
+    keep(tmp_path, a=evaluation("rankings", metrics, main), b=evaluation("rankings", {"accuracy": 1}, main))
     found = read_evaluations(tmp_path, [])
     assert [list(one["main"]) for one in found] == [["accuracy", "chance", "kendall"], ["accuracy"]]
     assert found[0]["shares"] == ["accuracy", "chance"]
@@ -135,8 +139,7 @@ def test_held_out_parts_of_a_reward_share_a_chart(tmp_path: Path) -> None:
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     rows = [[text, 1.0] for text in HOSTILE]
     table = Table(HOSTILE[0], [Column(HOSTILE[1], "text"), Column("n")], rows, HOSTILE[2])
-    found = Evaluation("evil", HOSTILE[3], {HOSTILE[0]: 0.5}, (HOSTILE[0],), [table])
-    keep(tmp_path, found)
+    keep(tmp_path, evil=evaluation(HOSTILE[3], {HOSTILE[0]: 0.5}, (HOSTILE[0],), [table]))
     page = page_of(tmp_path)
     assert [tag for tag, _ in page.tags].count("script") == 2
     text = shown(tmp_path, "page.text()")

@@ -12,7 +12,7 @@ import pytest
 
 from rewardsmith import Failure, Score
 from rewardsmith.runs.report import write_report
-from rewardsmith.trainers.evaluating.policies import JudgedGroup, evaluation_of
+from rewardsmith.trainers.evaluate.evaluate_policy import JudgedGroup, evaluate_policy
 from tests.runs.fake_process import write_process_run
 from tests.runs.fake_run import line, write_fake_run, write_lines
 
@@ -75,9 +75,9 @@ def write_long_run(folder: Path) -> Path:
         "stages": [{"name": s, "type": "policy", "steps": 3, "seconds": 1e5, "after": values} for s in stages],
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))
-    found = evaluation_of(LONG, [JudgedGroup((True, False), (True, None))] * 3)
+    found = evaluate_policy([JudgedGroup((True, False), (True, None))] * 3)
     (folder / "evaluations").mkdir()
-    (folder / "evaluations" / f"{LONG}.json").write_text(json.dumps(found.as_json()))
+    (folder / "evaluations" / f"{LONG}.json").write_text(json.dumps({"name": LONG, **found.as_json()}))
     return folder
 
 

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.data import Arithmetic, Translation
+from rewardsmith.data import Arithmetic
 from rewardsmith.errors import UserError
-from rewardsmith.runs.evaluating.data import read_items
-from rewardsmith.trainers.evaluating.stage import EvaluateRewardStage
-from rewardsmith.trainers.evaluating.trainer import RewardEvaluation
+from rewardsmith.trainers.evaluate.evaluate_jobs import EvaluateReward
 from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.trainers.sft import SftTrainer
@@ -38,8 +36,8 @@ def process_model(folder: Path, seed: int, name: str, source: Any) -> None:
 
 def evaluate_reward(folder: Path, seed: int, name: str, source: Any) -> None:
     reward = "tests.trainers.world:Digits"
-    stage = EvaluateRewardStage(name=name, kind="rankings", data="held_out", items=3, reward=reward)
-    wait(RewardEvaluation(stage, World(folder, seed=seed, sources=source)).step(1))
+    stage = EvaluateReward(name=name, kind="rankings", data="held_out", items=3, reward=reward)
+    wait(stage.run(World(folder, seed=seed, sources=source)))
 
 
 @pytest.mark.parametrize(
@@ -74,15 +72,3 @@ def test_two_seeds_and_two_stage_names_are_measured_on_the_same_items(
 def test_nothing_to_measure_on_is_said_as_such() -> None:
     with pytest.raises(UserError, match=r"data\.held_out is empty"):
         held_out(lambda seed: iter(()), 3, "held_out")
-
-
-def test_the_command_line_measures_on_the_items_that_a_stage_measures_on(tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(
-        '[data.words]\ntype = "translation"\n[[stages]]\ntype = "evaluate_reward"\nkind = "rankings"\ndata = "words"\n'
-        'reward = { type = "rule", rule = "exact" }\n'
-    )
-    found = read_items(f"{recipe}:words", "rankings", items=4)
-    assert [item.prompt.id for item in found] == [
-        item.prompt.id for item in held_out(Translation().rankings, 4, "words")
-    ]

@@ -96,7 +96,7 @@ def test_a_stage_has_a_name_of_its_own_and_knows_its_trainer() -> None:
         "reward_model": "RewardModelTrainer",
         "process_model": "ProcessModelTrainer",
         "policy": "PolicyTrainer",
-        "evaluate": "Evaluation",
-        "evaluate_reward": "RewardEvaluation",
+        "evaluate": "JobStage",
+        "evaluate_reward": "JobStage",
     }
     assert (sft_stage().name, policy_stage().name, policy_stage(name="again").name) == ("sft", "policy", "again")

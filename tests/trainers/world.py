@@ -13,8 +13,8 @@ from torch import Tensor
 from rewardsmith.data import Arithmetic, Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.model_settings import ModelSettings
+from rewardsmith.jobs import Result as JobResult
 from rewardsmith.recipe import parse_recipe
-from rewardsmith.trainers.evaluating.tables import Evaluation
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.trainers.stages import PolicyStage, SftStage
 from rewardsmith.types import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
@@ -90,7 +90,7 @@ class World:
         self.folder = folder
         self.seed = seed
         self.records: list[GroupRecord] = []
-        self.evaluations: list[Evaluation] = []
+        self.results: list[JobResult] = []
         self.messages: list[str] = []
         self.reported: list[tuple[str, int, int, int]] = []
         self.wants_to_stop: Callable[[], bool] = lambda: False
@@ -117,8 +117,8 @@ class World:
     def keep(self, records: Sequence[GroupRecord]) -> None:
         self.records += records
 
-    def keep_evaluation(self, evaluation: Evaluation) -> None:
-        self.evaluations.append(evaluation)
+    def keep_result(self, result: JobResult) -> None:
+        self.results.append(result)
 
     def log(self, text: str) -> None:
         self.messages.append(text)

@@ -1,4 +1,4 @@
-"""How well a judge agrees with a teacher: what its grades, or its scores of a group, earn. Numpy only, no torch."""
+"""Accuracy rewards of a judge that learns from a teacher's grades or group scores. No torch."""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
-"""How far a mean over groups can be trusted: percentile bootstrap. Numpy only, no torch."""
+"""Percentile bootstrap intervals of means over groups."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-AT_A_TIME = 2**21
-"""Numbers that are drawn at a time: memory stays flat however many groups there are."""
+from .ranks import score_pair
+
+BLOCK = 2**21
+"""Indices drawn at a time, which bounds the memory."""
 
 
 def bootstrap_interval(
@@ -19,7 +21,7 @@ def bootstrap_interval(
     draws: int = 1000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    r"""Return the percentile interval of $\sum_i t_i / \sum_i c_i$ when the items i are drawn anew with replacement.
+    r"""Return the percentile interval of $\sum_i t_i / \sum_i c_i$ when the items i are drawn with replacement.
 
     Efron 1979, The Annals of Statistics 7(1). With all counts 1 it is the interval of a mean. Items are what is
     independent of each other: groups, not the rollouts within them.
@@ -29,21 +31,18 @@ def bootstrap_interval(
         counts: [n] what each total is a sum over; all 1 when left out.
         level: share of the draws that lie within the interval.
         draws: how many times n items are drawn.
-        seed: the same seed gives the same interval.
+        seed: of the draws.
 
     Returns:
         The lower and the upper end; NaN and NaN for fewer than two items, or when every draw has a count of 0.
     """
-    t = _vector("totals", totals)
-    c = np.ones_like(t) if counts is None else _vector("counts", counts)
-    if len(t) != len(c):
-        raise ValueError(f"there are {len(t)} totals and {len(c)} counts: one of each per item")
+    t, c = score_pair(totals, np.ones_like(totals, dtype=np.float64) if counts is None else counts)
     if not 0 < level < 1 or draws < 1:
-        raise ValueError(f"level is {level} and draws {draws}: a level is between 0 and 1, and a draw the least")
+        raise ValueError(f"level is {level} and draws {draws}: needs 0 < level < 1 and at least one draw")
     if len(t) < 2:
         return math.nan, math.nan
     rng, ratios = np.random.default_rng(seed), []
-    per_block = max(1, AT_A_TIME // len(t))
+    per_block = max(1, BLOCK // len(t))
     for start in range(0, draws, per_block):
         chosen = rng.integers(len(t), size=(min(per_block, draws - start), len(t)))
         over = c[chosen].sum(1)
@@ -53,10 +52,3 @@ def bootstrap_interval(
         return math.nan, math.nan
     low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-def _vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
-    vector = np.asarray(values, dtype=np.float64)
-    if vector.ndim != 1 or not np.isfinite(vector).all():
-        raise ValueError(f"{name} must be finite numbers in one dimension: leave out what is not known")
-    return vector

@@ -1,4 +1,4 @@
-"""Strengths from comparisons: the Bradley-Terry model. Numpy only, no torch."""
+"""Strengths from comparisons: the Bradley-Terry model. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether grades mean what they say: deviations, calibration, and catching what looks right but is not. Numpy only."""
+"""Calibration of grades: deviations, calibration error, and detection of right answers with unsound reasoning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .ranks import average_ranks
+from .ranks import average_ranks, score_pair
 
 SLACK = 1e-9
 """Grades are shares such as 7/10: what differs by a rounding error does not differ."""
@@ -16,22 +16,22 @@ SLACK = 1e-9
 
 def mean_absolute_deviation(predicted: ArrayLike, grades: ArrayLike) -> float:
     r"""Return $\frac1n \sum_i |p_i - g_i|$; NaN without items."""
-    p, g = _pair(predicted, grades)
+    p, g = score_pair(predicted, grades)
     return float(np.abs(p - g).mean()) if len(p) else math.nan
 
 
 def within(predicted: ArrayLike, grades: ArrayLike, width: float = 0.0) -> NDArray[np.bool_]:
     """Return which predictions are at most `width` away from the grade, [n]."""
-    p, g = _pair(predicted, grades)
+    p, g = score_pair(predicted, grades)
     return np.asarray(np.abs(p - g) <= width + SLACK)
 
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
     """Return the linear correlation, in [-1, 1]; NaN when one side is constant."""
-    a, b = _pair(x, y)
+    a, b = score_pair(x, y)
     if len(a) < 2 or a.min() == a.max() or b.min() == b.max():
         return math.nan
-    # As shares of the largest distance from the mean, so that squares neither overflow nor vanish.
+    # Scaled by the largest deviation, so that squares neither overflow nor vanish.
     a, b = (v / np.abs(v).max() for v in (a - a.mean(), b - b.mean()))
     return max(-1.0, min(1.0, float((a * b).sum() / math.sqrt(float((a * a).sum()) * float((b * b).sum())))))
 
@@ -53,7 +53,7 @@ def calibration_error(predicted: ArrayLike, grades: ArrayLike, levels: int = 10)
     Naeini, Cooper and Hauskrecht 2015 (AAAI), with the bands of `levels_of_scores` and grades in [0, 1] in the place of
     outcomes. 0 when the mean grade of each band is its mean prediction; NaN without items.
     """
-    p, g = _pair(predicted, grades)
+    p, g = score_pair(predicted, grades)
     if not len(p):
         return math.nan
     band = levels_of_scores(p, levels)
@@ -132,24 +132,11 @@ def best_threshold(scores: ArrayLike, positive: ArrayLike) -> Flagged | None:
 
 
 def false_discovery_rate(sound: ArrayLike) -> float:
-    """Return FP / (FP + TP) among right answers: the share that is unsound; NaN without any.
-
-    Args:
-        sound: [n] booleans, one per right answer.
-    """
+    """Return FP / (FP + TP): the share of right answers, [n] booleans, that are unsound; NaN without any."""
     flags = np.asarray(sound, dtype=bool)
     return float((~flags).mean()) if flags.size else math.nan
 
 
-def _pair(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if first.ndim != 1 or first.shape != second.shape:
-        raise ValueError(f"the lists have the shapes {first.shape} and {second.shape}: one number per item in both")
-    if not np.isfinite(first).all() or not np.isfinite(second).all():
-        raise ValueError("there is a number that is not finite: leave out what could not be scored")
-    return first, second
-
-
 def _flagged(scores: ArrayLike, positive: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    values, flags = _pair(scores, np.asarray(positive, dtype=bool))
+    values, flags = score_pair(scores, np.asarray(positive, dtype=bool))
     return values, flags.astype(bool)

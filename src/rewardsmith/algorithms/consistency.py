@@ -1,4 +1,4 @@
-"""Whether a judge says the same when it is asked again, or shown the same in another order. Numpy only, no torch.
+"""Whether a judge says the same when it is asked again, or shown the same in another order. No torch.
 
 Shape suffixes: K verdicts on the same group, N candidates.
 """

@@ -1,4 +1,4 @@
-"""Scores from several panels that do not share a yardstick. Numpy only, no torch."""
+"""Scores from several panels that do not share a yardstick. No torch."""
 
 from __future__ import annotations
 

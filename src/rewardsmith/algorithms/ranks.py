@@ -1,15 +1,16 @@
-"""Statistics of orderings, for judging reward models and policies. Numpy only, no torch."""
+"""Statistics of orderings, for evaluating reward models and policies. No torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 TiePolicy = Literal["strict", "half", "ignore"]
+Vector = NDArray[np.float64]
 
 
 def pairwise_agreement(reference: ArrayLike, prediction: ArrayLike, *, ties: TiePolicy = "strict") -> float:
@@ -26,43 +27,77 @@ def pairwise_agreement(reference: ArrayLike, prediction: ArrayLike, *, ties: Tie
     """
     if ties not in get_args(TiePolicy):
         raise ValueError(f"ties is {ties!r}: it must be one of {', '.join(get_args(TiePolicy))}")
+    x, y = score_pair(reference, prediction)
     credit = pairs = 0.0
-    for true, guess in _pair_signs(*score_pair(reference, prediction)):
-        counted = true != 0 if ties == "ignore" else np.ones_like(true, dtype=bool)
+    for i in range(len(x) - 1):  # row by row, so that memory is linear in n
+        true, guess = ((v[i] > v[i + 1 :]).astype(np.int8) - (v[i] < v[i + 1 :]) for v in (x, y))
+        counted = true != 0 if ties == "ignore" else np.ones(len(true), dtype=bool)
         half = ((true == 0) != (guess == 0)) & (ties == "half")
         credit += float(((true == guess) & counted).sum()) + 0.5 * float(half.sum())
         pairs += float(counted.sum())
     return credit / pairs if pairs else math.nan
 
 
-def kendall_tau_b(x: ArrayLike, y: ArrayLike) -> float:
-    """Return Kendall's τ_b = (C - D) / sqrt((P - T_x)(P - T_y)), in [-1, 1]; NaN when one side is all tied.
+def tie_calibrated_agreement(references: Sequence[ArrayLike], predictions: Sequence[ArrayLike]) -> tuple[float, float]:
+    r"""Return the pairwise accuracy with the best tie width, and that width.
 
-    C and D count concordant and discordant pairs, P all pairs, T the tied ones (Kendall 1945).
+    Deutsch, Foster and Freitag 2023 (Ties Matter, arXiv 2305.14324): scores that differ by at most $\epsilon$ count as
+    tied, a pair is right when the relation (better, tied, worse) is that of the reference, accuracy is the mean over
+    groups of the share of right pairs, and one $\epsilon$ for all groups is chosen to maximise it on the same data.
+    With $\epsilon = 0$ it is `pairwise_agreement`.
+
+    Returns:
+        The accuracy in [0, 1] and the smallest $\epsilon \ge 0$ that reaches it; NaN and 0 when there is no pair.
     """
-    # Ranks, 0 for the smallest.
-    first, second = (np.unique(values, return_inverse=True)[1] for values in score_pair(x, y))
-    both = first * (len(second) + 1) + second  # one number per pair of ranks, in the order of x and then of y
-    pairs = len(first) * (len(first) - 1) // 2
-    untied_x, untied_y = pairs - _tied_pairs(first), pairs - _tied_pairs(second)
-    # With x in order, and y in order among equal x, a pair is discordant where y goes down.
-    discordant = _inversions(second[np.argsort(both)])
-    agreement = untied_x + untied_y - pairs + _tied_pairs(both) - 2 * discordant
-    return agreement / math.sqrt(untied_x * untied_y) if untied_x and untied_y else math.nan
+    parts = [_pair_widths(true, guess) for true, guess in zip(references, predictions, strict=True)]
+    parts = [part for part in parts if len(part[0])]
+    if not parts:
+        return math.nan, 0.0
+    widths, untied, tied, weights = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    weights = weights / len(parts)
+    # A pair earns `untied` while its width is above ε and `tied` from there on: the sum changes at widths only.
+    start = float((weights * np.where(widths > 0, untied, tied)).sum())
+    order = np.argsort(widths, kind="stable")
+    order = order[widths[order] > 0]
+    if not len(order):
+        return start, 0.0
+    steps = widths[order]
+    last = np.flatnonzero(np.append(np.diff(steps) > 0, True))
+    reached = start + np.cumsum((weights * (tied - untied))[order])[last]
+    if reached.max() <= start + 1e-12:  # rounding errors must not choose a width
+        return start, 0.0
+    best = int(np.flatnonzero(reached >= reached.max() - 1e-12)[0])
+    return float(reached[best]), float(steps[last][best])
+
+
+def _pair_widths(reference: ArrayLike, prediction: ArrayLike) -> tuple[Vector, Vector, Vector, Vector]:
+    """Return for each pair the width of the prediction, what it earns untied and tied, and its weight."""
+    true, guess = score_pair(reference, prediction)
+    first, second = np.triu_indices(len(true), k=1)
+    sign, apart = np.sign(true[first] - true[second]), guess[first] - guess[second]
+    right = (np.sign(apart) == sign).astype(np.float64)
+    return np.abs(apart), right, (sign == 0).astype(np.float64), np.full(len(first), 1 / max(1, len(first)))
+
+
+def kendall_tau_b(x: ArrayLike, y: ArrayLike) -> float:
+    """Return Kendall's τ_b (Kendall 1945), in [-1, 1]; NaN when one side is all tied."""
+    first, second = score_pair(x, y)
+    if len(first) < 2:
+        return math.nan
+    from scipy.stats import kendalltau  # type: ignore[import-untyped]  # noqa: PLC0415 takes a second to import
+
+    return float(kendalltau(first, second).statistic)
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
     """Return Spearman's ρ, the correlation of the (average) ranks; NaN when one side is all tied."""
     first, second = score_pair(x, y)
-    if len(first) < 2:
+    if len(first) < 2 or first.min() == first.max() or second.min() == second.max():
         return math.nan
-    a, b = average_ranks(first), average_ranks(second)
-    a, b = a - a.mean(), b - b.mean()
-    spread = math.sqrt(float((a * a).sum()) * float((b * b).sum()))
-    return max(-1.0, min(1.0, float((a * b).sum()) / spread)) if spread else math.nan
+    return float(np.corrcoef(average_ranks(first), average_ranks(second))[0, 1])
 
 
-def average_ranks(values: ArrayLike) -> NDArray[np.float64]:
+def average_ranks(values: ArrayLike) -> Vector:
     """Return the rank of each value, 1 for the smallest; equal values share the mean of their ranks."""
     vector = _vector("values", values)
     _, inverse, counts = np.unique(vector, return_inverse=True, return_counts=True)
@@ -90,7 +125,37 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return 0.0 - math.expm1(sum(math.log1p(-k / i) for i in range(n - correct + 1, n + 1)))
 
 
-def _vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
+def best_of_n(reference: ArrayLike, prediction: ArrayLike, n: int) -> float:
+    r"""Return the expected true score of the best-predicted of n items that are drawn from m without replacement.
+
+    Exact, over all C(m, n) draws: with the levels of the prediction in rising order, of which the first k hold $N_k$
+    items with the mean true score $\bar r_k$ in level k,
+
+    $$E = \sum_k \bar r_k \, \frac{C(N_k, n) - C(N_{k-1}, n)}{C(m, n)}.$$
+
+    Ties of the prediction are broken at random. With n = 1 it is the mean.
+    """
+    true, guess = score_pair(reference, prediction)
+    if not 1 <= n <= len(true):
+        raise ValueError(f"n is {n} of {len(true)} items: needs 1 <= n <= the number of items")
+    _, level, counts = np.unique(guess, return_inverse=True, return_counts=True)
+    means = np.bincount(level, weights=true) / counts
+    chosen = [0, *(math.comb(upto, n) for upto in np.cumsum(counts).tolist())]
+    ways = math.comb(len(true), n)
+    return math.fsum(mean * ((chosen[k + 1] - chosen[k]) / ways) for k, mean in enumerate(means.tolist()))
+
+
+def gain(reference: ArrayLike, prediction: ArrayLike, n: int) -> tuple[float, float]:
+    """Return what choosing the best of n adds to the mean true score, and what a perfect judge would add."""
+    true, guess = score_pair(reference, prediction)
+    if len(true) and true.min() == true.max():  # no choice adds anything: not even a rounding error
+        true = np.zeros_like(true)
+    elif len(true):
+        true = true - true.mean()
+    return best_of_n(true, guess, n), best_of_n(true, true, n)
+
+
+def _vector(name: str, values: ArrayLike) -> Vector:
     vector = np.asarray(values, dtype=np.float64)
     if vector.ndim != 1:
         raise ValueError(f"{name} has shape {vector.shape}: it must have one dimension")
@@ -99,42 +164,9 @@ def _vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
     return vector
 
 
-def score_pair(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def score_pair(x: ArrayLike, y: ArrayLike) -> tuple[Vector, Vector]:
     """Return two lists of scores of the same items as float64 [n]; ValueError unless they are finite and as long."""
     first, second = _vector("the first list", x), _vector("the second list", y)
     if len(first) != len(second):
         raise ValueError(f"the lists have {len(first)} and {len(second)} values: one score per item in both")
     return first, second
-
-
-def _tied_pairs(ranks: NDArray[np.int64]) -> int:
-    counts = np.unique(ranks, return_counts=True)[1].astype(np.int64)
-    return int((counts * (counts - 1) // 2).sum())
-
-
-def _inversions(ranks: NDArray[np.int64]) -> int:
-    """Return how many pairs i < j have ranks_i > ranks_j: a merge sort that does all merges of one width at once."""
-    places = np.arange(len(ranks))
-    total, width = 0, 1
-    while width < len(ranks):
-        blocks = places // (2 * width)
-        # Both halves of a block are in order already; of equal ranks the left one comes first.
-        order = np.argsort(blocks * (len(ranks) + 1) + ranks, kind="stable")
-        left = order % (2 * width) < width
-        smaller = np.cumsum(left) - blocks * width  # left ones of the same block that are not larger
-        total += int((width - smaller)[~left].sum())
-        ranks = ranks[order]
-        width *= 2
-    return total
-
-
-def _pair_signs(x: NDArray[np.float64], y: NDArray[np.float64]) -> Iterator[tuple[NDArray[np.int8], NDArray[np.int8]]]:
-    """Yield sign(x_i - x_j) and sign(y_i - y_j) over all pairs i < j, a block of rows at a time: memory stays flat."""
-    block = max(1, 2**22 // max(1, len(x)))
-    columns = np.arange(len(x))
-    for start in range(0, len(x), block):
-        rows = np.arange(start, min(start + block, len(x)))
-        later = columns[None, :] > rows[:, None]
-        yield tuple(  # type: ignore[misc]
-            ((v[rows, None] > v[None, :]).astype(np.int8) - (v[rows, None] < v[None, :]))[later] for v in (x, y)
-        )

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from rewardsmith.config import Choice, Chosen, Refers, Settings, problems_of
+from rewardsmith.console import print_json, print_tables
 from rewardsmith.data import open_source
 from rewardsmith.errors import Problem, UserError
 from rewardsmith.jobs import Job, Result
 from rewardsmith.recipe import load_table, parse_models
-from rewardsmith.runs.evaluating.data import find_source
+from rewardsmith.runs.lookup import find_reward, find_source
 from rewardsmith.runs.model_registry import ModelRegistry, open_engine, usage_line
+from rewardsmith.runs.print_prompts import PromptPrinter
 from rewardsmith.runs.progress import Progress
-from rewardsmith.runs.rescoring.choice import find_reward
-from rewardsmith.runs.rescoring.showing import PromptPrinter
 from rewardsmith.runs.stopping import stoppable
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ class ModelOptions(Settings):
 
 def input_kind(info: FieldInfo) -> Input:
     """Return how a setting of a job is given on the command line."""
-    for mark in info.metadata:
+    inner = (mark for kind in get_args(info.annotation) for mark in getattr(kind, "__metadata__", ()))
+    for mark in (*info.metadata, *inner):
         if isinstance(mark, Choice):
             return "reward"
         if isinstance(mark, Refers):
@@ -136,13 +137,21 @@ class CommandInputs:
         """Return what a flag stands for."""
         if kind == "reward":
             found = find_reward(value, overrides)
-            self.models, self.cache, self.seed = found.models, found.cache, found.seed
-            self.warnings, self._overridden = found.doubts, True
+            self._add_models(found.models)
+            self.cache, self.seed = found.cache, found.seed
+            self.warnings, self._overridden = {**self.warnings, **found.warnings}, True
             return found.reward
         if kind == "data":
             self.data[value] = find_source(value, flags.get("source") or ())
             return value
         return value
+
+    def _add_models(self, models: Mapping[str, Chosen]) -> None:
+        """Add the models of another reward; one name cannot stand for two models."""
+        twice = next((name for name, model in models.items() if self.models.get(name, model) != model), None)
+        if twice is not None:
+            raise UserError(f"two rewards have different tables [models.{twice}]: rename one of the models")
+        self.models = {**self.models, **models}
 
     def load_models(self, file: Path, job: Job, overrides: Sequence[str]) -> None:
         """Take the models of a TOML file, of which the job names one or more."""
@@ -172,6 +181,11 @@ class CommandRun:
         self._models = ModelRegistry(
             inputs.models, self._engine, folder=lambda: self.folder, log=self.log, cache=inputs.cache
         )
+
+    @property
+    def model_tables(self) -> Mapping[str, Chosen]:
+        """The models that the command names."""
+        return self._inputs.models
 
     @property
     def folder(self) -> Path:
@@ -216,9 +230,10 @@ class CommandRun:
     async def _run(self) -> Result:
         try:
             result = await self._job.run(self)
-            for name, usage in self._models.totals().items():
-                self.log(f"{name}: {usage_line(usage)}")
-            return result
+            usage = self._models.totals()
+            for name, used in usage.items():
+                self.log(f"{name}: {usage_line(used)}")
+            return replace(result, facts={**result.facts, "models": {name: asdict(one) for name, one in usage.items()}})
         finally:
             await self._models.close()
 
@@ -226,16 +241,6 @@ class CommandRun:
 def print_result(result: Result, *, as_json: bool) -> None:
     """Print a result: tables for people, JSON for programs."""
     if as_json:
-        facts = {
-            "metrics": dict(result.metrics),
-            "tables": [table.as_json() for table in result.tables],
-            **result.facts,
-        }
-        sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        print_json(result.as_json())
         return
-    # A pipe has no width of its own, and a number that is cut off is worth nothing.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    for table in result.tables:
-        console.print(table.as_rich() if hasattr(table, "as_rich") else table)
-    for note in result.notes:
-        console.print(note, soft_wrap=True, markup=False)
+    print_tables([*result.tables, *result.notes])

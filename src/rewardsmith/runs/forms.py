@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 _SHARES = {
-    "pass", "verified", "chance", "failed", "failures", "labels", "truncated", "unsound", "undecided", "sound_failed",
+    "pass", "verified", "chance", "failed", "failures", "labels", "truncated", "unsound", "undecided",
+    "reasoning_check_failed",
     "top1", "exact", "within", "ties", "outside", "precision", "recall", "f1", "f1_best", "section", "score",
     "order_changed", "order_flipped", "order_best_changed", "repeat_same", "repeat_changed", "consistency",
 }  # fmt: skip

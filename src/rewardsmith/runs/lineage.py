@@ -121,7 +121,7 @@ def _rewards(stage: Chosen) -> dict[str, Any]:
     """Return what each reward of a stage says of itself, those of its validation too, by its place in the stage."""
     found: dict[str, Any] = {}
     for place, table in places(stage):
-        if isinstance(table, Chosen) and re.fullmatch(r"(validation\.)?(reward|sound)", place):
+        if isinstance(table, Chosen) and re.fullmatch(r"(validation\.)?(reward|reasoning_check)", place):
             for path, component in walk(Component.root(table)):
                 about = {"type": _NAMES.get(type(component.reward), type(component.reward).__name__)}
                 found[f"{place}.{path}".rstrip(".")] = about | _facts(component.reward)

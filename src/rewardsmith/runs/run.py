@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import islice
@@ -34,7 +34,6 @@ from rewardsmith.runs.resume import Checkpoint, other_length, read_checkpoint
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.storage import new_folder, writing
-from rewardsmith.trainers.evaluating.tables import Evaluation
 from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, process_parts
 from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
 from rewardsmith.types import Prompt
@@ -120,14 +119,14 @@ class Run:
         """Write groups to the rollouts file of the stage."""
         self._files.keep(self._stage, records)
 
-    def keep_evaluation(self, evaluation: Evaluation) -> None:
-        """Write what the stage measured."""
-        self._files.keep_evaluation(self._stage, evaluation.as_json())
+    @property
+    def model_tables(self) -> Mapping[str, Chosen]:
+        """The models of the recipe."""
+        return self.recipe.models
 
     def keep_result(self, result: Result) -> None:
         """Write what a job returned."""
-        found = Evaluation(self._stage, "job", result.metrics, tables=result.tables)
-        self._files.keep_evaluation(self._stage, found.as_json())
+        self._files.keep_evaluation(self._stage, {"name": self._stage, "kind": "job", **result.as_json()})
 
     def log(self, text: str) -> None:
         """Tell the user something."""
@@ -357,7 +356,8 @@ class Run:
             reads: Reads = getattr(settings, "reads", "prompts")
             for name, place in (("", settings), (".validation", getattr(settings, "validation", None))):
                 chosen = getattr(place, "reward", None) or getattr(settings, "reward", None)
-                for setting, reward in (("reward", chosen), ("sound", getattr(place, "sound", None))):
+                reasoning_check = getattr(place, "reasoning_check", None)
+                for setting, reward in (("reward", chosen), ("reasoning_check", reasoning_check)):
                     if place is None or reward is None:
                         continue
                     self.log(f"checking stages.{i}{name}.{setting}: {reward.name}")

@@ -1,5 +1,5 @@
 """The loops. `stages.py` says what a recipe may ask for; each stage names the trainer that does it."""
 
-from rewardsmith.trainers.stages import STAGES, EvaluateStage, PolicyStage, SftStage
+from rewardsmith.trainers.stages import STAGES, PolicyStage, SftStage
 
-__all__ = ["STAGES", "EvaluateStage", "PolicyStage", "SftStage"]
+__all__ = ["STAGES", "PolicyStage", "SftStage"]

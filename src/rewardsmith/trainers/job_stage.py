@@ -32,6 +32,8 @@ class JobStage:
         """Run the job and write its tables."""
         result = await self._job.run(self._context)
         self._context.keep_result(result)
+        for note in result.notes:
+            self._context.log(note)
         if result.failed >= 1:
             raise UserError(f"{'. '.join(['no item has a result', *result.notes[:1]])}")
         return Update(number, {f"validation/{name}": value for name, value in result.metrics.items()})

@@ -23,11 +23,11 @@ STATM = Path("/proc/self/statm")
 """Where Linux tells a process how many pages it has, in all and in memory."""
 
 
-def group_metrics(found: Collected, right_from: float | None, streams: Collection[str] = ()) -> dict[str, float]:
+def group_metrics(found: Collected, correct_threshold: float | None, streams: Collection[str] = ()) -> dict[str, float]:
     """Return what the sampled groups were like: rewards and parts, failures by cause, lengths, fates.
 
     Means are over the rollouts that could be scored. `accuracy` is the share of them with a reward of at least
-    `right_from`, and left out without it. Groups of earlier steps that were used now count in `groups/` alone.
+    `correct_threshold`, and left out without it. Groups of earlier steps that were used now count in `groups/` alone.
     """
     fates = {f"groups/{fate}": float(count) for fate, count in sorted(found.counts.items()) if count or fate == "kept"}
     metrics = fates | {"groups/rounds": float(found.rounds)}
@@ -37,7 +37,7 @@ def group_metrics(found: Collected, right_from: float | None, streams: Collectio
     metrics["tokens/sampled"] = float(sum(lengths))
     if not sampled:
         return metrics
-    metrics |= reward_metrics(sampled, right_from)
+    metrics |= reward_metrics(sampled, correct_threshold)
     metrics["groups/contrast"] = mean(
         has_contrast([score for score in scored.scores if score.ok], streams=streams) for scored in sampled
     )
@@ -47,7 +47,7 @@ def group_metrics(found: Collected, right_from: float | None, streams: Collectio
     return metrics
 
 
-def reward_metrics(sampled: Sequence[ScoredGroup], right_from: float | None) -> dict[str, float]:
+def reward_metrics(sampled: Sequence[ScoredGroup], correct_threshold: float | None) -> dict[str, float]:
     """Return how the reward and each of its parts did: mean, spread, groups without contrast, failures by cause.
 
     `reward/judge` is the mean of the part `judge`; `failures/judge/timeout` is the share of the rollouts that it was
@@ -60,8 +60,8 @@ def reward_metrics(sampled: Sequence[ScoredGroup], right_from: float | None) -> 
     metrics = {"reward/failed": 1 - len(values) / sum(len(scored.scores) for scored in sampled)}
     if whole.mean is not None and whole.spread is not None:
         metrics |= {"reward/mean": whole.mean, "reward/spread": whole.spread}
-        if right_from is not None:
-            metrics["reward/accuracy"] = mean(value >= right_from for value in values)
+        if correct_threshold is not None:
+            metrics["reward/accuracy"] = mean(value >= correct_threshold for value in values)
     metrics |= {} if whole.flat is None else {"reward/flat": whole.flat}
     for name, part in measured.items():
         metrics |= _part_metrics(f"reward/{name}", part)

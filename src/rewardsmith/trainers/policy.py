@@ -26,7 +26,7 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import latencies, learn, walk
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collected, Collector
-from rewardsmith.trainers.evaluating.soundness import require_free
+from rewardsmith.trainers.evaluate.evaluate_policy import require_free
 from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import (
     Clock,
@@ -54,7 +54,7 @@ from rewardsmith.trainers.reference import Reference
 from rewardsmith.trainers.scoring import generate_and_score
 from rewardsmith.trainers.stages import PolicyStage
 from rewardsmith.trainers.telling import FirstFailures, NothingToLearn, warn_of_rate, why_nothing
-from rewardsmith.trainers.validation import right_of, validate
+from rewardsmith.trainers.validation import correct_threshold_of, validate
 
 
 class PolicyTrainer:
@@ -108,9 +108,9 @@ class PolicyTrainer:
         self.learners |= self._process.learners
         own = stage.validation and stage.validation.reward
         self._validation_reward = Component.root(own, context.log, context.model) if own else self.reward
-        second = stage.validation and stage.validation.sound
-        self._sound = Component.root(second, context.log, context.model) if second else None
-        if self._sound is not None:
+        second = stage.validation and stage.validation.reasoning_check
+        self._reasoning_check = Component.root(second, context.log, context.model) if second else None
+        if self._reasoning_check is not None:
             require_free(self._validation_reward)
         n = stage.validation.rollouts_per_prompt if stage.validation else 0
         self.best_by = f"validation/mean@{n}" if n else ""
@@ -140,8 +140,8 @@ class PolicyTrainer:
             groups, metrics = await self._process.score_and_learn(found.kept, number)
             found.appraised(groups)
             clock.lap("process")
-        right_from = right_of(self.reward, self._stage.right_from)
-        metrics |= group_metrics(found, right_from, parts_of(self.reward))
+        correct_threshold = correct_threshold_of(self.reward, self._stage.correct_threshold)
+        metrics |= group_metrics(found, correct_threshold, parts_of(self.reward))
         means: list[float | None] = []
         if not enough:
             fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
@@ -154,7 +154,7 @@ class PolicyTrainer:
             metrics |= learned
             clock.lap("learn")
             nothing = not learned["groups/kept"] and number > self._warmup
-            self._nothing.count(number, why_nothing(found.kept, self._stage, right_from) if nothing else "")
+            self._nothing.count(number, why_nothing(found.kept, self._stage, correct_threshold) if nothing else "")
             means = row_means(advantages_BT, batch.mask_BT)
         self._context.keep(found.records(number, means))
         halt = None
@@ -342,9 +342,9 @@ class PolicyTrainer:
             n=validation.rollouts_per_prompt,
             seed=self._seed,
             version=number,
-            right_from=self._stage.right_from,
-            sound=self._sound,
-            sound_from=validation.sound_from,
+            correct_threshold=self._stage.correct_threshold,
+            reasoning_check=self._reasoning_check,
+            reasoning_threshold=validation.reasoning_threshold,
             pause=partial(self._pause_validation, number),
             turn=self._turn,
             report=reporting("validation", self._context.progress),
@@ -355,7 +355,7 @@ class PolicyTrainer:
 
     def _pause_validation(self, number: int) -> None:
         """Let a validation end, once a step has changed the weights, unless it waits for a service that is gone."""
-        asked = [self._validation_reward, *([] if self._sound is None else [self._sound])]
+        asked = [self._validation_reward, *([] if self._reasoning_check is None else [self._reasoning_check])]
         if number == 0 or any(component.waiting for whole in asked for _, component in walk(whole)):
             self._context.pause()
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rewardsmith.engines.protocol import Engine
-    from rewardsmith.trainers.evaluating.tables import Evaluation
 
 Item = TypeVar("Item")
 
@@ -110,10 +109,6 @@ class Context(JobContext, Protocol):
 
     def keep(self, records: Sequence[GroupRecord]) -> None:
         """Write groups to the rollouts file."""
-        ...
-
-    def keep_evaluation(self, evaluation: Evaluation) -> None:
-        """Write what the stage measured: its tables are shown in the report."""
         ...
 
     def keep_result(self, result: Result) -> None:

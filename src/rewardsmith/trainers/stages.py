@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from rewardsmith.config import DEFAULT, Choice, Chosen, Settings
 from rewardsmith.data.source import Reads
 from rewardsmith.rewards.failures import policies
-from rewardsmith.trainers.evaluating.stage import EvaluateRewardStage
+from rewardsmith.trainers.evaluate.evaluate_jobs import EvaluateReward, EvaluateStage
 from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.process.implicit_parts import learning_models, policy_problems
 from rewardsmith.trainers.process.process_stage import ProcessModelStage
@@ -22,8 +22,6 @@ from rewardsmith.trainers.settings import (
     DataName,
     OptimizerSettings,
     OptionalModelName,
-    RewardChoice,
-    SamplingSettings,
     Saving,
     Stage,
     WritingStage,
@@ -178,7 +176,7 @@ class PolicyStage(WritingStage):
             "max_prompt_tokens",
             "overlong_prompts",
             "select",
-            "right_from",
+            "correct_threshold",
             "old_logprobs",
             "overlong",
             "entropy",
@@ -192,7 +190,9 @@ class PolicyStage(WritingStage):
     name: str = Field(default="policy", min_length=1, description="what to call this stage in the run's files")
     mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass over the sampled groups")
     epochs: int = Field(default=1, ge=1, description="passes over the sampled groups")
-    right_from: float = Field(default=1.0, description="a reward of at least this counts as right: accuracy, pass@k")
+    correct_threshold: float = Field(
+        default=1.0, description="a reward of at least this counts as right: accuracy, pass@k"
+    )
     old_logprobs: Literal["auto", "sampler", "learner"] = Field(
         default="auto",
         description="the π_old of the ratio: as sampled, or computed again; auto does what is exact and cheap",
@@ -264,30 +264,11 @@ class PolicyStage(WritingStage):
         return self
 
 
-class EvaluateStage(Stage):
-    """Sample answers to held-out prompts and score them."""
-
-    rare: ClassVar[frozenset[str]] = frozenset({"right_from", "sound", "sound_from"})
-
-    runs_by: ClassVar[str] = "rewardsmith.trainers.evaluate:Evaluation"
-
-    name: str = Field(default="evaluate", min_length=1, description="what to call this stage in the run's files")
-    prompts: Count = Field(default=256, description="how many prompts; all takes every one of the data")
-    rollouts_per_prompt: int = Field(default=1, ge=1, description="answers to each prompt")
-    right_from: float = Field(default=1.0, description="a reward of at least this counts as right: pass@k")
-    sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")
-    reward: RewardChoice = Field(description="what scores them")
-    sound: RewardChoice | None = Field(
-        default=None, description="says whether the steps of a right answer hold: verified, verified@k, unsound"
-    )
-    sound_from: float = Field(default=1.0, description="a value of `sound` of at least this counts as sound")
-
-
 STAGES: dict[str, type[Settings]] = {
     "sft": SftStage,
     "reward_model": RewardModelStage,
     "process_model": ProcessModelStage,
     "policy": PolicyStage,
     "evaluate": EvaluateStage,
-    "evaluate_reward": EvaluateRewardStage,
+    "evaluate_reward": EvaluateReward,
 }

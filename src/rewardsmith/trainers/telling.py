@@ -81,7 +81,7 @@ def _is_doubling(steps: int) -> bool:
     return steps % REMINDER_STEPS == 0 and (steps // REMINDER_STEPS).bit_count() == 1
 
 
-def why_nothing(kept: Sequence[ScoredGroup], stage: PolicyStage, right_from: float | None) -> str:
+def why_nothing(kept: Sequence[ScoredGroup], stage: PolicyStage, correct_threshold: float | None) -> str:
     """Return why no answer of these groups has an advantage, and what helps."""
     values = [{score.value for score in scored.scores if score.value is not None} for scored in kept]
     if any(len(group) > 1 for group in values):
@@ -98,7 +98,7 @@ def why_nothing(kept: Sequence[ScoredGroup], stage: PolicyStage, right_from: flo
             " that are sometimes answered right"
         )
     (value,) = every
-    if right_from is not None and value >= right_from:
+    if correct_threshold is not None and value >= correct_threshold:
         return f"every answer has the reward {value:g}. Use harder prompts, or end the stage earlier"
     return (
         f"every answer has the reward {value:g}. Use easier prompts, begin with an sft stage, raise"

@@ -17,8 +17,7 @@ from rewardsmith.rewards.base import Reward
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.measure import measure
 from rewardsmith.rewards.tree import reads_ends
-from rewardsmith.trainers.evaluating.policies import soundness
-from rewardsmith.trainers.evaluating.soundness import judged, with_soundness
+from rewardsmith.trainers.evaluate.evaluate_policy import judge_group, reasoning_metrics, with_reasoning_check
 from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.protocol import Report, derive, no_report
 from rewardsmith.trainers.scoring import Turn, generate_and_score
@@ -29,7 +28,7 @@ from rewardsmith.types import Prompt, ScoredGroup
 class ValidationSettings(Settings):
     """How a policy is measured while it learns: before the first step, every few steps, and after the last."""
 
-    rare: ClassVar[frozenset[str]] = frozenset({"sampling", "reward", "sound", "sound_from"})
+    rare: ClassVar[frozenset[str]] = frozenset({"sampling", "reward", "reasoning_check", "reasoning_threshold"})
 
     data: DataName = Field(description="where the prompts come from; the same ones in every run and stage")
     every: int = Field(default=10, ge=1, description="steps between two validations")
@@ -39,10 +38,10 @@ class ValidationSettings(Settings):
         default=None, description="how answers are sampled; not set: as in training"
     )
     reward: RewardChoice | None = Field(default=None, description="what scores them; not set: as in training")
-    sound: RewardChoice | None = Field(
-        default=None, description="says whether the steps of a right answer hold: verified, verified@k, unsound"
+    reasoning_check: RewardChoice | None = Field(
+        default=None, description="a reward for the reasoning of right answers: verified, verified@k, unsound"
     )
-    sound_from: float = Field(default=1.0, description="a value of `sound` of at least this counts as sound")
+    reasoning_threshold: float = Field(default=1.0, description="a reasoning_check of at least this counts as sound")
 
 
 async def validate(
@@ -54,16 +53,16 @@ async def validate(
     n: int,
     seed: int,
     version: int,
-    right_from: float,
-    sound: Component | None = None,
-    sound_from: float = 1.0,
+    correct_threshold: float,
+    reasoning_check: Component | None = None,
+    reasoning_threshold: float = 1.0,
     pause: Callable[[], None] = lambda: None,
     turn: Turn = nullcontext,
     report: Report = no_report,
 ) -> tuple[dict[str, float], list[ScoredGroup]]:
     """Return metrics and the scored groups. The randomness is the same each time, so that changes are the policy's.
 
-    With `sound`, a second reward, the scores of the groups have a part of that name, which is asked of right answers.
+    With `reasoning_check`, a second reward, the scores of right answers have a part of that name.
     """
     asked = len(prompts)
     prompts = [p for p in prompts if len(engine.encode(p)) <= engine.max_length - sampling.max_tokens]
@@ -81,16 +80,17 @@ async def validate(
         n=n,
         seeds=seeds,
         version=version,
-        ends=sound is not None and reads_ends(sound),
+        ends=reasoning_check is not None and reads_ends(reasoning_check),
         pause=pause,
         turn=turn,
         report=report,
     )
-    metrics = measures(scored, n=n, right_from=right_from if sound else right_of(reward, right_from))
-    if sound is not None:
+    threshold = correct_threshold if reasoning_check else correct_threshold_of(reward, correct_threshold)
+    metrics = measures(scored, n=n, correct_threshold=threshold)
+    if reasoning_check is not None:
         report("checking reasoning", 0, 0)
-        scored = await with_soundness(scored, sound, right_from, pause)
-        metrics |= soundness([judged(group, right_from, sound_from) for group in scored])
+        scored = await with_reasoning_check(scored, reasoning_check, correct_threshold, pause)
+        metrics |= reasoning_metrics([judge_group(group, correct_threshold, reasoning_threshold) for group in scored])
     dropped = {"overlong_prompts": float(asked - len(prompts))} if len(prompts) < asked else {}
     return metrics | dropped | part_measures(scored), scored
 
@@ -105,21 +105,21 @@ def part_measures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
     return metrics
 
 
-def right_of(reward: Reward, right_from: float) -> float | None:
-    """Return from where on a reward means right; None where nothing tells.
+def correct_threshold_of(reward: Reward, correct_threshold: float) -> float | None:
+    """Return the value from which on a reward means right; None where that is unknown.
 
-    That is so for a scalar model whose numbers only compare answers, as long as `right_from` is left at its default.
+    That is so for a scalar model whose numbers only compare answers, unless `correct_threshold` is set.
     """
     inner = reward.reward if isinstance(reward, Component) else reward
-    return None if right_from == 1 and getattr(inner, "scaleless", False) else right_from
+    return None if correct_threshold == 1 and getattr(inner, "scaleless", False) else correct_threshold
 
 
-def measures(scored: Sequence[ScoredGroup], *, n: int, right_from: float | None) -> dict[str, float]:
+def measures(scored: Sequence[ScoredGroup], *, n: int, correct_threshold: float | None) -> dict[str, float]:
     """Return mean@n, best@n, pass@k and more of scored groups.
 
     A failed score counts in none of the means; `failed` says how many there were. pass@k is the unbiased estimate
     (arXiv 2107.03374) over the rollouts that could be scored, for k = 1, 2, 4, … up to n, where a reward of at least
-    `right_from` passes; a group with fewer than k scored rollouts does not count. Without `right_from` there is none.
+    `correct_threshold` passes (None: there is no pass@k); a group with fewer than k scored rollouts does not count.
     """
     values = [[s.value for s in group.scores if s.value is not None] for group in scored]
     voting = [group for group in values if group]
@@ -129,9 +129,9 @@ def measures(scored: Sequence[ScoredGroup], *, n: int, right_from: float | None)
         metrics[f"mean@{n}"] = mean([mean(group) for group in voting])
         if n > 1:
             metrics[f"best@{n}"] = mean([max(group) for group in voting])
-    least = math.inf if right_from is None else right_from
-    for k in (2**i for i in range(n.bit_length()) if 2**i <= n and right_from is not None):
-        passed = [pass_at_k(len(group), sum(v >= least for v in group), k) for group in values if len(group) >= k]
+    threshold = math.inf if correct_threshold is None else correct_threshold
+    for k in (2**i for i in range(n.bit_length()) if 2**i <= n and correct_threshold is not None):
+        passed = [pass_at_k(len(group), sum(v >= threshold for v in group), k) for group in values if len(group) >= k]
         if passed:
             metrics[f"pass@{k}"] = mean(passed)
     return metrics | {

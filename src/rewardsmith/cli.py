@@ -1,0 +1,235 @@
+"""The command line. The flags of a job are the fields of its settings class."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+from rich.syntax import Syntax
+
+from rewardsmith import __version__
+from rewardsmith.config import import_name
+from rewardsmith.errors import UserError
+from rewardsmith.recipe import explain as explain_recipe
+from rewardsmith.recipe import load_recipe, load_table, parse_recipe
+from rewardsmith.recipe_checks import check_rewards, warnings
+from rewardsmith.runs.lookup import explain_reward, is_reward
+
+JOBS: dict[str, str] = {
+    "prepare gqm-sft": "rewardsmith.data.prepare.gqm:GqmSft",
+    "prepare gqm-rl": "rewardsmith.data.prepare.gqm:GqmRl",
+    "prepare preferences": "rewardsmith.data.prepare.preferences:PreferencesJob",
+    "prepare rubric": "rewardsmith.data.prepare.write_rubrics:RubricJob",
+    "prepare graded": "rewardsmith.data.prepare.grade_solutions:GradedJob",
+    "score": "rewardsmith.runs.score:Score",
+    "evaluate": "rewardsmith.trainers.evaluate.evaluate_jobs:EvaluateReward",
+    "evaluate-policy": "rewardsmith.runs.evaluate_rollouts:EvaluateRollouts",
+}
+"""Jobs that are commands, by the words of the command; imported when one is called."""
+
+app = App(
+    name="rewardsmith",
+    help="Train language models against rewards, and train the reward models themselves.",
+    version=f"rewardsmith {__version__}",
+    help_format="markdown",
+    default_parameter=Parameter(negative=()),
+)
+cache = App(name="cache", help="Show or delete the cached replies of models.")
+app.command(cache)
+app.command(App(name="prepare", help="Make the data that reward models are trained on."))
+
+RecipeFile = Annotated[Path, Parameter(help="a TOML file, such as recipes/quickstart.toml")]
+Overrides = Annotated[str, Parameter(help="KEY.PATH=VALUE: settings to change, such as stages.policy.steps=10")]
+CacheFolder = Annotated[
+    Path | None, Parameter(help="folder of the cache; default: $REWARDSMITH_CACHE, or ~/.cache/rewardsmith")
+]
+
+
+@app.command
+def explain(
+    recipe: RecipeFile,
+    /,
+    *overrides: Overrides,
+    everything: Annotated[bool, Parameter(name="--all", help="show the rare settings too")] = False,
+) -> None:
+    """Check a recipe and print it with its defaults and a line about each setting.
+
+    The output is a recipe itself: save it, change it, run it. A reward table, a file with a `type` at its top, is
+    explained too, with the models that it calls.
+
+    Example: `rewardsmith explain recipes/quickstart.toml stages.policy.advantage.type=rloo`
+    """
+    table = load_table(recipe, overrides)
+    if is_reward(table):
+        text = explain_reward(table, str(recipe))
+    else:
+        checked = parse_recipe(table, source=str(recipe))
+        check_rewards(checked, str(recipe))
+        for warning in warnings(checked):
+            sys.stderr.write(f"warning: {warning}\n")
+        text = explain_recipe(checked, everything=everything)
+    console = Console()
+    if console.is_terminal:
+        console.print(Syntax(text, "toml", theme="ansi_dark", background_color="default", word_wrap=True))
+    else:
+        sys.stdout.write(text)
+
+
+@app.command
+def run(
+    recipe: RecipeFile,
+    /,
+    *overrides: Overrides,
+    folder: Annotated[Path | None, Parameter(help="the run folder; default: runs/NAME-OF-RECIPE")] = None,
+    resume: Annotated[
+        Literal["auto", "must", "never"],
+        Parameter(help="auto resumes a run that was stopped; must fails if there is none; never starts a new run"),
+    ] = "auto",
+    accept_changes: Annotated[
+        bool, Parameter(help="resume although the recipe has changed, such as more steps")
+    ] = False,
+) -> int:
+    """Run a recipe: its stages in order, in one run folder.
+
+    Ctrl-C saves a checkpoint and stops; the same command resumes. A second Ctrl-C stops at once, and loses what came
+    after the last checkpoint.
+
+    Example: `rewardsmith run recipes/quickstart.toml seed=1`
+    """
+    checked = load_recipe(recipe, overrides)
+    check_rewards(checked, str(recipe))
+    sys.stderr.write("importing torch and transformers\n")
+    from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
+
+    try:
+        start(checked, recipe.stem, folder=folder, resume=resume, accept_changes=accept_changes)
+    except Stopped as stopped:
+        sys.stderr.write(f"{stopped}\n")
+        return 130
+    return 0
+
+
+@cache.command
+def stats(*, folder: CacheFolder = None, json: Annotated[bool, Parameter(help="print JSON")] = False) -> None:
+    """Show the cached replies of each model: their number, size, tokens and age.
+
+    Example: `rewardsmith cache stats`
+    """
+    from rewardsmith.runs.caching import show  # noqa: PLC0415 other commands need not wait for it
+
+    show(folder, json=json)
+
+
+@cache.command
+def clear(
+    *,
+    folder: CacheFolder = None,
+    model: Annotated[str | None, Parameter(help="only this model: its name in the recipe, or its identity")] = None,
+    older_than: Annotated[float | None, Parameter(help="only replies that are older than so many days")] = None,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="delete without asking for confirmation")] = False,
+) -> int:
+    """Delete cached replies and return their disk space. Models are called again when a reply is needed.
+
+    Everything, after confirmation: `rewardsmith cache clear`
+
+    Replies of one model that are older than 30 days: `rewardsmith cache clear --model judge --older-than 30 --yes`
+    """
+    from rewardsmith.runs.caching import clear  # noqa: PLC0415
+
+    def confirmed(question: str) -> bool:
+        if not yes:
+            sys.stdout.write(f"{question} [y/N] ")
+            sys.stdout.flush()
+        return yes or sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    if clear(folder, model=model, older_than=older_than, agreed=confirmed):
+        return 0
+    sys.stderr.write("nothing was deleted; --yes skips the confirmation\n")
+    return 1
+
+
+def _command(job: Any) -> Callable[..., int]:
+    """Return a function whose parameters are the settings of a job, for the library that reads flags."""
+    from rewardsmith.runs.commands import input_kind, option_classes, run_command  # noqa: PLC0415
+
+    positional, flags = [], []
+    kinds = inspect.Parameter
+    for settings in (job, *option_classes(job)):
+        for name, info in settings.model_fields.items():
+            if name == "name":  # of a stage
+                continue
+            text = input_kind(info) != "value"
+            kind = (str if info.is_required() else str | None) if text else info.annotation
+            default = kinds.empty if info.is_required() else info.get_default(call_default_factory=True)
+            flag = f"--{name.removeprefix('as_').replace('_', '-')}"
+            about = Parameter(help=_help(info, input_kind(info)), name=None if name in job.arguments else flag)
+            of_type: Any = Annotated[kind, about]
+            if settings is job and name in job.arguments:
+                positional.append(kinds(name, kinds.POSITIONAL_ONLY, annotation=of_type, default=default))
+            else:
+                flags.append(kinds(name, kinds.KEYWORD_ONLY, annotation=of_type, default=default))
+    overrides = kinds("overrides", kinds.VAR_POSITIONAL, annotation=Overrides)
+
+    def command(*arguments: Any, **values: Any) -> int:
+        count = len(job.arguments)
+        return run_command(job, dict(zip(job.arguments, arguments, strict=False)) | values, arguments[count:])
+
+    command.__signature__ = inspect.Signature([*positional, overrides, *flags])  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in (*positional, overrides, *flags)}
+    command.__doc__ = inspect.getdoc(job)
+    return command
+
+
+_HELP = {
+    "reward": "RECIPE[:PATH] or RUN[:PATH]: which reward of a recipe, or of a run with its trained models, such as"
+    " recipe.toml:policy; or a TOML file that is a reward table",
+    "data": "JSONL or Parquet files: a file, a folder, a pattern; or RECIPE.toml:NAME of its data",
+    "model": "one of the models of --models",
+}
+
+
+def _help(info: Any, kind: str) -> str:
+    about = info.description or ""
+    return f"{about}. {_HELP[kind]}".lstrip(". ") if kind in _HELP else about
+
+
+def _register(words: str, job: Any) -> None:
+    """Add a job as a command of one or two words."""
+    *group, name = words.split()
+    place = app
+    for word in group:
+        place = place[word]
+    if name not in place:
+        place.command(_command(job), name=name)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends with its message and status 2, never with a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # descriptions hold letters that a terminal may not have
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        for words, place in JOBS.items():
+            if sys.argv[1:2] in ([], [words.split()[0]]) or sys.argv[1].startswith("-"):
+                _register(words, import_name(place))
+        sys.exit(app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value") or 0)
+    except (UserError, CycloptsError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        sys.exit(130)
+    except BrokenPipeError:  # the reader went away, as in `rewardsmith explain … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

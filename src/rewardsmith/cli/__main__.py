@@ -1,5 +1,0 @@
-"""`python -m rewardsmith.cli`."""
-
-from rewardsmith.cli import main
-
-main()

@@ -1,0 +1,243 @@
+"""What a flag names: `RECIPE[:PATH]` or `RUN[:PATH]` is a reward, a file or `RECIPE.toml:NAME` is data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from rewardsmith.config import Choice, Chosen, Refers, Settings, problems_in
+from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
+from rewardsmith.recipe import (
+    Around,
+    Recipe,
+    explain,
+    load_recipe,
+    load_table,
+    override,
+    parse_models,
+    parse_recipe,
+    places,
+)
+from rewardsmith.rewards import REWARD
+from rewardsmith.rewards.component import Component
+from rewardsmith.runs.trained_models import trained_later, untrained_warnings, with_trained_models
+
+RECIPE = "recipe.toml"
+"""The file of a run folder that holds its recipe."""
+
+SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_SOURCE = Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))
+
+
+@dataclass(frozen=True)
+class NamedReward:
+    """A reward of a file.
+
+    Attributes:
+        reward: the reward.
+        models: the `[models]` of the file.
+        cache: see `Recipe.cache`.
+        seed: of the recipe.
+        warnings: by the name of a model, a message for when it is loaded: its weights may not be those meant.
+    """
+
+    reward: Chosen
+    models: Mapping[str, Chosen] = field(default_factory=dict)
+    cache: str | None = None
+    seed: int = 0
+    warnings: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
+    """Return the reward that `where` names, with its settings checked, and the models of the file.
+
+    Args:
+        where: a TOML file, and where it has several rewards `:` and a path: the name of a stage (`policy`), or a dotted
+            path to a reward (`policy.reward.parts.judge`, `stages.1.validation.reward`). A file with a `type` at its
+            top is a reward table, and a path leads to one of its parts (`parts.judge`); it may have `[models]`.
+            A run folder stands for its recipe, with the models that the run published.
+        overrides: changes of the file as `key.path=value`.
+
+    Raises:
+        UserError: there is no such file or reward, or several.
+        RecipeError: with every problem of the file.
+    """
+    name, path = _split(where)
+    run = Path(name) if Path(name).is_dir() else None
+    file = name if run is None else str(run / RECIPE)
+    if run is not None and not Path(file).is_file():
+        raise UserError(f"--reward {where!r}: the folder has no {RECIPE}: name the folder of a run, or a TOML file")
+    if run is None and not Path(name).exists():
+        raise _no_file(name)
+    table = load_table(file, overrides)
+    if is_reward(table):
+        found = _parse_reward(table, file)
+        parts = {place: reward for place, reward in _rewards(found.reward) if place}
+        if path and path not in parts:
+            raise _unknown(file, path, parts, parts)
+        return replace(found, reward=parts[path]) if path else found
+    recipe = parse_recipe(table, source=file)
+    if run is None:
+        warnings = untrained_warnings(recipe, Path(name).parent, path)
+    else:
+        recipe, warnings = with_trained_models(recipe, run, overrides)
+    reward = _select(recipe, name, path)
+    if run is not None:
+        warnings = trained_later(recipe, reward) | dict(warnings)
+    return NamedReward(reward, recipe.models, recipe.cache, recipe.seed, warnings)
+
+
+def _split(where: str) -> tuple[str, str]:
+    """Return file and path; a file whose own name has a colon is still found."""
+    file, colon, path = where.rpartition(":")
+    if not colon or Path(where).exists():
+        return where, ""
+    if not file or not path:
+        raise UserError(f"cannot read --reward {where!r}: write RECIPE, or RECIPE:path such as recipe.toml:policy")
+    return file, path
+
+
+def _no_file(name: str) -> UserError:
+    """Return the error for a file or run that does not exist, with the nearest name at the first wrong place."""
+    path = Path(name)
+    wrong = next(place for place in (*reversed(path.parents), path) if not place.exists())
+    try:
+        siblings = sorted(wrong.parent.iterdir())
+    except OSError:  # not readable, or a file
+        siblings = []
+    names = [
+        p.name for p in siblings if (p.suffix == ".toml" or (p / RECIPE).is_file() if wrong == path else p.is_dir())
+    ]
+    return UserError(f"there is no recipe{'' if path.suffix else ' or run'} {name!r}.{nearest(wrong.name, names)}")
+
+
+def is_reward(table: Mapping[str, Any]) -> bool:
+    """Whether a file is a reward table, and no recipe."""
+    return "type" in table and "stages" not in table
+
+
+def explain_reward(table: dict[str, Any], source: str) -> str:
+    """Return a reward table, its models and its cache as TOML with every default; `source` names it in messages."""
+    found = _parse_reward(table, source)
+    try:
+        Component.root(found.reward)  # finds what is wrong between its settings
+    except UserError as error:
+        raise RecipeError(source, [Problem("reward", str(error))]) from None
+    # What is not in a table of its own comes first: TOML would take it for a part of the table before it.
+    around = explain(Around.model_construct(cache=found.cache, models=dict(found.models)))
+    settings, _, models = around.partition("\n\n")
+    return f"{settings.strip()}\n{explain(found.reward)}" + (f"\n{models}" if models else "")
+
+
+def _parse_reward(table: dict[str, Any], file: str) -> NamedReward:
+    around: dict[str, Any] = {name: table[name] for name in ("models", "cache") if name in table}
+    try:
+        chosen = REWARD.choose({name: value for name, value in table.items() if name not in around})
+    except PydanticCustomError as error:
+        raise RecipeError(file, problems_in(error, "reward")) from None
+    parsed = parse_models(around, chosen, source=file)
+    return NamedReward(chosen, parsed.models, parsed.cache)
+
+
+def _select(recipe: Recipe, file: str, path: str) -> Chosen:
+    """Return the reward at a path of a recipe; without a path the only one, which several stages may share."""
+    stages = [str(getattr(stage.settings, "name", i)) for i, stage in enumerate(recipe.stages)]
+    known: dict[str, Chosen] = {}
+    for place, reward in _rewards(recipe):
+        head, number, rest = [*place.split(".", 2), "", ""][:3]
+        known[f"{stages[int(number)]}.{rest}" if head == "stages" else place] = reward
+    # Rewards that are not inside another one.
+    outer = {n: r for n, r in known.items() if not any(n.startswith(f"{other}.") for other in known)}
+    if not path:
+        if not outer:
+            raise UserError(f"{file} has no reward: none of its stages scores anything")
+        first, *others = outer.values()
+        if any(other != first for other in others):
+            names = _short_names(outer)
+            raise UserError(f"{file} has several rewards: name one, as in {file}:{names[0]}. Known: {listing(names)}")
+        return first
+    wanted = path.removeprefix("stages.")
+    stage, _, rest = wanted.partition(".")
+    if stage not in stages and stage.isdecimal() and len(stage) < 9 and int(stage) < len(stages):
+        wanted = f"{stages[int(stage)]}.{rest}".rstrip(".")
+    wanted = f"{wanted}.reward" if wanted in stages else wanted
+    if wanted not in known:
+        raise _unknown(file, path, known, outer)
+    return known[wanted]
+
+
+def _rewards(table: Settings | Chosen) -> Iterator[tuple[str, Chosen]]:
+    for place, inner in places(table):
+        if isinstance(inner, Chosen) and hasattr(inner.target, "score"):
+            yield place, inner
+
+
+def _unknown(file: str, path: str, known: Mapping[str, Chosen], listed: Mapping[str, Chosen]) -> UserError:
+    hint = nearest(path, [*_short_names(known), *known])
+    return UserError(f"{file} has no reward {path!r}.{hint} Known: {listing(_short_names(listed))}")
+
+
+def _short_names(names: Mapping[str, Chosen]) -> list[str]:
+    """Return the names as one would write them: a stage's own reward goes by the name of the stage."""
+    return [name.removesuffix(".reward") if name.count(".") == 1 else name for name in names]
+
+
+def named_models(reward: Chosen, models: Mapping[str, Chosen]) -> dict[str, Chosen]:
+    """Return the models that a reward names, and those of which they are copies."""
+    names: set[Any] = set()
+    for _, table in places(reward):
+        for settings in (table.settings, table.slot) if isinstance(table, Chosen) else (table,):
+            for name, info in type(settings).model_fields.items() if settings is not None else ():
+                if any(isinstance(mark, Refers) and mark.table == "models" for mark in info.metadata):
+                    names.add(getattr(settings, name))
+    copies = {name: getattr(model.settings, "copy_of", None) for name, model in models.items()}
+    for _ in copies:  # a copy may be of a copy
+        names |= {copies.get(name) for name in names}
+    return {name: model for name, model in models.items() if name in names}
+
+
+# ---- data ----------------------------------------------------------------------------------------------------------
+
+
+def find_source(where: str, settings: Sequence[str] = ()) -> Chosen:
+    """Return the data source that a file, a folder, a pattern or `RECIPE.toml:NAME` stands for.
+
+    Args:
+        where: what the user wrote.
+        settings: of the source, as `key=value`, such as `columns.candidates=mt_texts`.
+    """
+    file, colon, name = where.rpartition(":")
+    if colon and file.endswith(".toml"):
+        return _recipe_source(file, name, settings)
+    return _recipe_source(where, "", settings) if where.endswith(".toml") else _file_source(where, settings)
+
+
+def _recipe_source(file: str, name: str, settings: Sequence[str]) -> Chosen:
+    known = load_recipe(file, [f"data.{name}.{change}" for change in settings] if name else []).data
+    if name in known:
+        return known[name]
+    if name:
+        raise UserError(f"{file} has no data {name!r}.{nearest(name, known)} Known: {listing(known)}")
+    raise UserError(f"name the data of {file}, as in {file}:{next(iter(known), 'NAME')}. Known: {listing(known)}")
+
+
+def _file_source(where: str, settings: Sequence[str]) -> Chosen:
+    path = Path(where)
+    suffixes = {file.suffix.lower() for file in path.iterdir()} if path.is_dir() else {path.suffix.lower()}
+    kinds = sorted({SUFFIXES[suffix] for suffix in suffixes if suffix in SUFFIXES})
+    if len(kinds) != 1:
+        problem = "holds both JSON lines and Parquet files" if kinds else "is no JSONL or Parquet file"
+        hint = f".{nearest(path.name, [p.name for p in path.parent.iterdir()])}" if path.parent.is_dir() else ""
+        raise UserError(f"DATA {where!r} {problem}: name a file, a pattern, or RECIPE.toml:NAME{hint}")
+    # A file whose ids repeat can be used all the same.
+    table: dict[str, Any] = {"type": kinds[0], "path": where, "shuffle": False, "id_column": ""}
+    for change in settings:
+        override(table, change)
+    try:
+        return _SOURCE.choose(table)
+    except PydanticCustomError as error:
+        raise RecipeError("--source", problems_in(error, "data source")) from None

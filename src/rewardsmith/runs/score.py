@@ -1,0 +1,388 @@
+"""`rewardsmith score`: score stored rollouts with any reward."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from rewardsmith import __version__
+from rewardsmith.config import Chosen
+from rewardsmith.console import Column, Table, count_of, format_number, format_seconds, format_share
+from rewardsmith.data.rows import printable
+from rewardsmith.engines.model_settings import INCIDENTAL
+from rewardsmith.errors import UserError
+from rewardsmith.jobs import JobContext, Result
+from rewardsmith.recipe import explain, places
+from rewardsmith.records import dumps, from_json
+from rewardsmith.rewards.base import Halt, score
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.measure import Measured, quantiles
+from rewardsmith.rewards.tree import check, latencies
+from rewardsmith.runs.lookup import named_models
+from rewardsmith.runs.resume import changes
+from rewardsmith.runs.score_statistics import (
+    Compared,
+    Comparison,
+    OutcomeStatistics,
+    OutcomeTally,
+    SignChange,
+    without_implicit,
+)
+from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup, StoredRollouts
+from rewardsmith.storage import ResumableJsonl
+from rewardsmith.trainers.evaluate.evaluation import MAX_DETAIL
+from rewardsmith.trainers.evaluate.scorer import FailureLog, run_in_order
+from rewardsmith.trainers.protocol import GroupRecord
+from rewardsmith.trainers.settings import RewardChoice
+from rewardsmith.types import ScoredGroup
+
+MAX_TEXT = 60
+"""Characters of a rollout that are shown, from its beginning."""
+
+REMEDY = "add --fresh to start again, or name another file with --out"
+
+# When a reward gives up is no part of what a score is: these may change between two starts.
+_BUDGETS = ("failure.share", "failure.window", "failure.min_failures", "failure.wait", "asking.deadline")
+
+
+class Score(RolloutJob):
+    """Score stored rollouts with a reward, and show how each of its components did.
+
+    ROLLOUTS is a run folder, one file of its `rollouts/`, a file that this command wrote, or a table in the schema of
+    docs/data.md with a list of `responses` in each row, or one `response`.
+
+    Does a reward still give the scores of the run?
+    `rewardsmith score runs/quickstart --reward recipes/quickstart.toml:policy --compare`
+
+    What would another weight have done?
+    `rewardsmith score runs/mix --reward mix.toml:policy stages.policy.reward.parts.judge.weight=0.3 --compare`
+
+    Score the answers of another system, and save the scores; after Ctrl-C or a crash the same command resumes:
+    `rewardsmith score answers.parquet --reward reward.toml --out scores.jsonl`
+
+    Does a process reward model predict which answers are right?
+    `rewardsmith score runs/prime --reward runs/prime:policy.reward.parts.process --outcome answer`
+    """
+
+    reward: RewardChoice = Field(description="what scores them")
+    out: Path | None = Field(default=None, description="save the scores in this JSONL file; the same command resumes")
+    compare: bool = Field(default=False, description="compare with the stored rewards")
+    max_changes: int = Field(default=10, ge=0, description="with --compare: how many changes of sign to list")
+    outcome: str | None = Field(
+        default=None,
+        description="part of the new or the stored scores (reward: the whole stored score) that the reward should"
+        " predict: pairs in order, best of n",
+    )
+    concurrency: int = Field(default=32, ge=1, description="groups that are scored at a time")
+
+    async def run(self, context: JobContext) -> Result:
+        """Score all groups, or those that an earlier start has left."""
+        rollouts = self.stored()
+        reward = Component.root(self.reward, context.log, context.model)
+        results = None if self.out is None else _results_file(self.out, rollouts.files)
+        if context.fresh and results is None:
+            raise UserError("--fresh is about the file of --out: name one, or leave it out")
+        tally = ScoreTally(self, reward, rollouts.count())
+        for text in rollouts.incomplete:
+            context.log(text)
+        with nullcontext() if results is None else results.open(fresh=context.fresh):
+            if results is not None:
+                results.claim(_provenance(self.reward, context.model_tables), _differences)
+            groups = self._with_scores(rollouts)
+            for stored, scored in () if results is None else _saved(results, groups):
+                tally.add(stored, scored)
+            tally.begin()
+            first = next(groups, None)
+            if first is not None:
+                tally.require_outcome(first)
+                await check(reward)
+
+                def keep(stored: StoredGroup, scored: ScoredGroup) -> None:
+                    if results is not None:
+                        results.append(dumps(stored.rescored(scored)))
+                    tally.add(stored, scored)
+                    context.progress("scoring", tally.groups, tally.total, unit="groups")
+
+                try:
+                    await run_in_order(
+                        chain([first], groups),
+                        lambda stored: score(reward, stored.group),
+                        keep,
+                        concurrency=self.concurrency,
+                        pause=context.pause,
+                    )
+                except Halt as error:
+                    for line in tally.failure_lines():
+                        context.log(line)
+                    remedy = "With --out FILE" if results is None else f"{results.file} has what is scored:"
+                    after = count_of(tally.groups, "group")
+                    raise Halt(f"{error}\nThat was after {after}. {remedy} the same command resumes") from None
+            return tally.result()
+
+    def _with_scores(self, rollouts: StoredRollouts) -> Iterator[StoredGroup]:
+        for stored in rollouts:
+            if self.compare and stored.scores is None:
+                raise UserError(f"{stored.place}: no reward is stored there, and --compare needs one: leave it out")
+            yield stored
+
+
+# ---- the results file ----------------------------------------------------------------------------------------------
+
+
+def _results_file(file: Path, sources: list[Path]) -> ResumableJsonl:
+    if file.is_dir() or file.suffix.lower() == ".parquet":
+        raise UserError(f"--out {str(file)!r}: scores are written as JSON lines; name a .jsonl file")
+    for source in sources:
+        in_run = source.parent.name == "rollouts" and file.resolve().parent == source.resolve().parent
+        if in_run or file.resolve() == source.resolve():
+            raise UserError(f"--out {str(file)!r} would change what is read: name a file in another folder")
+    return ResumableJsonl(file, remedy=REMEDY)
+
+
+def _provenance(chosen: Chosen, models: Mapping[str, Chosen]) -> dict[str, Any]:
+    """Return what scores depend on: version, reward, its models, and a digest of each user file `module:Name` in it."""
+    reward = tomllib.loads(explain(chosen))
+    for name, model in named_models(chosen, models).items():
+        table = tomllib.loads(explain(model))
+        reward.setdefault("models", {})[name] = {k: v for k, v in table.items() if k not in INCIDENTAL}
+    own = [(c.name, c.target) for _, c in places(chosen) if isinstance(c, Chosen) and ":" in c.name]
+    note = {"rewardsmith": __version__, "reward": reward, "code": {name: _digest(target) for name, target in own}}
+    values: dict[str, Any] = json.loads(json.dumps(note, default=str))  # JSON has no dates
+    return values
+
+
+def _digest(target: Any) -> str:
+    try:
+        return hashlib.sha256(Path(inspect.getfile(target)).read_bytes()).hexdigest()
+    except (OSError, TypeError):  # it has no file of its own
+        return ""
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    for path, change in changes(before, now).items():
+        if path.startswith("code."):
+            if "not set" in change:  # then the reward has changed too
+                continue
+            yield f"the file of {path.removeprefix('code.')} has changed"
+        elif not path.endswith(_BUDGETS):
+            yield f"{path}: {printable(change, 300)}"
+
+
+def _saved(results: ResumableJsonl, groups: Iterator[StoredGroup]) -> Iterator[tuple[StoredGroup, ScoredGroup]]:
+    """Yield the groups that have scores already, which are the first ones of `groups`."""
+    for i, (_, entry) in enumerate(results.entries(), start=1):
+        stored = next(groups, None)
+        scored = from_json(GroupRecord, entry).scored if "scored" in entry else from_json(ScoredGroup, entry)
+        if stored is None or scored.group != stored.group:
+            raise UserError(
+                f"{printable(str(results.file), 200)}, entry {i}: the rollouts, or the selection of them, have changed:"
+                f" {REMEDY}"
+            )
+        yield stored, scored
+
+
+# ---- the result ----------------------------------------------------------------------------------------------------
+
+
+class ScoreTally:
+    """Statistics of the groups as they come in; constant memory, but for `--compare`."""
+
+    def __init__(self, job: Score, reward: Component, total: int) -> None:
+        self._reward = reward
+        self._concurrency = job.concurrency
+        self._failures = FailureLog()
+        self._comparison = Comparison(job.max_changes) if job.compare else None
+        self._outcome = OutcomeTally(job.outcome) if job.outcome is not None else None
+        self._rollouts = self._unscored = 0
+        self._resumed_groups = self._resumed_rollouts = 0
+        self._begun = self._ended = time.perf_counter()
+        self.groups = 0
+        self.total = total
+
+    def begin(self) -> None:
+        """Take what came so far as the results of an earlier start."""
+        self._resumed_groups, self._resumed_rollouts = self.groups, self._rollouts
+        self._begun = self._ended = time.perf_counter()
+
+    def require_outcome(self, first: StoredGroup) -> None:
+        """Refuse an outcome that does not exist, before models are loaded for it."""
+        if self._outcome is not None:
+            self._outcome.require(self._reward, first.scores)
+
+    def add(self, stored: StoredGroup, scored: ScoredGroup) -> None:
+        """Count a group."""
+        self.groups += 1
+        self._rollouts += len(scored.scores)
+        self._unscored += sum(not one.ok for one in scored.scores)
+        self._failures.add(scored)
+        if self._comparison is not None and stored.scores is not None:
+            new, left_out = without_implicit(self._reward, stored, scored.scores)
+            self._comparison.add(stored.group, stored.scores, new)
+            self._comparison.left_out |= left_out
+        if self._outcome is not None:
+            self._outcome.add(stored.scores, scored.scores)
+        self._ended = time.perf_counter()
+
+    def failure_lines(self) -> list[str]:
+        """Return the first error message of each component and kind of failure."""
+        return [
+            f"{printable(cause, 100)}, the first: {printable(text, MAX_DETAIL)}"
+            for cause, text in self._failures.details.items()
+        ]
+
+    def result(self) -> Result:
+        """Return the statistics as tables and JSON values."""
+        measured = self._failures.measures.result()
+        seconds = {name: quantiles(taken) for name, taken in latencies(self._reward).items()}
+        compared = None if self._comparison is None else self._comparison.result()
+        outcome = None if self._outcome is None else self._outcome.result()
+        now = self._rollouts - self._resumed_rollouts
+        rate = now / max(1e-9, self._ended - self._begun) if now else None
+        by_name = {
+            name: {**asdict(one), "seconds_per_group": dict(seconds.get(name, {}))} for name, one in measured.items()
+        }
+        facts: dict[str, Any] = {
+            "groups": self.groups,
+            "rollouts": self._rollouts,
+            "unscored": self._unscored,
+            "resumed": self._resumed_groups,
+            "reward": by_name.pop("", None),
+            "parts": by_name,
+            "concurrency": self._concurrency,
+            "rollouts_per_second": rate,
+            "details": {cause: printable(text, MAX_DETAIL) for cause, text in self._failures.details.items()},
+        }
+        tables, notes = [_components(measured, seconds)], [*self.failure_lines(), self._pace(seconds.get("", {}), rate)]
+        if compared is not None:
+            tables += _comparison_tables(compared)
+            facts["compared"] = asdict(compared)
+            for change in facts["compared"]["largest_changes"]:
+                change["text"] = printable(change["text"], MAX_TEXT)
+        if outcome is not None:
+            tables.append(_outcome_table(outcome))
+            facts["outcome"] = asdict(outcome)
+        if self._unscored:
+            verb = "has" if self._unscored == 1 else "have"
+            notes.append(f"{self._unscored:,} of {count_of(self._rollouts, 'rollout')} {verb} no score")
+        metrics = {f"{name or 'reward'}/mean": one.mean for name, one in measured.items() if one.mean is not None}
+        return Result(metrics, tables, notes, facts, self._unscored / max(1, self._rollouts))
+
+    def _pace(self, seconds: Mapping[str, float], rate: float | None) -> str:
+        groups = count_of(self.groups, "group")
+        if rate is None:
+            return f"{groups}, all scored before"
+        before = f", {self._resumed_groups:,} of them scored before" if self._resumed_groups else ""
+        times = ", ".join(f"{name} {format_seconds(value)}" for name, value in seconds.items())
+        return f"{groups}{before}; {rate:,.0f} rollouts/s; a group took {times} ({self._concurrency} at a time)"
+
+
+def _component_name(name: str) -> str:
+    return f"  {name}" if name else "reward"  # the whole first, its parts below it
+
+
+def _components(measured: Mapping[str, Measured], seconds: Mapping[str, Mapping[str, float]]) -> Table:
+    columns = [
+        Column("component", "text"),
+        Column("rollouts", "count"),
+        Column("mean"),
+        Column("spread"),
+        Column("failed", "text"),
+        Column("skipped", "share"),
+        Column("dropped", "share"),
+        Column("flat", "share"),
+        Column("p50", "text"),
+        Column("p99", "text"),
+    ]
+    skips, drops = (any(getattr(one, kind) for one in measured.values()) for kind in ("skipped", "dropped"))
+    rows = []
+    for name, one in measured.items():
+        times = seconds.get(name, {}) if len(measured) > 1 else {}  # the times of the whole are in a note
+        rows.append(
+            (
+                _component_name(name),
+                one.rollouts,
+                one.mean,
+                one.spread,
+                ", ".join(f"{kind} {format_share(share)}" for kind, share in one.failed.items()) or "none",
+                one.skipped if skips else None,
+                one.dropped if drops else None,
+                one.flat,
+                *(format_seconds(times[quantile]) if quantile in times else "" for quantile in ("p50", "p99")),
+            )
+        )
+    return Table("", columns, rows)
+
+
+def _comparison_tables(compared: Compared) -> list[Table]:
+    old, new = (
+        ", ".join(f"{kind} {count:,}" for kind, count in kinds.items()) or "none"
+        for kinds in (compared.old_failed, compared.new_failed)
+    )
+    rows = [
+        ("mean, where both scored", format_number(compared.old_mean), format_number(compared.new_mean)),
+        ("could not score", old, new),
+        ("could score, and the other not", f"{compared.only_new_failed:,}", f"{compared.only_old_failed:,}"),
+        ("changed", "", f"{compared.changed:,} of {compared.both:,} rollouts that both scored"),
+        ("Spearman and Kendall τ_b over all", "", _correlations(compared.spearman, compared.kendall)),
+        ("the same within a group, mean", "", _correlations(compared.spearman_within, compared.kendall_within)),
+        ("groups where both rewards vary", "", f"{compared.ranked:,} of {compared.groups:,}"),
+        ("advantages that change sign", "", f"{compared.sign_changes:,}"),
+        ("advantages that become 0; were 0", "", f"{compared.to_zero:,}; {compared.from_zero:,}"),
+    ]
+    names = ", ".join(printable(name, 60) for name in compared.left_out)
+    note = f"Both without {names}: a run stores the value of the sum without its implicit rewards." if names else ""
+    columns = (Column("", "text"), Column("old", "text"), Column("new", "text"))
+    tables = [Table("old reward against new", columns, rows, note)]
+    if compared.largest_changes:
+        tables.append(_sign_changes(compared.largest_changes, compared.sign_changes))
+    return tables
+
+
+def _correlations(rho: float | None, tau: float | None) -> str:
+    return f"{format_number(rho)}, {format_number(tau)}"
+
+
+def _sign_changes(largest: Sequence[SignChange], count: int) -> Table:
+    title = (
+        "all changes of sign" if count == len(largest) else f"the {len(largest)} largest of {count:,} changes of sign"
+    )
+    rows = [
+        (
+            printable(one.prompt, 40),
+            one.index,
+            f"{format_number(one.old)} → {format_number(one.new)}",
+            f"{one.old_advantage:+.3g} → {one.new_advantage:+.3g}",
+            printable(one.text, MAX_TEXT),
+        )
+        for one in largest
+    ]
+    names = ("prompt", "#", "reward", "advantage", "text")
+    return Table(title, [Column(name, "count" if name == "#" else "text") for name in names], rows)
+
+
+def _outcome_table(found: OutcomeStatistics) -> Table:
+    name = printable(found.outcome, 60)
+    title = f"the outcome {name}: mean {format_number(found.mean)}, at best {format_number(found.oracle)}"
+    columns = (
+        Column("component", "text"),
+        Column("groups", "count"),
+        Column("that differ", "count"),
+        Column("pairs in order", "share"),
+        Column("best of all" if found.size is None else f"best of {found.size}"),
+    )
+    rows = [
+        (_component_name(name), one.groups, one.ordered, one.accuracy, one.best)
+        for name, one in found.components.items()
+    ]
+    return Table(f"{title}, of {count_of(found.groups, 'group')}", columns, rows)

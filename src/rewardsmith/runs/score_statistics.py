@@ -1,0 +1,380 @@
+"""Statistics of new scores: against the stored ones, and against an outcome.
+
+The advantage of a rollout is its reward minus the mean of the scored rollouts of its group. A failure is counted and is
+never a number: a rollout that either reward could not score takes part in no correlation.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import tomllib
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rewardsmith.algorithms.ranks import best_of_n, kendall_tau_b, spearman
+from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.compose import Sum
+from rewardsmith.rewards.implicit import Implicit
+from rewardsmith.rewards.tree import has_part, walk
+from rewardsmith.runs.stored_rollouts import StoredGroup
+from rewardsmith.storage import ResumableJsonl
+from rewardsmith.trainers import STAGES
+from rewardsmith.types import RolloutGroup, Score
+
+TOLERANCE = 1e-12
+"""Relative difference below which two rewards are the same: sums may be rounded in another order."""
+
+STORED_REWARD = "reward"
+"""Name of the whole stored score as an outcome."""
+
+Vector = NDArray[np.float64]
+
+
+# ---- stored scores against new ones --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SignChange:
+    """A rollout whose advantage changes sign; `index` is its place in the group, and its text is hostile."""
+
+    prompt: str
+    index: int
+    old: float
+    new: float
+    old_advantage: float
+    new_advantage: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two rewards over the same rollouts.
+
+    Attributes:
+        rollouts: all of them.
+        both: those that both could score; means, changes and correlations are over these.
+        old_mean: None when there are none.
+        new_mean: None when there are none.
+        changed: how many have another reward now.
+        spearman: ρ over all; None where it is not defined.
+        kendall: τ_b over all; None where it is not defined.
+        groups: all of them.
+        ranked: groups in which neither reward is constant; the next two are means over these.
+        spearman_within: mean ρ within a group; None without such groups.
+        kendall_within: mean τ_b within a group; None without such groups.
+        sign_changes: how many advantages change from above 0 to below, or the other way round.
+        to_zero: how many advantages become 0.
+        from_zero: how many advantages were 0 and are no longer.
+        largest_changes: the sign changes with the largest difference.
+        old_failed: rollouts by the kind of failure that they had.
+        new_failed: rollouts by the kind of failure that they have now.
+        only_old_failed: rollouts that have a reward now, and had none.
+        only_new_failed: rollouts that had a reward, and have none now.
+        left_out: parts that count on neither side; see `without_implicit`.
+    """
+
+    rollouts: int
+    both: int
+    old_mean: float | None
+    new_mean: float | None
+    changed: int
+    spearman: float | None
+    kendall: float | None
+    groups: int
+    ranked: int
+    spearman_within: float | None
+    kendall_within: float | None
+    sign_changes: int
+    to_zero: int
+    from_zero: int
+    largest_changes: Sequence[SignChange]
+    old_failed: Mapping[str, int]
+    new_failed: Mapping[str, int]
+    only_old_failed: int
+    only_new_failed: int
+    left_out: Sequence[str] = ()
+
+
+class Comparison:
+    """Collects groups, with 16 bytes for each rollout; lists at most `max_changes` sign changes."""
+
+    def __init__(self, max_changes: int = 10) -> None:
+        self.left_out: set[str] = set()
+        self._max_changes = max_changes
+        self._old, self._new = array("d"), array("d")
+        self._within: list[tuple[float, float]] = []
+        self._counts: Counter[str] = Counter()
+        self._failures: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        self._changes: list[tuple[float, int, SignChange]] = []
+
+    def add(self, group: RolloutGroup, old: Sequence[Score], new: Sequence[Score]) -> None:
+        """Count a group."""
+        self._counts.update(groups=1, rollouts=len(group.rollouts))
+        for scores, failures in zip((old, new), self._failures, strict=True):
+            failures.update(score.failure.kind for score in scores if score.failure is not None)
+        before, after = advantages(old), advantages(new)
+        pairs: list[tuple[float, float]] = []
+        for i, (a, b) in enumerate(zip(old, new, strict=True)):
+            if a.value is None or b.value is None:
+                self._counts["only_old_failed"] += b.value is not None
+                self._counts["only_new_failed"] += a.value is not None
+                continue
+            pairs.append((a.value, b.value))
+            self._counts["changed"] += not math.isclose(a.value, b.value, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+            text = group.rollouts[i].text
+            self._add_change(SignChange(group.prompt.id, i, a.value, b.value, before[i], after[i], text))
+        values = [a for a, _ in pairs], [b for _, b in pairs]
+        self._old.extend(values[0])
+        self._new.extend(values[1])
+        if len(set(values[0])) > 1 and len(set(values[1])) > 1:
+            self._within.append((spearman(*values), kendall_tau_b(*values)))
+
+    def _add_change(self, change: SignChange) -> None:
+        old, new = change.old_advantage, change.new_advantage
+        self._counts["to_zero"] += bool(old and not new)
+        self._counts["from_zero"] += bool(new and not old)
+        if old < 0 < new or new < 0 < old:
+            self._counts["sign_changes"] += 1
+            # Of equal ones the earlier stays: the later has the smaller number.
+            heapq.heappush(self._changes, (abs(new - old), -self._counts["sign_changes"], change))
+            if len(self._changes) > self._max_changes:
+                heapq.heappop(self._changes)
+
+    def result(self) -> Compared:
+        """Return the statistics so far."""
+        counts, within = self._counts, self._within
+        old, new = np.array(self._old), np.array(self._new)
+        return Compared(
+            rollouts=counts["rollouts"],
+            both=len(self._old),
+            old_mean=_mean(self._old),
+            new_mean=_mean(self._new),
+            changed=counts["changed"],
+            spearman=_defined(spearman(old, new)),
+            kendall=_defined(kendall_tau_b(old, new)),
+            groups=counts["groups"],
+            ranked=len(within),
+            spearman_within=_mean([rho for rho, _ in within]),
+            kendall_within=_mean([tau for _, tau in within]),
+            sign_changes=counts["sign_changes"],
+            to_zero=counts["to_zero"],
+            from_zero=counts["from_zero"],
+            largest_changes=[one for *_, one in sorted(self._changes, key=lambda entry: entry[:2], reverse=True)],
+            old_failed=dict(self._failures[0].most_common()),
+            new_failed=dict(self._failures[1].most_common()),
+            only_old_failed=counts["only_old_failed"],
+            only_new_failed=counts["only_new_failed"],
+            left_out=sorted(self.left_out),
+        )
+
+
+def advantages(scores: Sequence[Score]) -> list[float]:
+    """Return reward minus the mean of the scored rollouts; NaN for those that failed. A rounding error is 0."""
+    values = _values(scores)
+    scored = values[~np.isnan(values)]
+    if not len(scored):
+        return list(values)
+    apart = values - math.fsum(scored) / len(scored)
+    apart[np.abs(apart) <= TOLERANCE * np.abs(scored).max()] = 0.0
+    return [float(one) for one in apart]
+
+
+def without_implicit(reward: Component, stored: StoredGroup, new: Sequence[Score]) -> tuple[Sequence[Score], set[str]]:
+    """Return new scores that compare with stored ones, and the implicit rewards that were left out of them.
+
+    While a stage trains, an implicit reward is a stream of its own, and the stored value of the sum is that of the
+    other parts. Everywhere else it is a part of the sum like any other.
+    """
+    whole = reward.reward
+    if not isinstance(whole, Sum) or stored.scores is None:
+        return new, set()
+    implicit = {name for name, part in whole.components.items() if isinstance(part.reward, Implicit)}
+    names = implicit & set(stored.scores[0].parts)
+    if not names or not _scored_by_trainer(stored, names):
+        return new, set()
+    kept = [whole.without(score, names) for score in new]
+    # Where the rest failed so did the sum, and may have a value in spite of that.
+    return [score if other.failure is not None else other for score, other in zip(new, kept, strict=True)], names
+
+
+def _scored_by_trainer(stored: StoredGroup, names: set[str]) -> bool:
+    """Return whether a trainer stored the scores, and not `rewardsmith score` or a stage that evaluates."""
+    if stored.record is None or ResumableJsonl(stored.file).note_file.exists():
+        return False
+    parts = [score.parts[name] for score in stored.scores or () for name in names]
+    skipped = any(part.failure is not None and part.failure.kind == "skipped" for part in parts)
+    return stored.record.kind == "train" or skipped or _stage_trains_rewards(stored.file)
+
+
+@lru_cache(maxsize=64)
+def _stage_trains_rewards(file: Path) -> bool:
+    """Return whether the stage of a run that wrote a file of rollouts trains the rewards that it validates with."""
+    recipe = file.parent.parent / "recipe.toml"
+    if file.parent.name != "rollouts" or not recipe.is_file():
+        return False
+    for stage in tomllib.loads(recipe.read_text(encoding="utf-8")).get("stages", []):
+        if stage.get("name") == file.stem and "reward" not in stage.get("validation", {}):
+            return bool(getattr(STAGES.get(stage.get("type")), "trains_rewards", False))
+    return False
+
+
+# ---- an outcome ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ComponentOrder:
+    """How a component orders rollouts.
+
+    Attributes:
+        groups: those in which it scored a rollout with an outcome.
+        ordered: those of them in which outcomes differ.
+        accuracy: share of the pairs of a group that it orders as their outcomes, a tie one half, each pair weighted by
+            the difference of the outcomes; mean over `ordered`, None without any.
+        best: outcome of the rollout with the highest value, ties shared; mean over `groups`, None without any.
+    """
+
+    groups: int
+    ordered: int
+    accuracy: float | None
+    best: float | None
+
+
+@dataclass(frozen=True)
+class OutcomeStatistics:
+    """How the components of a reward predict an outcome.
+
+    Attributes:
+        outcome: name of the part.
+        source: whether it is a part of the new scores, or of the stored ones.
+        groups: those with an outcome; means are over these.
+        rollouts: those with an outcome.
+        size: rollouts with an outcome in each group; None where groups differ.
+        mean: outcome of a random rollout of its group; None without groups.
+        oracle: outcome of the best rollout of each group; None without groups.
+        components: by dotted name, "" for the whole; the outcome itself is left out.
+    """
+
+    outcome: str
+    source: Literal["new", "stored"]
+    groups: int
+    rollouts: int
+    size: int | None
+    mean: float | None
+    oracle: float | None
+    components: Mapping[str, ComponentOrder]
+
+
+@dataclass
+class OutcomeTally:
+    """Counts groups in constant memory. `name` is a part, or `reward` for the whole of the stored score."""
+
+    name: str
+    _source: Literal["new", "stored"] = "stored"
+    _sizes: Counter[int] = field(default_factory=Counter)
+    _mean: float = 0.0
+    _oracle: float = 0.0
+    _sums: dict[str, Vector] = field(default_factory=dict)
+
+    def require(self, reward: Component, old: Sequence[Score] | None) -> None:
+        """Raise a `UserError` if there can be no such outcome, as far as that is known before anything is scored."""
+        stored = _by_name(old)
+        possible = not isinstance(reward.reward, Implicit) and has_part(reward, self.name)
+        if not possible and not any(self.name in column for column in stored[:1]):
+            parts = (f"{path}.{own}" for path, inner in walk(reward) for own in ("", *inner.declared))
+            raise self._unknown([part.strip(".") for part in parts], stored)
+
+    def add(self, old: Sequence[Score] | None, new: Sequence[Score]) -> None:
+        """Count a group by its stored scores, if there are any, and its new ones."""
+        columns = [{"": score} | dict(score.named_parts()) for score in new]
+        outcomes = _values(self._outcomes(old, columns))
+        known = ~np.isnan(outcomes)
+        if not known.any():
+            return
+        self._sizes[int(known.sum())] += 1
+        self._mean += float(outcomes[known].mean())
+        self._oracle += float(outcomes[known].max())
+        for name in columns[0]:
+            if name != self.name or self._source == "stored":
+                sums = self._sums.setdefault(name, np.zeros(4))
+                values = _values([column.get(name) for column in columns])
+                both = known & ~np.isnan(values)
+                if both.any():
+                    sums += _order(outcomes[both], values[both])
+
+    def _outcomes(self, old: Sequence[Score] | None, new: Sequence[Mapping[str, Score]]) -> Sequence[Score | None]:
+        """Return the scores that are the outcomes, one for each rollout."""
+        if any(self.name in column for column in new):  # a rollout that failed may have no parts
+            self._source = "new"
+            return [column.get(self.name) for column in new]
+        stored = _by_name(old)
+        if not any(self.name in column for column in stored):
+            raise self._unknown(new[0], stored)
+        return [column.get(self.name) for column in stored]
+
+    def _unknown(self, new: Iterable[str], stored: Sequence[Mapping[str, Score]]) -> UserError:
+        known = {name for names in (new, *stored[:1]) for name in names if name}
+        names = f"{nearest(self.name, known)} Known: {listing(known)}" if known else ""
+        if stored:
+            return UserError(f"--outcome {self.name!r} is no part of the reward, nor of the stored scores.{names}")
+        return UserError(
+            f"--outcome {self.name!r} is no part of the reward, and no scores are stored.{names}\n"
+            'Choose a reward of type "sum" that has the outcome as another part, such as'
+            ' parts.answer = { type = "rule", rule = "exact" }'
+        )
+
+    def result(self) -> OutcomeStatistics:
+        """Return the statistics so far."""
+        groups = self._sizes.total()
+        return OutcomeStatistics(
+            outcome=self.name,
+            source=self._source,
+            groups=groups,
+            rollouts=sum(size * count for size, count in self._sizes.items()),
+            size=next(iter(self._sizes)) if len(self._sizes) == 1 else None,
+            mean=self._mean / groups if groups else None,
+            oracle=self._oracle / groups if groups else None,
+            components={
+                name: ComponentOrder(
+                    int(count), int(ordered), accuracy / ordered if ordered else None, best / count if count else None
+                )
+                for name, (count, ordered, accuracy, best) in ((n, sums.tolist()) for n, sums in self._sums.items())
+            },
+        )
+
+
+def _order(outcomes: Vector, values: Vector) -> Vector:
+    """Return, for one group, 1, whether outcomes differ, the weighted share of pairs in order, and the best of n."""
+    possible = won = 0.0
+    for outcome, value in zip(outcomes, values, strict=True):  # row by row: a group may hold thousands
+        lead = np.maximum(outcome - outcomes, 0)
+        possible += float(lead.sum())
+        won += float((lead * ((value > values) + 0.5 * (value == values))).sum())
+    return np.array([1, possible > 0, won / possible if possible else 0.0, best_of_n(outcomes, values, len(values))])
+
+
+def _by_name(scores: Sequence[Score] | None) -> list[dict[str, Score]]:
+    """Return the stored score of each rollout, and its parts, by name."""
+    return [{STORED_REWARD: score} | dict(score.named_parts()) for score in scores or ()]
+
+
+def _values(scores: Sequence[Score | None]) -> Vector:
+    """Return the values, NaN where there is none."""
+    return np.array([np.nan if score is None or score.value is None else score.value for score in scores])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if len(values) else None
+
+
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,339 @@
+"""Stored rollouts: of a run, of this package's records, or a table of prompts with responses from elsewhere.
+
+    for stored in StoredRollouts("runs/quickstart", kind="validation"):
+        stored.group, stored.scores
+
+The form of a file is that of its first line. Files are untrusted: an error names the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rewardsmith.checks import require_count, require_text
+from rewardsmith.data.fields import ABSENT, find, no_column, without
+from rewardsmith.data.readers import find_files, jsonl_rows, names_of, parquet_rows, parse_line, parse_row
+from rewardsmith.data.rows import ANSWER, MESSAGES, PROMPT, Layout, RowError, printable
+from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.jobs import Job
+from rewardsmith.records import from_json
+from rewardsmith.trainers.protocol import GroupRecord
+from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score, ScoredGroup
+
+SUFFIXES = (".jsonl", ".ndjson", ".parquet")
+RESPONSE_COLUMNS = ("responses", "response")
+
+# The keys of the first line, by form; a table of responses is whatever has none of these.
+_FORMS = {"record": {"step", "kind", "scored"}, "scored": {"group", "scores"}, "group": {"prompt", "rollouts"}}
+_FORM_NAMES = {
+    "record": "a group of a run",
+    "scored": "a scored group",
+    "group": "a group of rollouts",
+    "table": "a row of a table",
+}
+
+
+class RolloutJob(Job):
+    """A job on stored rollouts."""
+
+    arguments: ClassVar[tuple[str, ...]] = ("rollouts",)
+
+    rollouts: str = Field(description="a run folder, or a JSONL or Parquet file with rollouts")
+    stage: str | None = Field(default=None, description="only this stage of a run")
+    kind: Literal["train", "validation"] | None = Field(default=None, description="only these groups of a run")
+    step: str | None = Field(default=None, description="N or N-M: only this step of a run, or these")
+    limit: int | None = Field(default=None, ge=1, description="only the first groups")
+    prompts: str = Field(default=PROMPT, description="column of a table with the prompt")
+    responses: str | None = Field(default=None, description="column of a table with the responses, a list or one")
+    answers: str = Field(default=ANSWER, description="column of a table with the right answer")
+
+    def stored(self) -> StoredRollouts:
+        """Return the rollouts that the settings select."""
+        return StoredRollouts(
+            self.rollouts,
+            stage=self.stage,
+            kind=self.kind,
+            steps=None if self.step is None else _parse_steps(self.step),
+            limit=self.limit,
+            columns=ResponseColumns(self.prompts, self.responses, self.answers),
+        )
+
+
+def _parse_steps(text: str) -> tuple[int, int]:
+    """Return the first and the last step of `40` or `40-60`."""
+    first, dash, last = text.strip().partition("-")
+    ends = [first, last if dash else first]
+    if not all(end.isdecimal() and end.isascii() and len(end) < 10 for end in ends) or int(ends[0]) > int(ends[1]):
+        raise UserError(f"cannot read --step {text!r}: write a step such as 40, or the first and the last as 40-60")
+    return int(ends[0]), int(ends[1])
+
+
+@dataclass(frozen=True)
+class StoredGroup:
+    """One group as it is stored.
+
+    Attributes:
+        group: the prompt and its rollouts.
+        scores: one per rollout; None where none are stored.
+        record: the record of the run that it comes from; None where there is none.
+        place: the file and line, for messages.
+        file: that holds it.
+    """
+
+    group: RolloutGroup
+    scores: tuple[Score, ...] | None
+    record: GroupRecord | None
+    place: str
+    file: Path = Path()
+
+    def rescored(self, scored: ScoredGroup) -> GroupRecord | ScoredGroup:
+        """Return new scores in the form of the group; advantages that rest on the old scores are removed."""
+        if self.record is None:
+            return scored
+        none = [None] * len(scored.scores)
+        return GroupRecord(self.record.step, self.record.kind, self.record.dropped, scored, none)
+
+
+@dataclass(frozen=True)
+class ResponseColumns:
+    """Columns of a table; they may be dotted paths. `responses` None is `responses`, or else `response`."""
+
+    prompts: str = PROMPT
+    responses: str | None = None
+    answers: str = ANSWER
+
+
+class StoredRollouts:
+    """The groups of a path, in the order of the files. Iterating reads them again each time.
+
+    Args:
+        path: a run folder, or a JSONL or Parquet file.
+        stage: of a run; None takes all.
+        kind: `train` or `validation`; None takes both.
+        steps: first and last step, inclusive; None takes all.
+        limit: how many groups at most; None takes all.
+        columns: of a table.
+
+    Attributes:
+        incomplete: lines that a run has not finished, which were left out.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        stage: str | None = None,
+        kind: str | None = None,
+        steps: tuple[int, int] | None = None,
+        limit: int | None = None,
+        columns: ResponseColumns | None = None,
+    ) -> None:
+        self._stage, self._kind, self._steps, self._limit = stage, kind, steps, limit
+        self._columns = columns or ResponseColumns()
+        self._in_run = Path(path).is_dir()
+        if stage is not None and not self._in_run:
+            raise UserError(f"--stage selects a file of a run folder, and {path!r} is none: leave it out")
+        suffix = "parquet" if path.lower().endswith(".parquet") else "jsonl"
+        self.files = _run_files(Path(path), stage) if self._in_run else find_files(path, SUFFIXES, suffix)
+        self.incomplete: list[str] = []
+        self._table = _ResponseTable(names_of(self.files), self._columns)
+
+    def count(self) -> int:
+        """Return how many groups there are, after a look at every line; a `UserError` when there are none."""
+        count = sum(1 for _ in self._limited())
+        if not count:
+            steps = self._steps and "-".join(map(str, sorted(set(self._steps))))
+            flags = {"--stage": self._stage, "--kind": self._kind, "--step": steps}
+            given = " ".join(f"{name} {value}" for name, value in flags.items() if value is not None)
+            reason = f" with {given}: select more" if given else ": they are empty"
+            raise UserError(f"no group is left of {len(self.files)} file(s){reason}")
+        try:
+            self._table.require_answers()
+        except RowError as error:
+            raise UserError(f"{printable(str(self.files[0]), 200)}: {error}") from None
+        return count
+
+    def __iter__(self) -> Iterator[StoredGroup]:
+        for file, place, form, raw in self._limited():
+            yield _parse_group(file, place, form, raw)
+
+    def _limited(self) -> Iterator[tuple[Path, str, str, Any]]:
+        return islice(self._raw_groups(), self._limit)
+
+    def _raw_groups(self) -> Iterator[tuple[Path, str, str, Any]]:
+        """Yield each selected group with its file, place and form: a row of a file, or rows of a table together."""
+        first = ""
+        table = self._table = _ResponseTable(names_of(self.files), self._columns)
+        for file, number, row in self._rows():
+            place = _place(self.files[file], number)
+            try:
+                form = self._form(row, first)
+                first = first or form
+                if form == "table":
+                    if (complete := table.add(row, file, number, place)) is not None:
+                        yield self.files[file], place, form, complete
+                elif self._is_selected(row):
+                    yield self.files[file], place, form, row
+            except RowError as error:
+                raise UserError(f"{place}: {error}") from None
+        yield from ((self.files[0], group.place, "table", group) for group in table.by_prompt.values())
+
+    def _rows(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+        """Yield the rows of all files, each with the number of its file and of its line there."""
+        self.incomplete.clear()
+        for i, file in enumerate(self.files):
+            rows: Iterator[tuple[Any, Any]] = (
+                parquet_rows([file], limit=None, rng=None, check=lambda *_: None)
+                if _is_parquet(file)
+                else jsonl_rows([file], limit=None, rng=None)
+            )
+            for place, line in rows:
+                try:
+                    row = parse_row(line) if _is_parquet(file) else parse_line(line)
+                except RowError as error:
+                    where = _place(file, place.number)
+                    if self._in_run and not line.endswith(b"\n"):  # the run is still going, or was killed
+                        self.incomplete.append(f"{where} is incomplete, as by a run that was stopped: left out")
+                        break
+                    raise UserError(f"{where}: {error}") from None
+                yield i, place.number, row
+
+    def _form(self, row: Mapping[str, Any], first: str) -> str:
+        form = next((form for form, keys in _FORMS.items() if keys <= row.keys()), "table")
+        if first and form != first:
+            raise RowError(
+                f"this is {_FORM_NAMES[form]}, but the first line is {_FORM_NAMES[first]}: score them separately"
+            )
+        if form != "record" and (self._kind is not None or self._steps is not None):
+            raise RowError(f"this is {_FORM_NAMES[form]}, which has no step or kind: leave out --kind and --step")
+        return form
+
+    def _is_selected(self, row: Mapping[str, Any]) -> bool:
+        if self._kind is not None and row.get("kind") != self._kind:
+            return False
+        step = row.get("step")
+        return self._steps is None or (isinstance(step, int) and self._steps[0] <= step <= self._steps[1])
+
+
+def _is_parquet(file: Path) -> bool:
+    return file.suffix.lower() == ".parquet"
+
+
+def _place(file: Path, number: int) -> str:
+    return f"{printable(str(file), 200)}, {'row' if _is_parquet(file) else 'line'} {number}"
+
+
+def _run_files(folder: Path, stage: str | None) -> list[Path]:
+    inner = folder / "rollouts"
+    if not inner.is_dir():
+        raise UserError(
+            f"{str(folder)!r} has no folder rollouts, so it is no run: name a run folder, or a JSONL or Parquet file"
+        )
+    files = {file.stem: file for file in sorted(inner.glob("*.jsonl")) if file.stat().st_size}
+    if stage is not None and stage not in files:
+        raise UserError(f"the run has no rollouts of a stage {stage!r}.{nearest(stage, files)} Known: {listing(files)}")
+    if not files:
+        raise UserError(f"{str(inner)!r} has no rollouts: the run has not reached a stage that writes some")
+    return [files[stage]] if stage is not None else list(files.values())
+
+
+def _parse_group(file: Path, place: str, form: str, raw: Any) -> StoredGroup:
+    try:
+        if isinstance(raw, _TableGroup):
+            rollouts = [Rollout(text) for text in raw.responses]  # why a response ended is unknown
+            return StoredGroup(RolloutGroup(raw.prompt, rollouts), None, None, place, file)
+        if form == "group":
+            return StoredGroup(from_json(RolloutGroup, raw), None, None, place, file)
+        record = from_json(GroupRecord, raw) if form == "record" else None
+        if record is not None:
+            require_count("GroupRecord.step", record.step, least=0)
+            require_text("GroupRecord.kind", record.kind)
+            require_text("GroupRecord.dropped", record.dropped)
+        scored = record.scored if record else from_json(ScoredGroup, raw)
+        return StoredGroup(scored.group, tuple(scored.scores), record, place, file)
+    except (RowError, TypeError, ValueError) as error:  # a `UserError` is a `ValueError`
+        raise UserError(f"{place}: {printable(str(error))}") from None
+    except RecursionError:
+        raise UserError(f"{place}: nested too deeply") from None
+
+
+@dataclass(frozen=True)
+class _TableGroup:
+    """A prompt and its responses so far; `place` is that of its first row."""
+
+    prompt: Prompt
+    place: str
+    responses: list[str] = field(default_factory=list)
+
+
+class _ResponseTable:
+    """Groups the rows of a table in the schema of `docs/data.md`, plus a column with the responses.
+
+    A row with a list of responses is a group. Rows with one response each are grouped by the id of their prompt, or by
+    the prompt where there is none; since they may be anywhere, all of them are held until the end.
+    """
+
+    def __init__(self, file_names: Sequence[str], columns: ResponseColumns) -> None:
+        self._file_names = file_names
+        self._column = columns.responses
+        self._layout = Layout(answer=columns.answers, prompt=columns.prompts)
+        self._lists: bool | None = None
+        self._first: Mapping[str, Any] | None = None
+        self._answered = False
+        self.by_prompt: dict[object, _TableGroup] = {}
+
+    def add(self, row: Mapping[str, Any], file: int, number: int, place: str) -> _TableGroup | None:
+        """Add a row; return its group when that is complete. A `RowError` names what is wrong with the row."""
+        column = self._column or next((name for name in RESPONSE_COLUMNS if row.get(name) is not None), "responses")
+        responses = find(row, column)
+        if responses is ABSENT:
+            also = "" if self._column else " and no response"
+            raise no_column(column, _columns(row), "--responses NAME names the column of the responses", also=also)
+        self._require_prompt(row)
+        texts = responses if isinstance(responses, list) else [responses]
+        for text in texts:
+            if not isinstance(text, str):
+                kind = "null" if text is None else type(text).__name__
+                raise RowError(f"{column} holds {kind}: it must be text, or a list of texts")
+        if not texts:
+            raise RowError(f"{column} is an empty list: a group needs at least one response")
+        if self._lists not in (None, isinstance(responses, list)):
+            raise RowError(f"{column} is a list in some rows and text in others: use one form in all")
+        self._lists = isinstance(responses, list)
+        prompt = self._layout.prompt_of(without(row, [column]), self._file_names[file], number)
+        self._answered = self._answered or prompt.answer is not None
+        self._first = row if self._first is None else self._first
+        if self._lists:
+            return _TableGroup(prompt, place, texts)
+        messages = tuple((message.role, message.content) for message in prompt.messages)
+        numbered = prompt.id == f"{self._file_names[file]}-{number}"  # the row has no id of its own
+        key: object = (messages, prompt.source, repr(prompt.answer)) if numbered else prompt.id
+        group = self.by_prompt.setdefault(key, _TableGroup(prompt, place))
+        if group.prompt.messages != prompt.messages or group.prompt.answer != prompt.answer:
+            raise RowError(f'the id "{prompt.id[:100]}" is also that of {group.place}, with another prompt or answer')
+        group.responses.append(texts[0])
+        return None
+
+    def _require_prompt(self, row: Mapping[str, Any]) -> None:
+        prompt, chat = self._layout.prompt, self._layout.chat_asks
+        if find(row, prompt) is ABSENT and not (chat and find(row, MESSAGES) is not ABSENT):
+            also = f" and no {MESSAGES}" if chat else ""
+            raise no_column(prompt, _columns(row), "--prompts NAME names the column of the prompt", also=also)
+
+    def require_answers(self) -> None:
+        """Raise a `RowError` if a column of right answers was named, and none of the rows has it."""
+        if self._layout.answer != ANSWER and self._first is not None and not self._answered:
+            what = "--answers NAME names the column of the right answer"
+            raise no_column(self._layout.answer, _columns(self._first), what)
+
+
+def _columns(row: Mapping[str, Any]) -> list[str]:
+    """Return the columns of a row, and those inside columns that are tables."""
+    tables = {column: table for column, table in row.items() if isinstance(table, Mapping)}
+    return [*row, *(f"{column}.{name}" for column, table in tables.items() for name in table)]

@@ -1,0 +1,285 @@
+"""The one scoring loop, and a reward that is measured: its failures are counted and never stop an evaluation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
+from copy import copy
+from dataclasses import astuple, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rewardsmith.config import Chosen
+from rewardsmith.errors import UserError
+from rewardsmith.llm import ChatReply, ChatRequest, Models, Usage, WrappedModel
+from rewardsmith.rewards.base import score
+from rewardsmith.rewards.component import Component, UseInstead
+from rewardsmith.rewards.judges.candidates import shown_as_given
+from rewardsmith.rewards.judges.shown import stored_answers
+from rewardsmith.rewards.measure import Measures
+from rewardsmith.rewards.tree import check, components_of, walk
+from rewardsmith.types import NOT_ASKED, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Values = NDArray[np.float64]
+
+READ_AHEAD = 8
+"""Finished items that wait for an earlier one, as a multiple of the concurrency."""
+
+POLL_SECONDS = 0.2
+"""Seconds between two checks for a stop request while a call is slow."""
+
+SEED_STEP = 1 << 16
+"""Distance of the seeds, and of the attempts, of two repeats; no judge retries that often."""
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+async def run_in_order(
+    items: Iterable[Item],
+    work: Callable[[Item], Awaitable[Result]],
+    keep: Callable[[Item, Result], None],
+    *,
+    concurrency: int,
+    pause: Callable[[], None] = nothing,
+) -> None:
+    """Work on several items at a time, and hand over each result in the order of the items.
+
+    Args:
+        items: read at most `READ_AHEAD` × `concurrency` ahead.
+        work: called for each item; the first exception ends the loop and is raised as it is.
+        keep: called with each item and its result.
+        concurrency: how many items are worked on at a time.
+        pause: called often; what it raises ends the loop.
+    """
+    slots = asyncio.Semaphore(concurrency)
+    pending: deque[tuple[Item, asyncio.Task[Result]]] = deque()
+
+    async def one(item: Item) -> Result:
+        async with slots:
+            return await work(item)
+
+    async def hand_over(limit: int) -> None:
+        while pending and (len(pending) > limit or pending[0][1].done()):
+            item, task = pending.popleft()
+            while not task.done():
+                await asyncio.wait([task], timeout=POLL_SECONDS)
+                pause()
+            keep(item, await task)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for item in items:
+                pending.append((item, tasks.create_task(one(item))))
+                await asyncio.sleep(0)  # let the others proceed while items are read
+                await hand_over(READ_AHEAD * concurrency)
+            await hand_over(0)
+    except BaseExceptionGroup as several:  # a task group wraps even a single cause
+        raise several.exceptions[0] from None
+
+
+class FailureLog:
+    """Failures over many groups, by component and kind.
+
+    Args:
+        prefix: of the names of components, where there are several rewards, such as `correct`.
+
+    Attributes:
+        measures: of each component.
+        details: the first error message of each component and kind, by `component kind`.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self.measures = Measures()
+        self.details: dict[str, str] = {}
+
+    def add(self, scored: ScoredGroup) -> None:
+        """Count a group."""
+        self.measures.add(scored)
+        for whole in scored.scores:
+            for name, part in (("", whole), *whole.named_parts()):
+                if part.failure is not None and part.failure.kind not in NOT_ASKED and not part.parts:
+                    self.details.setdefault(f"{self._full_name(name)} {part.failure.kind}", part.failure.detail)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the share of failures, and of labels, by component and kind."""
+        metrics: dict[str, float] = {}
+        for name, part in self.measures.result().items():
+            metrics |= {f"failures/{self._full_name(name)}/{kind}": share for kind, share in part.failed.items()}
+            metrics |= {f"labels/{self._full_name(name)}/{label}": share for label, share in part.labels.items()}
+        return metrics
+
+    def _full_name(self, name: str) -> str:
+        return ".".join(part for part in (self._prefix, name) if part) or "reward"
+
+
+async def score_rollouts(
+    reward: Component,
+    groups: Sequence[RolloutGroup],
+    wanted: Sequence[Sequence[bool]] | None = None,
+    *,
+    concurrency: int = 256,
+    pause: Callable[[], None] = nothing,
+    tick: Callable[[], None] = nothing,
+) -> list[Sequence[Score]]:
+    """Return the scores of the rollouts that are wanted (None: all); the others are `skipped`. Failures stop nothing.
+
+    `tick` is called after each group.
+    """
+    ignore_budgets(reward)
+    scores: list[Sequence[Score]] = []
+
+    def keep(_: int, found: Sequence[Score]) -> None:
+        scores.append(found)
+        tick()
+
+    async def one(i: int) -> Sequence[Score]:
+        return await reward.score(groups[i], None if wanted is None else wanted[i])
+
+    await run_in_order(range(len(groups)), one, keep, concurrency=concurrency, pause=pause)
+    return scores
+
+
+def ignore_budgets(reward: Component) -> None:
+    """Let no share of failures of a reward stop anything: they are what is measured."""
+    for _, component in walk(reward):
+        component.unlimited = True
+
+
+class Scorer:
+    """A reward that is measured.
+
+    Args:
+        chosen: the reward.
+        models: from the name of a model to the model, for rewards that call one.
+        log: shows the user a message.
+        concurrency: how many groups are scored at a time.
+        pause: called often; what it raises ends the work.
+        tick: called after each group.
+
+    Attributes:
+        reward: the component.
+        failures: over all groups, without repeats and orders.
+    """
+
+    def __init__(
+        self,
+        chosen: Chosen,
+        models: Models | None = None,
+        *,
+        log: Callable[[str], None] = lambda text: None,
+        concurrency: int = 32,
+        pause: Callable[[], None] = nothing,
+        tick: Callable[[], None] = nothing,
+    ) -> None:
+        self._chosen, self._models, self._log = chosen, models, log
+        self._concurrency, self._pause, self._tick = concurrency, pause, tick
+        self._judges: dict[str, Any] = {}
+        self._usage_before: dict[str, Usage] | None = None
+        self.reward = self._built(models)
+        self.failures = FailureLog()
+
+    def _built(self, models: Models | None) -> Component:
+        reward = Component.root(self._chosen, self._log)
+        ignore_budgets(reward)
+        if models is not None:
+            self._connect(reward, models)
+        return reward
+
+    def _connect(self, component: Component, models: Models, *, needed: bool = True) -> None:
+        """Hand over the models, and note those that must be called: not those of a reward that replaces failures."""
+
+        def find(name: str) -> Any:
+            model = models(name)
+            if needed:
+                self._judges.setdefault(name, model)
+            return model
+
+        take = getattr(component.reward, "connect", None)
+        if take is not None:
+            take(find)
+        for name, inner in components_of(component.reward).items():
+            fallback = isinstance(component.reward, UseInstead) and name == "instead"
+            self._connect(inner, models, needed=needed and not fallback)
+
+    def _usage(self) -> dict[str, Usage]:
+        return {name: copy(model.usage) for name, model in self._judges.items() if hasattr(model, "usage")}
+
+    def require_called(self) -> None:
+        """Raise a `UserError` if no model was called, nor its replies found in the cache, for any group so far."""
+        before = self._usage_before or {}
+        unused = [
+            name for name, used in self._usage().items() if not any(astuple(used.since(before.get(name, Usage()))))
+        ]
+        if not unused:
+            return
+        names = ", ".join(f"models.{name}" for name in unused)
+        if len(unused) < len(self._judges):
+            self._log(f"{names}: not called for any item, so it was not measured")
+            return
+        raise UserError(
+            f"{names}: not called for any item. All values are constants of the reward's settings, or come from rules"
+            " before the judge: nothing was measured. Check that the data's columns hold the answers, or name the"
+            " judge's part of the reward alone, as in recipe.toml:policy.reward.judge"
+        )
+
+    async def check(self) -> None:
+        """Raise a `UserError` if the reward cannot work."""
+        await check(self.reward)
+
+    async def score(
+        self, groups: Iterable[RolloutGroup], *, repeat: int = 0, in_given_order: bool = False
+    ) -> list[Values]:
+        """Return the values of each group, [n]; NaN for a rollout without one.
+
+        Args:
+            groups: what is scored.
+            repeat: above 0, ask for another verdict on the same groups: past the cache, and with other seeds.
+            in_given_order: judges of groups show the candidates in the order that these have in the group.
+        """
+        reward, models = self.reward, self._models
+        if repeat:
+            reward = self._built(None if models is None else lambda name: RepeatModel(models(name), repeat))
+            await check(reward)
+        if self._usage_before is None:  # a check may have called the models
+            self._usage_before = self._usage()
+        values: list[Values] = []
+
+        async def one(group: RolloutGroup) -> ScoredGroup:
+            with stored_answers(), shown_as_given() if in_given_order else nullcontext():
+                return await score(reward, group)
+
+        def keep(_: RolloutGroup, scored: ScoredGroup) -> None:
+            if not repeat and not in_given_order:
+                self.failures.add(scored)
+            values.append(np.array([np.nan if s.value is None else s.value for s in scored.scores]))
+            self._tick()
+
+        await run_in_order(groups, one, keep, concurrency=self._concurrency, pause=self._pause)
+        return values
+
+
+class RepeatModel(WrappedModel):
+    """A model that is called again: past the cache, and with other seeds."""
+
+    def __init__(self, model: Any, repeat: int) -> None:
+        super().__init__(getattr(model, "uncached", model))
+        self._shift = repeat * SEED_STEP
+
+    async def chat(self, question: ChatRequest) -> ChatReply:
+        """Return another reply than the first, where the model samples."""
+        seed = (question.seed + self._shift) % 2**31  # servers take seeds below 2^31
+        return await super().chat(replace(question, seed=seed, attempt=question.attempt + self._shift))
+
+
+def group_of(prompt: Prompt, texts: Sequence[str]) -> RolloutGroup:
+    """Return answers to a prompt as a group, as if a policy had written them."""
+    return RolloutGroup(prompt, [Rollout(text) for text in texts])

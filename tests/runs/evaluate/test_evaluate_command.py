@@ -1,0 +1,255 @@
+"""`rewardsmith evaluate` as a user meets it, in a process of its own where that matters."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rewardsmith.text.rankings import write_ranking
+from tests.command_line import call
+from tests.engines.faulty import last_text
+from tests.rewards.judges.ranked import BLOCK
+from tests.runs.evaluate.commands import GRADES, GROUPS, PAIRS, evaluate, measured, write
+from tests.runs.test_served_judges import Serving
+from tests.test_imports import BLOCK as BLOCK_TORCH
+
+NUMBERS = ("--reward", "numbers.toml")
+
+
+def test_rankings_are_measured_and_shown(place: Path) -> None:
+    bad = {"prompt": "q", "candidates": ["1", "[red]\x1b[2Jevil"], "scores": [1, 2]}
+    data = write(place / "groups.jsonl", *GROUPS, bad)
+    ended = evaluate("rankings", data, *NUMBERS, "--orders", "2", "--repeats", "2")
+    assert ended.status == 0
+    row = next(line for line in ended.out.splitlines() if line.startswith("│ accuracy  "))
+    assert [cell.strip() for cell in row.split("│")[1:6]] == ["accuracy", "1.000", "1.000", "1.000", "4"]
+    assert "1 of 5 groups could not be scored" in ended.out
+    assert r"reward unparsable, the first: [red]\x1b[2Jevil is no number" in ended.out
+    assert "\x1b" not in ended.out
+    assert "position bias" in ended.out
+
+
+def test_each_kind_of_data_in_its_files(place: Path) -> None:
+    found = measured("rankings", write(place / "groups.jsonl", *GROUPS), *NUMBERS, "scale=-1.0")
+    assert (found["kind"], found["metrics"]["accuracy"]) == ("rankings", 0.0)
+    assert found["tables"][0]["rows"][0][:2] == ["accuracy", 0.0]
+    found = measured("grades", write(place / "graded.jsonl", *GRADES), *NUMBERS, "--threshold", "0.2")["metrics"]
+    assert (found["mad"], found["f1"], found["f1_best"]) == (pytest.approx(0.1), 0.0, 1.0)
+    pq.write_table(pa.Table.from_pylist(PAIRS), place / "bench.parquet")
+    found = measured("pairs", "bench.parquet", *NUMBERS)["metrics"]
+    assert found["score"] == found["section/reasoning"] == pytest.approx(164 / (164 + 984))
+    assert found["accuracy"] == 0.5
+
+
+def test_other_columns_fewer_items_folders_and_sources_of_a_recipe(place: Path) -> None:
+    rows = [{"prompt": "q", "texts": texts, "human": [1, 2]} for texts in (["1", "2"], ["2", "1"])]
+    columns = ("--source", "columns.candidates=texts", "--source", "columns.scores=human")
+    found = measured("rankings", write(place / "odd.jsonl", *rows), *columns, *NUMBERS, "--items", "1")["metrics"]
+    assert (found["accuracy"], found["groups"]) == (1.0, 1)
+    (place / "data").mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        write(place / "data" / name, *GROUPS)
+    assert measured("rankings", "data", *NUMBERS)["metrics"]["groups"] == 8
+    write(place / "groups.jsonl", *GROUPS)
+    (place / "recipe.toml").write_text(RECIPE)
+    assert measured("rankings", "recipe.toml:held", "--reward", "recipe.toml")["metrics"]["groups"] == 4
+    assert measured("rankings", "recipe.toml:words", *NUMBERS, "--items", "3", "--fail-above", "1")["metrics"]
+
+
+RECIPE = """
+[data.held]
+type = "jsonl"
+path = "groups.jsonl"
+[data.sums]
+type = "arithmetic"
+[data.words]
+type = "own_rewards_7e:Endless"
+[[stages]]
+type = "evaluate_reward"
+kind = "rankings"
+data = "held"
+reward = "own_rewards_7e:Numbers"
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("rankings", "grups.jsonl"), ["groups.jsonl"]),
+        (("rankings", "groups.txt"), ["is no JSONL or Parquet file"]),
+        (("rankings", "groups.jsonl", "--source", "shufle=true"), ["shuffle"]),
+        (("rankings", "groups.jsonl", "--source", "columns"), ["key.path=value"]),
+        (("rankings", "recipe.toml"), ["recipe.toml:held", "Known: held, sums, words"]),
+        (("rankings", "recipe.toml:hold"), ["'hold'", "Known: held, sums, words"]),
+        (("rankings", "recipe.toml:sums"), ["has no rankings"]),
+        (("grades", "groups.jsonl"), ["look like rankings"]),
+        (("rankings", "pairs.jsonl"), ["look like pairs"]),
+        (("rankings", "late.jsonl"), ["rows cannot be used", "line 5"]),
+        (("grades", "graded.jsonl", "--threshold", "nan"), ["--threshold"]),
+        (("grades", "graded.jsonl", "--orders", "2"), ["leave out orders"]),
+        (("policy", "groups.jsonl", "--correct-threshold", "nan"), ["--correct-threshold"]),
+        (("pairs", "groups.jsonl", "--ties", "haf"), ["half"]),
+        (("rankings", "empty.jsonl"), ["has no rows"]),
+        (("policy", "groups.jsonl", "--correct-part", "nothing"), ["there is no responses"]),
+    ],
+)
+def test_a_mistake_is_reported_with_its_remedy(place: Path, arguments: tuple[str, ...], words: list[str]) -> None:
+    write(place / "groups.jsonl", *GROUPS)
+    write(place / "empty.jsonl")
+    write(place / "pairs.jsonl", *PAIRS)
+    write(place / "graded.jsonl", *GRADES)
+    write(place / "late.jsonl", *GROUPS, PAIRS[0])
+    (place / "groups.txt").write_text("x")
+    (place / "recipe.toml").write_text(RECIPE)
+    ended = evaluate(*arguments, *(() if arguments[0] == "policy" else NUMBERS))
+    assert (ended.status, ended.out) == (2, "")
+    for word in words:
+        assert word in ended.err
+
+
+@pytest.mark.parametrize(("share", "status"), [("1", 0), ("0.25", 0), ("0.1", 1)])
+def test_the_status_says_whether_enough_was_scored(place: Path, share: str, status: int) -> None:
+    bad = {"prompt": "q", "candidates": ["a", "1"], "scores": [1, 2]}
+    data = write(place / "groups.jsonl", *GROUPS[:3], bad)
+    assert evaluate("rankings", data, *NUMBERS, "--fail-above", share).status == status
+    assert evaluate("rankings", write(place / "bad.jsonl", bad), *NUMBERS).status == 1  # without any it always is
+
+
+def command(place: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rewardsmith.cli", "evaluate", *arguments],
+        cwd=place, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_ctrl_c_ends_it_with_a_message_and_no_traceback(place: Path) -> None:
+    data = write(place / "groups.jsonl", *GROUPS)
+    stopped = command(place, "rankings", data, *NUMBERS, STRIKE=str(int(signal.SIGINT)))
+    assert stopped.returncode == 130
+    assert "stopped" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+
+
+def test_a_rule_is_measured_without_torch(place: Path) -> None:
+    write(place / "groups.jsonl", *GROUPS)
+    code = BLOCK_TORCH.format(blocked={"torch", "transformers"}) + (
+        "from rewardsmith.cli import main\n"
+        "sys.argv = ['rewardsmith', 'evaluate', 'rankings', 'groups.jsonl', '--reward', 'numbers.toml']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["evaluate", "evaluate-policy", "score"])
+def test_the_help_of_each_command_has_an_example(name: str) -> None:
+    assert f"rewardsmith {name}" in " ".join(call(name, "--help").out.split())
+
+
+# ---- the models of a run ---------------------------------------------------------------------------------------------
+
+LEARNED = """
+cache = ""
+[models.judge]
+init = "tiny-llama"
+head = "scalar"
+[data.pairs]
+type = "jsonl"
+path = "pairs.jsonl"
+[[stages]]
+type = "reward_model"
+name = "learn"
+model = "judge"
+data = "pairs"
+steps = 8
+batch_size = 4
+optimizer = { lr = 1e-2, warmup = 0 }
+[[stages]]
+type = "evaluate_reward"
+name = "judged"
+kind = "pairs"
+data = "pairs"
+reward = { type = "classifier", model = "judge" }
+"""
+
+
+def test_a_run_is_measured_with_what_it_trained_and_its_recipe_with_a_warning(place: Path) -> None:
+    data = write(place / "pairs.jsonl", *({"prompt": f"{i}+1", "chosen": "1", "rejected": "2 3"} for i in range(8)))
+    (place / "small.toml").write_text(LEARNED)
+    assert call("run", "small.toml").status == 0
+    kept = json.loads((place / "runs/small/evaluations/judged.json").read_text())["metrics"]
+    ended = evaluate("pairs", data, "--reward", "runs/small:judged", "--json")
+    found = json.loads(ended.out)["metrics"]
+    assert kept["accuracy"] == 1
+    assert (found["accuracy"], found["margin"]) == (1, pytest.approx(kept["margin"], rel=1e-4))
+    assert "loading judge: runs/small/models/judge" in ended.err
+    assert "warning" not in ended.err
+    ended = evaluate("pairs", data, "--reward", "runs/small/recipe.toml:judged", "--json")
+    assert json.loads(ended.out)["metrics"]["margin"] == 0  # an untrained head
+    assert "warning: models.judge is as before the stage learn" in ended.err
+    assert "--reward runs/small:judged" in ended.err
+
+
+def ranked(body: dict, sign: int = 1) -> str:
+    """Rank the candidates that a request shows by their numbers."""
+    texts = [text for _, _, text in BLOCK.findall(last_text(body))]
+    if not texts:
+        return f"whatever, times {sign}"
+    scores = {letter: 5 + sign * float(text) for letter, text in zip("ABC", texts, strict=False)}
+    return write_ranking(scores, "So.", "both")
+
+
+JUDGED = """
+type = "ranking"
+model = "judge"
+extract = "codeblock"
+overlong = { limit = 100, buffer = 10, factor = 1.0 }
+[models.judge]
+type = "server"
+urls = ["%s"]
+"""
+
+
+@pytest.mark.parametrize("kind", ["rankings", "pairs"])
+def test_a_recipe_that_extracts_from_code_blocks_measures_plain_candidates_with_its_judge(
+    place: Path, kind: str
+) -> None:
+    data = write(place / "data.jsonl", *(GROUPS if kind == "rankings" else PAIRS))
+    with Serving() as serving:
+        serving.server.say = ranked
+        (place / "judge.toml").write_text(JUDGED % serving.server.url)
+        found = measured(kind, data, "--reward", "judge.toml")
+    assert found["metrics"]["accuracy"] == (1.0 if kind == "rankings" else 0.5)
+    assert found["metrics"]["failed"] == 0.0
+    assert found["models"]["judge"]["calls"] == (4 if kind == "rankings" else 2)
+
+
+def test_an_evaluation_without_a_call_ends_with_an_error_and_its_remedy(place: Path) -> None:
+    same = {"prompt": "q", "candidates": ["1", "1 "], "scores": [0, 5]}  # one distinct candidate: nothing to compare
+    data = write(place / "data.jsonl", same)
+    with Serving() as serving:
+        (place / "judge.toml").write_text(JUDGED % serving.server.url)
+        ended = evaluate("rankings", data, "--reward", "judge.toml")
+    assert (ended.status, ended.out) == (2, "")
+    assert "models.judge: not called for any item" in ended.err
+
+
+def test_other_weights_behind_the_same_name_are_measured_and_not_their_old_verdicts(place: Path) -> None:
+    data = write(place / "data.jsonl", *GROUPS)
+    arguments = ("rankings", data, "--reward", "judge.toml")
+    with Serving() as serving:
+        serving.server.say = ranked
+        (place / "judge.toml").write_text(JUDGED % serving.server.url)
+        found = [measured(*arguments) for _ in range(2)]
+        assert [(one["models"]["judge"]["calls"], one["metrics"]["accuracy"]) for one in found] == [(4, 1.0), (0, 1.0)]
+        serving.server.say = lambda body: ranked(body, -1)
+        ended = evaluate(*arguments, "--json")
+    assert json.loads(ended.out)["metrics"]["accuracy"] == 0.0
+    assert "models.judge.version" in " ".join(ended.err.split())

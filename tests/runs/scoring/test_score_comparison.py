@@ -1,0 +1,152 @@
+"""Old reward against new: counts by hand, correlations against scipy, and failures that are never numbers."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewardsmith.runs.score_statistics import Compared, Comparison, SignChange, advantages
+from tests.runs.scoring.groups import scored
+
+Values = list[float | str]
+
+
+def compare(*groups: tuple[Values, Values], show: int = 10) -> Compared:
+    comparison = Comparison(show)
+    for i, (old, new) in enumerate(groups):
+        texts = [f"text {i}.{j}" for j in range(len(old))]
+        before = scored(f"p{i}", texts, old)
+        comparison.add(before.group, before.scores, scored(f"p{i}", texts, new).scores)
+    return comparison.result()
+
+
+def test_the_same_reward_changes_nothing() -> None:
+    found = compare(([1.0, 0.0, "timeout"], [1.0, 0.0, "timeout"]), ([0.1 + 0.2, 0.0], [0.3, 0.0]))
+    assert (found.changed, found.sign_changes, found.to_zero, found.from_zero) == (0, 0, 0, 0)
+    assert (found.rollouts, found.both, found.groups, found.ranked) == (5, 4, 2, 2)
+    assert (found.spearman_within, found.kendall_within) == (pytest.approx(1), pytest.approx(1))
+
+
+def test_the_advantage_is_taken_from_the_mean_of_those_that_could_be_scored() -> None:
+    assert advantages(scored("p", ["a"] * 4, [1.0, "timeout", 0.0, 0.0]).scores) == [
+        pytest.approx(2 / 3),
+        pytest.approx(math.nan, nan_ok=True),
+        pytest.approx(-1 / 3),
+        pytest.approx(-1 / 3),
+    ]
+    assert advantages(scored("p", ["a", "b"], ["timeout", "crashed"]).scores) == pytest.approx(
+        [math.nan] * 2, nan_ok=True
+    )
+    # 3 * 0.1 / 3 is not 0.1 in floats, yet no rollout is better than another.
+    assert advantages(scored("p", ["a"] * 3, [0.1, 0.1, 0.1]).scores) == [0.0, 0.0, 0.0]
+    assert advantages(scored("p", ["a"] * 2, [0.1 + 0.2, 0.3]).scores) == [0.0, 0.0]
+
+
+def test_a_turn_is_from_above_the_group_to_below_or_back() -> None:
+    found = compare(([1.0, 0.0, 0.0], [0.0, 0.0, 3.0]))
+    # old advantages 2/3, -1/3, -1/3; new ones -1, -1, 2
+    assert (found.sign_changes, found.to_zero, found.from_zero) == (2, 0, 0)
+    assert found.largest_changes == [
+        SignChange("p0", 2, 0.0, 3.0, pytest.approx(-1 / 3), pytest.approx(2.0), "text 0.2"),
+        SignChange("p0", 0, 1.0, 0.0, pytest.approx(2 / 3), pytest.approx(-1.0), "text 0.0"),
+    ]
+
+
+def test_to_zero_and_from_zero_are_counted_apart() -> None:
+    assert compare(([1.0, 0.0], [1.0, 1.0])).to_zero == 2
+    found = compare(([1.0, 1.0], [1.0, 0.0]))
+    assert (found.sign_changes, found.from_zero) == (0, 2)
+
+
+def test_the_largest_changes_are_shown_and_all_are_counted() -> None:
+    groups = [([1.0, 0.0], [0.0, float(size)]) for size in (1, 3, 2, 3)]
+    found = compare(*groups, show=3)
+    assert found.sign_changes == 8
+    assert [(change.prompt, change.index) for change in found.largest_changes] == [("p1", 0), ("p1", 1), ("p3", 0)]
+    assert compare(*groups, show=0).largest_changes == []
+
+
+def test_a_failure_on_either_side_is_counted_and_takes_part_in_nothing_else() -> None:
+    found = compare(([1.0, "timeout", 0.0, "crashed"], ["unparsable", 5.0, 0.0, "crashed"]))
+    assert found.both == 1
+    assert (found.old_mean, found.new_mean) == (0.0, 0.0)
+    assert found.changed == 0
+    assert dict(found.old_failed) == {"timeout": 1, "crashed": 1}
+    assert dict(found.new_failed) == {"unparsable": 1, "crashed": 1}
+    assert (found.only_old_failed, found.only_new_failed) == (1, 1)
+    assert found.sign_changes == 0
+    assert (found.spearman, found.kendall, found.spearman_within) == (None, None, None)
+
+
+def test_a_failed_rollout_moves_its_siblings_advantage_only_by_not_voting() -> None:
+    # 1, 1, 0, 0 with the second failed: the first is 2/3 above the others' mean, not 1/2.
+    found = compare(([0.0, 1.0, 1.0, 1.0], [1.0, "timeout", 0.0, 0.0]))
+    assert found.largest_changes[0].new_advantage == pytest.approx(2 / 3)
+
+
+def test_nothing_at_all_is_no_number() -> None:
+    found = compare()
+    assert (found.old_mean, found.new_mean, found.spearman, found.kendall_within) == (None, None, None, None)
+
+
+REWARD = st.integers(0, 3).map(float) | st.floats(-5, 5) | st.just("timeout")
+GROUP = st.integers(1, 6).flatmap(
+    lambda n: st.tuples(st.lists(REWARD, min_size=n, max_size=n), st.lists(REWARD, min_size=n, max_size=n))
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(GROUP, min_size=1, max_size=6))
+@pytest.mark.filterwarnings("ignore:.*constant.*")
+def test_correlations_agree_with_scipy_over_all_and_within_groups(groups: list[tuple[Values, Values]]) -> None:
+    found = compare(*groups)
+    pairs = [[p for p in zip(old, new, strict=True) if "timeout" not in p] for old, new in groups]
+    everything = [pair for group in pairs for pair in group]
+    for statistic, over_all, within in (
+        (scipy.stats.spearmanr, found.spearman, found.spearman_within),
+        (scipy.stats.kendalltau, found.kendall, found.kendall_within),
+    ):
+
+        def correlate(some: list, statistic=statistic) -> float:
+            return float(statistic(*zip(*some, strict=True)).statistic) if len(some) > 1 else math.nan
+
+        expected = correlate(everything)
+        assert over_all is None if math.isnan(expected) else over_all == pytest.approx(expected, abs=1e-12)
+        each = [value for value in map(correlate, pairs) if not math.isnan(value)]
+        assert found.ranked == len(each)
+        assert within is None if not each else within == pytest.approx(np.mean(each), abs=1e-12)
+
+
+@given(st.lists(GROUP, min_size=1, max_size=5), st.randoms(use_true_random=False))
+def test_the_order_of_rollouts_and_groups_does_not_matter(groups: list[tuple[Values, Values]], rng) -> None:
+    shuffled = []
+    for old, new in rng.sample(groups, len(groups)):
+        order = rng.sample(range(len(old)), len(old))
+        shuffled.append(([old[i] for i in order], [new[i] for i in order]))
+    one, other = compare(*groups, show=0), compare(*shuffled, show=0)
+    for name in (
+        "rollouts",
+        "both",
+        "changed",
+        "sign_changes",
+        "to_zero",
+        "from_zero",
+        "old_failed",
+        "only_new_failed",
+    ):
+        assert getattr(one, name) == getattr(other, name), name
+    for name in ("old_mean", "new_mean", "spearman", "kendall", "spearman_within", "kendall_within"):
+        first, second = getattr(one, name), getattr(other, name)
+        assert first == second or first == pytest.approx(second, abs=1e-12), name
+
+
+def test_many_rollouts_with_ties_agree_with_scipy() -> None:
+    rng = np.random.default_rng(0)
+    old = rng.integers(0, 4, 5000).astype(float)
+    new = np.round(old + rng.normal(size=5000), 1)
+    found = compare(*(([*a], [*b]) for a, b in zip(old.reshape(-1, 10), new.reshape(-1, 10), strict=True)))
+    assert found.kendall == pytest.approx(scipy.stats.kendalltau(old, new).statistic, abs=1e-12)
+    assert found.spearman == pytest.approx(scipy.stats.spearmanr(old, new).statistic, abs=1e-12)

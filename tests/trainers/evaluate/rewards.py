@@ -1,0 +1,95 @@
+"""Rewards to be measured that read their verdict from the answer, and nouns to measure them with."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from rewardsmith.config import Chosen
+from rewardsmith.rewards import REWARD
+from rewardsmith.trainers.evaluate.evaluation import RewardEvalSettings
+from rewardsmith.trainers.evaluate.scorer import Scorer
+from rewardsmith.types import Failure, Graded, Message, Preference, Prompt, Ranking, RolloutGroup, Score
+
+Result = TypeVar("Result")
+
+
+class Numbers:
+    """The number that an answer is; what is no number cannot be read."""
+
+    async def score(self, group: RolloutGroup) -> list[Score]:
+        return [_number(rollout.text) for rollout in group.rollouts]
+
+
+class LikesFirst:
+    """The number that an answer is, and half a point for standing first."""
+
+    async def score(self, group: RolloutGroup) -> list[Score]:
+        found = [_number(rollout.text) for rollout in group.rollouts]
+        return [Score(s.value + 0.5 * (i == 0)) if s.value is not None else s for i, s in enumerate(found)]
+
+
+class Fickle:
+    """Says something else about the same answer each time it is asked."""
+
+    asked = 0
+
+    async def score(self, group: RolloutGroup) -> list[Score]:
+        Fickle.asked += 1
+        return [Score(float(Fickle.asked)) for _ in group.rollouts]
+
+
+class Steps:
+    """1 for an answer whose steps hold: its text has no question mark."""
+
+    async def score(self, group: RolloutGroup) -> list[Score]:
+        return [Score(float("?" not in rollout.text)) for rollout in group.rollouts]
+
+
+class Right:
+    """1 for an answer that begins with a plus, 0 for others; what is empty cannot be read."""
+
+    async def score(self, group: RolloutGroup) -> list[Score]:
+        return [
+            Score(float(r.text.startswith("+"))) if r.text else Score(failure=Failure("unparsable"))
+            for r in group.rollouts
+        ]
+
+
+def _number(text: str) -> Score:
+    try:
+        return Score(float(text))
+    except ValueError:
+        return Score(failure=Failure("unparsable", f"{text!r} is no number"))
+
+
+def chosen(name: str) -> Chosen:
+    """Return a reward of this file as a recipe would choose it; another type is taken as it is."""
+    return REWARD.choose(name if ":" in name else f"tests.trainers.evaluate.rewards:{name}")
+
+
+def scorer(name: str = "Numbers", **options: Any) -> Scorer:
+    return Scorer(chosen(name), **options)
+
+
+def settings(**changes: Any) -> RewardEvalSettings:
+    return RewardEvalSettings(**changes)
+
+
+def prompt(number: int = 0, **info: Any) -> Prompt:
+    return Prompt(f"p{number}", [Message("user", "Which is best?")], source=info.pop("source", ""), info=info)
+
+
+def ranking(truth: list[float], texts: list[str], number: int = 0) -> Ranking:
+    return Ranking(prompt(number), texts, truth)  # type: ignore[arg-type]
+
+
+def graded(grade: float, text: str, right: bool | None = None, sound: bool | None = None) -> Graded:
+    return Graded(prompt(), text, grade, right, sound)
+
+
+def pair(good: str, bad: str, subset: str = "", *, tied: bool = False) -> Preference:
+    return Preference(prompt(**({"subset": subset} if subset else {})), good, bad, tied=tied)
+
+
+def wait(result: Coroutine[Any, Any, Result]) -> Result:
+    return asyncio.run(result)

@@ -1,0 +1,272 @@
+"""Evaluations as stages of a run: the reward's, and a policy's with a second reward that looks at the steps."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.recipe import explain, parse_recipe
+from rewardsmith.recipe_checks import check_rewards
+from rewardsmith.runs.folder import RunFolder
+from rewardsmith.runs.progress import Progress
+from rewardsmith.runs.run import Run
+from rewardsmith.trainers.evaluate.evaluate_jobs import EvaluateReward, EvaluateStage
+from rewardsmith.trainers.job_stage import JobStage
+from rewardsmith.trainers.policy import PolicyTrainer
+from rewardsmith.types import Graded, Preference, Prompt, Ranking
+from tests.trainers.evaluate.rewards import graded, pair, prompt, ranking
+from tests.trainers.world import World, policy_stage, steps, wait
+
+HERE = "tests.trainers.evaluate"
+
+
+class Groups:
+    """Five groups, of which one cannot be scored; endless prompts of no use to the reward."""
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        while True:
+            yield prompt()
+
+    def rankings(self, seed: int) -> Iterator[Ranking]:
+        yield from (ranking([1, 2, 3], ["1", "2", "3"], i) for i in range(4))
+        yield ranking([1, 2], ["1", "?"], 4)
+
+    def graded(self, seed: int) -> Iterator[Graded]:
+        while True:
+            yield graded(1.0, "0.8", True, True)
+            yield graded(0.2, "0.3", True, False)
+
+    def preferences(self, seed: int) -> Iterator[Preference]:
+        yield pair("2", "1", "hep-go")
+
+
+class Breaks:
+    """One group, and then an error."""
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        yield prompt()
+
+    def rankings(self, seed: int) -> Iterator[Ranking]:
+        yield ranking([1, 2, 3], ["1", "2", "3"], 0)
+        raise OSError("the disk is gone")
+
+
+class Empty:
+    """Nothing at all."""
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        return iter(())
+
+    rankings = prompts
+
+
+def stage(**table: Any) -> EvaluateReward:
+    return EvaluateReward(**{"kind": "rankings", "data": "groups", "reward": f"{HERE}.rewards:Numbers"} | table)
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "value"), [("rankings", "accuracy", 1.0), ("grades", "mad", 0.15), ("pairs", "score", 1.0)]
+)
+def test_a_reward_is_measured_in_one_step(tmp_path: Path, kind: str, metric: str, value: float) -> None:
+    world = World(tmp_path, sources={"groups": Groups()})
+    trainer = JobStage(stage(kind=kind, items=10, name="judge"), world)
+    assert (trainer.steps, trainer.learners, trainer.best_by, wait(trainer.begin()).metrics) == (1, {}, "", {})
+    (metrics,) = steps(trainer, 1, begin=False)
+    assert metrics[f"validation/{metric}"] == pytest.approx(value)
+    (found,) = world.results
+    assert found.facts["kind"] == kind
+    assert metrics == {f"validation/{name}": value for name, value in found.metrics.items()}
+    trainer.restore(trainer.state())
+
+
+def test_as_many_items_as_there_are_or_as_are_wanted(tmp_path: Path) -> None:
+    world = World(tmp_path, sources={"groups": Groups()})
+    (few,) = steps(JobStage(stage(items=2), world), 1)
+    (every,) = steps(JobStage(stage(items=99), world), 1)
+    assert (few["validation/groups"], every["validation/groups"]) == (2, 5)
+    assert every["validation/failed"] == pytest.approx(0.2)
+    assert every["validation/failures/reward/unparsable"] == pytest.approx(1 / 14)
+
+
+def test_data_that_cannot_be_measured_with_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path, sources={"empty": Empty()})
+    with pytest.raises(UserError, match=r"data\.empty is empty"):
+        steps(JobStage(stage(data="empty"), world), 1)
+    with pytest.raises(UserError, match=r"data\.held_out has no rankings"):
+        steps(JobStage(stage(data="held_out"), world), 1)
+
+
+def recipe(*stages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    data = {"groups": {"type": f"{HERE}.test_evaluate_jobs:Groups"}, "sums": {"type": "arithmetic", "operations": 2}}
+    models = {"policy": {"init": "tiny-llama", "device": "cpu"}}
+    return {"models": models, "data": data, "stages": list(stages), "cache": ""} | more
+
+
+REWARD_STAGE = {"type": "evaluate_reward", "kind": "rankings", "data": "groups", "reward": f"{HERE}.rewards:Numbers"}
+
+
+def test_the_stage_needs_no_model_and_explains_itself() -> None:
+    checked = parse_recipe(recipe(REWARD_STAGE))
+    text = explain(checked)
+    assert "orders = 1" in text
+    assert checked.stages[0].settings.reads == "rankings"  # type: ignore[attr-defined]
+    assert parse_recipe(recipe(REWARD_STAGE | {"kind": "grades"})).stages[0].settings.reads == "graded"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "rankigs"}, "rankings"),
+        ({"kind": "grades", "orders": 2}, "leave out orders"),
+        ({"data": "group"}, 'Did you mean "groups"?'),
+        ({"items": 0}, "at least 1"),
+    ],
+)
+def test_a_mistake_in_the_stage_is_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=words.replace("?", r"\?")):
+        parse_recipe(recipe(REWARD_STAGE | change))
+
+
+class Silent(Progress):
+    """Says nothing."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def log(self, text: str) -> None:
+        self.said.append(text)
+
+    def stage(self, *_: Any, **__: Any) -> Any:
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+    def step(self, update: Any) -> None:
+        pass
+
+    def within(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+def run(table: dict[str, Any], folder: Path) -> Run:
+    checked = parse_recipe(table)
+    files = RunFolder(folder)
+    with files.locked():
+        going = Run(checked, files, Silent())
+        wait(going.go())
+    return going
+
+
+def test_a_run_writes_the_tables_and_sums_up(tmp_path: Path) -> None:
+    going = run(recipe(REWARD_STAGE | {"name": "judge"}), tmp_path)
+    written = json.loads((tmp_path / "evaluations" / "judge.json").read_text())
+    assert written["kind"] == "rankings"
+    assert written["metrics"]["accuracy"] == 1.0
+    assert written["tables"][0]["columns"][0] == {"name": "measure", "form": "text"}
+    (told,) = going.summary.stages
+    assert told.after["validation/accuracy"] == 1.0
+    assert told.type == "evaluate_reward"
+
+
+def test_a_run_is_refused_when_the_source_has_not_what_the_stage_reads(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r'data\.sums has no rankings: a source of type "arithmetic" has none'):
+        run(recipe(REWARD_STAGE | {"data": "sums"}), tmp_path)
+
+
+def test_a_prompt_of_the_groups_that_the_reward_cannot_use_is_found_before_the_run(tmp_path: Path) -> None:
+    translation = {"type": "ranking", "model": "policy", "template": "ranking_translation"}  # these have no languages
+    with pytest.raises(UserError, match=r"stages.0.reward: .*cannot be scored"):
+        run(recipe(REWARD_STAGE | {"reward": translation}), tmp_path)
+
+
+# ---- a second reward for policies -----------------------------------------------------------------------------------
+
+POLICY = {"model": "policy", "data": "held_out", "prompts": 3, "rollouts_per_prompt": 2, "correct_threshold": 0.0}
+SOUND = {"reasoning_check": f"{HERE}.rewards:Steps", "sampling": {"max_tokens": 6}}
+
+
+def test_an_evaluation_with_a_second_reward_tells_what_is_verified(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    settings = EvaluateStage(**POLICY, reward="tests.trainers.world:Digits", **SOUND)  # type: ignore[arg-type]
+    (metrics,) = steps(JobStage(settings, world), 1)
+    rollouts = [
+        (r, s)
+        for record in world.records
+        for r, s in zip(record.scored.group.rollouts, record.scored.scores, strict=True)
+    ]
+    holds = ["?" not in rollout.text for rollout, _ in rollouts]
+    assert [score.parts["reasoning_check"].value for _, score in rollouts] == [float(one) for one in holds]
+    assert metrics["validation/verified"] == pytest.approx(sum(holds) / 6)  # a digit share of 0 counts as right here
+    assert metrics["validation/unsound"] == pytest.approx(1 - sum(holds) / 6)
+    assert metrics["validation/pass@1"] == 1.0
+    assert metrics["validation/verified@1"] == pytest.approx(sum(holds) / 6)
+    assert metrics["validation/reward/reasoning_check"] == pytest.approx(sum(holds) / 6)
+    (found,) = world.results
+    assert found.facts["kind"] == "policy"
+    assert found.metrics["verified@2"] == metrics["validation/verified@2"]
+    assert "mean@2" in found.metrics
+
+
+def test_validation_may_look_at_the_steps_too(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    validation = {"data": "held_out", "prompts": 2, "reasoning_check": f"{HERE}.rewards:Steps"}
+    trainer = PolicyTrainer(policy_stage(validation=validation, correct_threshold=0.0), world)
+    metrics = wait(trainer.begin()).metrics
+    assert 0 <= metrics["validation/verified"] <= 1
+    assert all("reasoning_check" in score.parts for record in world.records for score in record.scored.scores)
+
+
+def test_the_verdict_must_have_a_place(tmp_path: Path) -> None:
+    both = {"type": "sum", "parts": {"reasoning_check": {"type": "rule", "rule": "arithmetic"}}}
+    settings = EvaluateStage(**POLICY, reward=both, **SOUND)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match='has a part "reasoning_check" of its own'):
+        steps(JobStage(settings, World(tmp_path)), 1)
+
+
+def test_a_second_reward_that_cannot_be_made_is_found_with_the_recipe() -> None:
+    evaluate = {"type": "evaluate", "model": "policy", "data": "sums", "reward": {"type": "rule", "rule": "arithmetic"}}
+    wrong = {"type": "ranking", "model": "policy", "lowest": 5.0, "highest": 1.0}
+    checked = parse_recipe(recipe(evaluate | {"reasoning_check": wrong}))
+    with pytest.raises(RecipeError, match=r"stages.0.reasoning_check"):
+        check_rewards(checked)
+
+
+class Unreadable:
+    """Groups that no reward of these tests can score."""
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        while True:
+            yield prompt()
+
+    def rankings(self, seed: int) -> Iterator[Ranking]:
+        yield from (ranking([1, 2], ["a", "b"], i) for i in range(3))
+
+
+def test_a_stage_that_could_score_nothing_ends_the_run_with_the_cause(tmp_path: Path) -> None:
+    table = recipe(REWARD_STAGE | {"name": "judge"})
+    table["data"]["groups"]["type"] = f"{HERE}.test_evaluate_jobs:Unreadable"
+    with pytest.raises(UserError, match=r"no item has a result.*'a' is no number"):
+        run(table, tmp_path)
+    assert json.loads((tmp_path / "evaluations" / "judge.json").read_text())["metrics"]["failed"] == 1.0
+
+
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_a_threshold_is_a_number(number: str) -> None:
+    with pytest.raises(RecipeError, match="threshold"):
+        parse_recipe(recipe(REWARD_STAGE | {"threshold": float(number)}))
+
+
+def test_what_is_measured_again_is_not_in_the_report_before(tmp_path: Path) -> None:
+    first, second = REWARD_STAGE | {"name": "first"}, REWARD_STAGE | {"name": "second"}
+    run(recipe(first), tmp_path)
+    for stale in ("second", "gone"):
+        (tmp_path / "evaluations" / f"{stale}.json").write_text("{}")
+    broken = second | {"data": "breaks"}
+    table = recipe(first, broken)
+    table["data"]["breaks"] = {"type": f"{HERE}.test_evaluate_jobs:Breaks"}
+    with pytest.raises(UserError, match="breaks"):
+        run(table, tmp_path)
+    assert [file.stem for file in (tmp_path / "evaluations").iterdir()] == ["first"]
