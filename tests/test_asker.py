@@ -17,7 +17,8 @@ from rewardsmith.llm import (
     settle,
 )
 from rewardsmith.rewards.base import CannotScore, failure_of
-from rewardsmith.rewards.cache import Cached, VerdictCache
+from rewardsmith.rewards.cache import CachedModel
+from rewardsmith.rewards.cache_file import VerdictCache
 from rewardsmith.types import Message
 from tests.rewards.models import Said, Scripted, text_of
 
@@ -231,7 +232,7 @@ def test_replies_that_led_to_a_failure_are_removed_from_the_cache(tmp_path) -> N
         for script, first in ((retried, 7), (nonsense, "unparsable")):
             state["fixed"] = False
             model = Scripted(script, name=script.__name__)
-            cached = Cached(model, cache)
+            cached = CachedModel(model, cache)
             assert await value(cached) == first
             sent = len(model.asked)
             state["fixed"] = True

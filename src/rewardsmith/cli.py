@@ -25,7 +25,7 @@ from rewardsmith.runs.lookup import explain_reward, is_reward
 JOBS: dict[str, str] = {
     "prepare gqm-sft": "rewardsmith.data.prepare.gqm:GqmSft",
     "prepare gqm-rl": "rewardsmith.data.prepare.gqm:GqmRl",
-    "prepare preferences": "rewardsmith.data.prepare.preferences:PreferencesJob",
+    "prepare preferences": "rewardsmith.data.prepare.preference_data:PreferencesJob",
     "prepare rubric": "rewardsmith.data.prepare.write_rubrics:RubricJob",
     "prepare graded": "rewardsmith.data.prepare.grade_solutions:GradedJob",
     "score": "rewardsmith.runs.score:Score",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rewardsmith import Message, Prompt
 from rewardsmith.data.prepare.gqm import GqmRl
-from rewardsmith.data.prepare.preferences import PreferencesJob
+from rewardsmith.data.prepare.preference_data import PreferencesJob
 from rewardsmith.data.prepare.splits import KEYS, digest_of, held_out_limit, source_key, source_text
 from tests.data.prepare.jobs import read_rows, run_job, write_rows
 

@@ -27,8 +27,8 @@ from pydantic import Field, model_validator
 
 from rewardsmith.data.columns import Columns
 from rewardsmith.data.fields import ABSENT, Row, RowError, find, told
-from rewardsmith.data.prepare.base import SplitJob, chat_rows, collect, write_prepared
 from rewardsmith.data.prepare.letters import AmbiguousLetters, Mentions, find_mentions
+from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, collect, write_prepared
 from rewardsmith.data.prepare.row_files import BadRows, ReadRow, RowFiles, require_outputs
 from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
 from rewardsmith.data.ranking_rows import RankingRows
@@ -105,7 +105,7 @@ class GqmJob(SplitJob):
 
     @cached_property
     def verdicts(self) -> Verdicts:
-        """What the judge is asked for, and the range of the scores."""
+        """What the judge writes, and the range of the scores."""
         return Verdicts(self.verdict, self.min_score, self.max_score, self.decimals)
 
     @cached_property

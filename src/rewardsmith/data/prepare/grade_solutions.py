@@ -22,8 +22,8 @@ from pydantic import Field, model_validator
 
 from rewardsmith.config import Choice, Refers, build
 from rewardsmith.data.fields import Row, RowError, no_column
-from rewardsmith.data.prepare.base import SplitJob, chat_rows, collect, write_prepared
 from rewardsmith.data.prepare.model_calls import CallItem, KeptReplies, ModelCallJob
+from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, collect, write_prepared
 from rewardsmith.data.prepare.row_files import BadRows, RowFiles
 from rewardsmith.data.prepare.rubric_rows import SolutionToGrade, read_solutions, right_answers
 from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import Field
 
 from rewardsmith.data.fields import printable
-from rewardsmith.data.prepare.base import PrepareJob
+from rewardsmith.data.prepare.prepare_job import PrepareJob
 from rewardsmith.data.prepare.row_files import MAX_LISTED, MAX_SHOWN, RowFiles, require_outputs
 from rewardsmith.data.rows import ANSWER, PROMPT, Layout
 from rewardsmith.errors import UserError

@@ -1,7 +1,7 @@
 """Pairs of a group of answers with scores. The order of the answers plays no part.
 
 group = group_of(["good", "bad", "good"], [8, 2, 6])       # one text is one candidate: "good" has 7
-pairs_in(group, Pairing(), key="")                          # [Pair(chosen=0, rejected=1, margin=5.0)]
+pairs_in(group, Pairing(), key="")                          # [ScoredPair(chosen=0, rejected=1, margin=5.0)]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DIGITS = 9
 """Decimal places of scores and margins: what differs less is a rounding error, and a tie."""
 
 
-class Pair(NamedTuple):
+class ScoredPair(NamedTuple):
     """Two candidates by their places in the group; a margin of 0 is a tie."""
 
     chosen: int
@@ -74,21 +74,21 @@ def group_of(candidates: Sequence[str], scores: Sequence[float]) -> Group:
     return Group(tuple(places), tuple(round(mean, DIGITS) + 0.0 for mean in means), tuple(map(tuple, places.values())))
 
 
-def pairs_in(group: Group, pairing: Pairing, key: str) -> list[Pair]:
+def pairs_in(group: Group, pairing: Pairing, key: str) -> list[ScoredPair]:
     """Return pairs of a group, each once; `key` seeds the draw of `pairing.sample`."""
     digests = [digest_of(text) for text in group.candidates]
-    found: list[Pair] = []
+    found: list[ScoredPair] = []
     for i, j in _places(group.scores, pairing.which):
         margin = round(abs(group.scores[i] - group.scores[j]), DIGITS)
         # In a tie neither the order of the candidates nor their alphabet may decide which is first.
         better = group.scores[i] > group.scores[j] if margin else digests[i] < digests[j]
         if margin >= pairing.min_margin if margin else pairing.keep_ties:
-            found.append(Pair(i, j, margin) if better else Pair(j, i, margin))
+            found.append(ScoredPair(i, j, margin) if better else ScoredPair(j, i, margin))
     found.sort(key=lambda pair: (digests[pair.chosen], digests[pair.rejected]))
     return draw(found, pairing.sample, key)
 
 
-def draw(pairs: list[Pair], number: int | None, key: str) -> list[Pair]:
+def draw(pairs: list[ScoredPair], number: int | None, key: str) -> list[ScoredPair]:
     """Return at most so many of the pairs, drawn by a key, in the order that they had."""
     if number is None or number >= len(pairs):
         return pairs
@@ -122,4 +122,4 @@ def pairs_of(ranking: Ranking, pairing: Pairing | None = None, *, seed: int = 0)
     )
 
 
-__all__ = ["Group", "Pair", "Pairing", "Which", "draw", "draw_key", "group_of", "pairs_in", "pairs_of"]
+__all__ = ["Group", "ScoredPair", "Pairing", "Which", "draw", "draw_key", "group_of", "pairs_in", "pairs_of"]

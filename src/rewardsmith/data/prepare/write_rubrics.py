@@ -11,8 +11,8 @@ from pydantic import Field
 
 from rewardsmith.config import Refers
 from rewardsmith.data.fields import Row, RowError, no_column
-from rewardsmith.data.prepare.base import collect, write_prepared
 from rewardsmith.data.prepare.model_calls import CallItem, ModelCallJob
+from rewardsmith.data.prepare.prepare_job import collect, write_prepared
 from rewardsmith.data.prepare.row_files import BadRows, RowFiles
 from rewardsmith.data.prepare.rubric_rows import RubricProblem, read_problem
 from rewardsmith.data.prepare.splits import digest_of

@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 from rewardsmith.data.columns import Columns
 from rewardsmith.data.fields import Row, RowError, printable
 from rewardsmith.data.mqm import Annotations, agreement, read_annotations, read_averages
-from rewardsmith.data.prepare.base import SplitJob, chat_rows, write_prepared
-from rewardsmith.data.prepare.pairing import Group, Pair, Pairing, Which, draw, draw_key, group_of, pairs_in
+from rewardsmith.data.prepare.pairing import Group, Pairing, ScoredPair, Which, draw, draw_key, group_of, pairs_in
+from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, write_prepared
 from rewardsmith.data.prepare.row_files import BadRows, RowFiles, require_outputs
 from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
 from rewardsmith.data.ranking_rows import RankingRows
@@ -245,7 +245,7 @@ class PreferenceBuilder:
                 },
             }
 
-    def _chosen(self, ranking: Ranking, group: Group) -> list[Pair]:
+    def _chosen(self, ranking: Ranking, group: Group) -> list[ScoredPair]:
         """Return the pairs of a group that are taken, and count them."""
         key = draw_key(ranking, self._job.seed)
         pairs = pairs_in(group, self._pairing, key)
@@ -259,7 +259,7 @@ class PreferenceBuilder:
         self.counts.update({"pairs": len(pairs), "ties": ties, "groups without a pair": not pairs})
         return pairs
 
-    def _margin(self, pair: Pair, group: Group) -> float:
+    def _margin(self, pair: ScoredPair, group: Group) -> float:
         if self._job.margins == "none" or not pair.margin:
             return 0.0
         unit = self._job.margin_unit if self._job.margins == "raw" else max(group.scores) - min(group.scores)
