@@ -79,7 +79,7 @@ class DecodeState:
         self.count_S = torch.zeros_like(self.token_S)  # tokens generated so far
         self.limit_S = torch.zeros_like(self.token_S)  # tokens that may be generated
         self.done_S = torch.ones(rows, dtype=torch.bool, device=device)
-        # One column more than a response has: a finished row goes on writing there.
+        # One column more than a response has: a finished row keeps writing there.
         self.tokens_ST = torch.zeros(rows, width + 1, dtype=torch.int32, device=device)
         self.logprobs_ST = torch.zeros(rows, width + 1, device=device)
         self.uniforms_ST = torch.zeros(rows, width + 1, device=device)
@@ -174,7 +174,7 @@ class Generator:
         self._stops_K = torch.tensor(stop.ids, device=device)
         self._rows_S = torch.arange(size, device=device)
         self._owners: list[tuple[int, int] | None] = [None] * size  # (request, response) of each row
-        self._lengths = [0] * size  # upper bounds, kept on the host: asking the device would wait for it
+        self._lengths = [0] * size  # upper bounds, kept on the host: reading the device would wait for it
         self._completions: list[dict[int, Completion]] = [{} for _ in requests]
         self._finished = 0  # responses
         self._tokens = 0  # approximate: a row that ends between two looks counts up to the second

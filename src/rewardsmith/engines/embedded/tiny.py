@@ -135,7 +135,7 @@ def _tokenizer(tiny: Tiny) -> PreTrainedTokenizerFast:
         "model_input_names": ["input_ids", "attention_mask"],
     }
     if tiny.model_type == "qwen2":
-        # AutoTokenizer makes this class of every folder of that type, whatever the folder says, so that another
+        # AutoTokenizer makes this class of every folder of that type, whatever its files name, so that another
         # tokenizer would come back changed. It reads bytes, and composes Unicode first (NFC).
         return Qwen2Tokenizer(vocab=vocabulary, merges=[], **settings)
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=_SPECIAL["unk_token"]))
