@@ -1,4 +1,4 @@
-"""Rewards for tests. What they say is written in the rollouts: the text is JSON, from the key of a reward to its value.
+"""Rewards for tests. Their values are written in the rollouts: the text is JSON, from the key of a reward to its value.
 
 {"rule": 1.0, "judge": "timeout"}     the judge fails with a timeout
 """
@@ -13,8 +13,8 @@ from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.component import Component
 
-ASKED: Counter[str] = Counter()
-"""How many rollouts each key was asked about."""
+CALLS: Counter[str] = Counter()
+"""How many rollouts each key has scored."""
 
 
 def group(*rows: Mapping[str, object], source: str = "") -> RolloutGroup:
@@ -22,21 +22,21 @@ def group(*rows: Mapping[str, object], source: str = "") -> RolloutGroup:
     return RolloutGroup(prompt, [Rollout(json.dumps(row)) for row in rows])
 
 
-def said(reward: Component | dict[str, Any], *rows: Mapping[str, object], source: str = "") -> tuple[Score, ...]:
-    """Return the scores of one group; forget who was asked before."""
-    ASKED.clear()
+def score_rows(reward: Component | dict[str, Any], *rows: Mapping[str, object], source: str = "") -> tuple[Score, ...]:
+    """Return the scores of one group; the counts start again."""
+    CALLS.clear()
     made = reward if isinstance(reward, Component) else make_reward(reward)
     return asyncio.run(made.score(group(*rows, source=source)))
 
 
 def values(reward: Component | dict[str, Any], *rows: Mapping[str, object], source: str = "") -> list[Any]:
     """Return the value of each rollout, or the kind of its failure."""
-    return [s.value if s.failure is None else s.failure.kind for s in said(reward, *rows, source=source)]
+    return [s.value if s.failure is None else s.failure.kind for s in score_rows(reward, *rows, source=source)]
 
 
-def given(key: str, **beside: object) -> dict[str, Any]:
+def given(key: str, **settings: object) -> dict[str, Any]:
     """Return the table of a reward that reads its value from the rollout."""
-    return {"type": "tests.rewards.stubs:Given", "key": key, **beside}
+    return {"type": "tests.rewards.stubs:Given", "key": key, **settings}
 
 
 class Given:
@@ -46,7 +46,7 @@ class Given:
         self._key = key
 
     async def score(self, group: RolloutGroup) -> Sequence[Score]:
-        ASKED[self._key] += len(group.rollouts)
+        CALLS[self._key] += len(group.rollouts)
         await asyncio.sleep(0)
         return tuple(self._score(json.loads(rollout.text)[self._key]) for rollout in group.rollouts)
 

@@ -15,7 +15,7 @@ from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, 
 from rewardsmith.rewards import Component, Halt, make_reward, patience
 from rewardsmith.rewards.base import failure_of, score
 from rewardsmith.rewards.tree import check, latencies, learn, load, save, walk
-from tests.rewards.stubs import Flaky, given, group, said, values
+from tests.rewards.stubs import Flaky, given, group, score_rows, values
 
 FLAKY = "tests.rewards.stubs:Flaky"
 
@@ -26,7 +26,7 @@ def judge(**failure: object) -> dict:
 
 def test_stop_ends_the_run_with_the_first_failure() -> None:
     with pytest.raises(Halt, match=r'(?s)"judge" could not score.*"stop".*timeout: v says timeout'):
-        said(judge(do="stop"), {"p": 1, "v": 1}, {"p": 1, "v": "timeout"})
+        score_rows(judge(do="stop"), {"p": 1, "v": 1}, {"p": 1, "v": "timeout"})
 
 
 # ---- the budget ----------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def feed(reward: Component, kinds: list[object]) -> int:
     """Score one rollout after the other; return how many were scored before the run was stopped."""
     for i, kind in enumerate(kinds):
         try:
-            said(reward, {"p": 1, "v": kind})
+            score_rows(reward, {"p": 1, "v": kind})
         except Halt:
             return i + 1
     return len(kinds)
@@ -65,7 +65,7 @@ def test_the_error_names_component_causes_counts_and_the_last_details() -> None:
     reward = make_reward(judge(share=0.5, window=10, min_failures=5))
     assert feed(reward, [1, "timeout", "timeout", "refused", "timeout"]) == 5
     with pytest.raises(Halt) as caught:
-        said(reward, {"p": 1, "v": "unparsable"})
+        score_rows(reward, {"p": 1, "v": "unparsable"})
     text = str(caught.value)
     assert '"judge" could not score 5 of its last 6 rollouts' in text
     assert "3 timeout, the last: v says timeout" in text
@@ -108,7 +108,7 @@ def test_what_was_skipped_is_no_failure() -> None:
 
 def test_a_reward_that_never_answers_has_failed() -> None:
     table = {"type": "tests.rewards.stubs:Sleepy", "failure": {"deadline": 0.05}}
-    (score,) = said(table, {})
+    (score,) = score_rows(table, {})
     assert score.failure is not None
     assert (score.failure.kind, score.failure.detail) == ("timeout", "no scores within 0.05 s")
 
@@ -126,18 +126,18 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("checked", [True, False])
 def test_a_dead_service_is_waited_for_and_no_rollout_is_lost(checked: bool) -> None:
     reward = make_reward({"type": FLAKY, "after": 3, "checked": checked, "failure": {"wait": 30.0}})
-    heard: list[str] = []
-    reward.say = heard.append
+    messages: list[str] = []
+    reward.say = messages.append
 
     async def several() -> list[tuple]:
         return await asyncio.gather(*(reward.score(group({}, {})) for _ in range(5)))
 
     scores = asyncio.run(several())
     assert [s.value for pair in scores for s in pair] == [1.0] * 10
-    assert heard
-    assert "nobody listens on port 9" in heard[0]
-    assert "responds again" in heard[-1]
-    assert len(heard) == 2
+    assert messages
+    assert "nobody listens on port 9" in messages[0]
+    assert "responds again" in messages[-1]
+    assert len(messages) == 2
     if checked:
         assert Flaky.checks == 3  # one group asks for all
         assert Flaky.calls == 10
@@ -146,7 +146,7 @@ def test_a_dead_service_is_waited_for_and_no_rollout_is_lost(checked: bool) -> N
 @pytest.mark.usefixtures("quick")
 def test_a_service_that_stays_away_stops_the_run() -> None:
     with pytest.raises(Halt, match=r"(?s)was unreachable for 0.2 s.*port 9.*run the same command again"):
-        said({"type": FLAKY, "after": 10**6, "failure": {"wait": 0.2}}, {})
+        score_rows({"type": FLAKY, "after": 10**6, "failure": {"wait": 0.2}}, {})
 
 
 class Comparing:
@@ -282,8 +282,8 @@ def test_the_health_check_reports_all_that_cannot_work() -> None:
 def test_every_component_has_its_dotted_name_and_its_times() -> None:
     reward = make_reward({"type": "gate", "rule": given("p"), "judge": {"type": "scale", "reward": given("v")}})
     assert [path for path, _ in walk(reward)] == ["", "rule", "judge", "judge.raw"]
-    said(reward, {"p": 1, "v": 1})
-    said(reward, {"p": 0, "v": 1})
+    score_rows(reward, {"p": 1, "v": 1})
+    score_rows(reward, {"p": 0, "v": 1})
     assert {path: len(seconds) for path, seconds in latencies(reward).items()} == {
         "": 2, "rule": 2, "judge": 1, "judge.raw": 1,
     }  # fmt: skip
@@ -328,8 +328,8 @@ def test_a_running_window_changes_between_steps_only_and_is_saved(tmp_path: Path
 # ---- odd rewards ---------------------------------------------------------------------------------------------------
 
 
-def odd(name: str, **beside: object) -> dict:
-    return {"type": f"tests.rewards.odd:{name}", **beside}
+def odd(name: str, **settings: object) -> dict:
+    return {"type": f"tests.rewards.odd:{name}", **settings}
 
 
 @pytest.mark.parametrize(
@@ -355,14 +355,14 @@ def odd(name: str, **beside: object) -> dict:
     ],
 )
 def test_whatever_a_reward_does_is_a_failure_with_its_cause(name: str, kind: str, words: str) -> None:
-    scores = said(odd(name, failure={"wait": 0.0}), {}, {})
+    scores = score_rows(odd(name, failure={"wait": 0.0}), {}, {})
     assert [score.failure.kind for score in scores] == [kind, kind]
     assert words in scores[0].failure.detail
 
 
 def test_a_wish_to_stop_is_heard_inside_a_group_of_tasks() -> None:
     with pytest.raises(Halt, match="enough"):
-        said(odd("HaltsInAGroup"), {}, {})
+        score_rows(odd("HaltsInAGroup"), {}, {})
 
 
 def test_attributes_of_a_users_own_mean_nothing_to_us() -> None:
@@ -374,10 +374,10 @@ def test_attributes_of_a_users_own_mean_nothing_to_us() -> None:
 
 def test_parts_that_nobody_declared_cost_no_rollout() -> None:
     table = {"type": "gate", "rule": given("p"), "judge": {"type": "tests.rewards.stubs:WithParts"}}
-    scores = said(table, {"p": 1}, {"p": 0})
+    scores = score_rows(table, {"p": 1}, {"p": 0})
     assert [score.value for score in scores] == [1.0, 0.0]
     assert set(scores[1].parts["judge"].parts) == {"style", "truth"}
-    mixed = said(odd("FailsWithoutParts"), {}, {})
+    mixed = score_rows(odd("FailsWithoutParts"), {}, {})
     assert [score.ok for score in mixed] == [True, False]
     assert set(mixed[1].parts) == {"style"}
 
@@ -420,14 +420,14 @@ def test_after_an_outage_all_groups_go_on_at_once() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_poisonous_rollout_fails_alone_while_the_service_is_well() -> None:
-    (score,) = said(odd("Poisoned", failure={"wait": 30.0}), {})
+    (score,) = score_rows(odd("Poisoned", failure={"wait": 30.0}), {})
     assert score.failure.kind == "unreachable"
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_check_that_hangs_does_not_hang_us() -> None:
     with pytest.raises(Halt, match="was unreachable"):
-        said(odd("HangsWhenChecked", failure={"wait": 0.3}), {})
+        score_rows(odd("HangsWhenChecked", failure={"wait": 0.3}), {})
     with pytest.raises(UserError, match=r"within 0\.1 s \(failure\.deadline\)"):
         asyncio.run(check(make_reward(odd("HangsWhenChecked", failure={"deadline": 0.1}))))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rewardsmith import UserError
 from rewardsmith.rewards import make_reward
-from tests.rewards.stubs import ASKED, given, said, values
+from tests.rewards.stubs import CALLS, given, score_rows, values
 
 NUMBERS = st.floats(-10, 10, allow_nan=False)
 
@@ -51,7 +51,7 @@ def test_a_cascade_takes_the_value_of_the_part_that_decides() -> None:
     table = parts("cascade", cheap=given("a", below=0.2, above=0.8), middle=given("b", above=0.5), last=given("c"))
     rows = [{"a": a, "b": b, "c": 0.3} for a, b in [(0.2, 9), (0.8, 9), (0.5, 0.5), (0.5, 0.4), (0.21, 0.49)]]
     assert values(table, *rows) == [0.2, 0.8, 0.5, 0.3, 0.3]
-    assert ASKED == {"a": 5, "b": 3, "c": 2}
+    assert CALLS == {"a": 5, "b": 3, "c": 2}
 
 
 def test_transforms() -> None:
@@ -83,17 +83,17 @@ def test_standardising_undoes_scale_and_shift(numbers: list[float], scale: float
     assert values(table, *({"x": scale * x + shift} for x in numbers)) == pytest.approx(before, abs=1e-6)
 
 
-# ---- nobody is asked in vain ---------------------------------------------------------------------------------------
+# ---- nothing is computed in vain ----------------------------------------------------------------------------------
 
 
-def test_a_judge_is_asked_only_where_it_can_change_the_result() -> None:
+def test_a_judge_is_called_only_where_it_can_change_the_result() -> None:
     rows = [{"p": 0.0, "v": 0.5}, {"p": 1.0, "v": 0.5}, {"p": 0.0, "v": 0.5}]
     asked = {}
     for kind, settings in [
         ("gate", {}), ("fallback", {}), ("mixed", {}), ("mixed", {"share": 0.0}), ("mixed", {"share": 1.0}),
     ]:  # fmt: skip
-        scores = said(pair(kind, **settings), *rows)
-        asked[kind, *settings.values()] = (ASKED["p"], ASKED["v"])
+        scores = score_rows(pair(kind, **settings), *rows)
+        asked[kind, *settings.values()] = (CALLS["p"], CALLS["v"])
         assert all(set(score.parts) == {"rule", "judge"} for score in scores)
     assert asked == {
         ("gate",): (3, 1), ("fallback",): (3, 2), ("mixed",): (3, 3),
@@ -104,17 +104,17 @@ def test_a_judge_is_asked_only_where_it_can_change_the_result() -> None:
 def test_a_product_stops_at_zero_and_a_sum_leaves_out_weight_zero() -> None:
     product = parts("product", a=given("a"), b=given("b"), c=given("c"))
     assert values(product, {"a": 0, "b": 2, "c": 3}, {"a": 1, "b": 0, "c": 3}, {"a": 1, "b": 2, "c": 3}) == [0, 0, 6]
-    assert ASKED == {"a": 3, "b": 2, "c": 1}
+    assert CALLS == {"a": 3, "b": 2, "c": 1}
     total = parts("sum", a=given("a"), b=given("b", weight=0.0), c=given("c", weight=0.0, watch=True))
-    scores = said(total, {"a": 1, "b": 2, "c": "timeout"}, {"a": 2, "b": 2, "c": 5})
+    scores = score_rows(total, {"a": 1, "b": 2, "c": "timeout"}, {"a": 2, "b": 2, "c": 5})
     assert [s.value for s in scores] == [1, 2]  # what is only watched cannot fail a rollout
-    assert ASKED == {"a": 2, "c": 2}
+    assert CALLS == {"a": 2, "c": 2}
     assert [s.parts["b"].failure.kind for s in scores] == ["skipped"] * 2
     assert scores[0].parts["c"].failure.kind == "timeout"
     assert scores[1].parts["c"].value == 5
 
 
-def test_a_sum_tells_which_parts_it_asks() -> None:
+def test_a_sum_knows_which_parts_it_computes() -> None:
     tables = {
         "a": given("a"),
         "b": given("b", weight=0.0),
@@ -127,9 +127,9 @@ def test_a_sum_tells_which_parts_it_asks() -> None:
 
 def test_everything_skips_all_the_way_down() -> None:
     inner = {"type": "clip", "low": 0.0, "reward": parts("sum", x=given("x"), y=given("y"))}
-    (score,) = said({"type": "gate", "rule": given("p"), "judge": inner}, {"p": 0, "x": 1, "y": 1})
+    (score,) = score_rows({"type": "gate", "rule": given("p"), "judge": inner}, {"p": 0, "x": 1, "y": 1})
     assert score.value == 0
-    assert ASKED == {"p": 1}
+    assert CALLS == {"p": 1}
     names = ["rule", "judge", "judge.raw", "judge.raw.x", "judge.raw.y"]
     assert [name for name, _ in score.named_parts()] == names
 
@@ -141,7 +141,7 @@ def test_a_part_may_wait_for_an_earlier_one() -> None:
     table = parts("sum", rule=given("r"), judge=given("j", when="rule", at_least=0.5, weight=2.0))
     rows = [{"r": 1, "j": 3}, {"r": 0.5, "j": 3}, {"r": 0.4, "j": 3}, {"r": "timeout", "j": 3}]
     assert values(table, *rows) == [7, 6.5, 0.4, "timeout"]
-    assert ASKED["j"] == 2
+    assert CALLS["j"] == 2
 
 
 def test_a_condition_may_look_into_a_part() -> None:
@@ -149,7 +149,7 @@ def test_a_condition_may_look_into_a_part() -> None:
         "product", base=parts("sum", rule=given("r"), other=given("o")), judge=given("j", when="base.rule", weight=0.5)
     )
     assert values(table, {"r": 1, "o": 1, "j": 3}, {"r": 0.5, "o": 1, "j": 3}) == [3.0, 0.0]
-    assert ASKED["j"] == 1
+    assert CALLS["j"] == 1
 
 
 @pytest.mark.parametrize(
@@ -193,13 +193,13 @@ ROUTES = {
 def test_the_first_route_that_matches_the_source_is_taken() -> None:
     row = {"a": 1, "b": 2, "c": 3}
     for source, value in {"gsm8k": 1, "math/algebra": 2, "amc8": 2, "math/special": 2, "other": 3}.items():
-        (score,) = said(ROUTES, row, source=source)
+        (score,) = score_rows(ROUTES, row, source=source)
         assert score.value == value
         assert set(score.parts) == {"gsm8k", "math", "rest"}
-        assert sum(part.ok for part in score.parts.values()) == sum(ASKED.values()) == 1
+        assert sum(part.ok for part in score.parts.values()) == sum(CALLS.values()) == 1
     for source in ("", "gsm8", "amc", "GSM8K"):
         with pytest.raises(UserError, match=r"no route has the source .*Known: gsm8k, math/\*, amc\?, other"):
-            said(ROUTES, row, source=source)
+            score_rows(ROUTES, row, source=source)
 
 
 # ---- failures ------------------------------------------------------------------------------------------------------
@@ -225,14 +225,14 @@ def composed(kind: str, **failure: object) -> dict:
 def test_a_failure_in_any_composition_is_a_failure_of_that_rollout_alone(kind: str) -> None:
     p = 0.5
     rows = [{"p": p, "x": 0.25}, {"p": p, "x": "unparsable"}, {"p": p, "x": 0.75}]
-    scores = said(composed(kind), *rows)
+    scores = score_rows(composed(kind), *rows)
     assert [score.ok for score in scores] == [True, False, True]
     failure = scores[1].failure
     assert failure is not None
     assert failure.kind == "unparsable"
     assert "x says unparsable" in failure.detail
     assert len({tuple(name for name, _ in score.named_parts()) for score in scores}) == 1
-    crashed = said(composed(kind), *[{"p": p, "x": {}}] * 2)[0]  # the part raises, and its names stay
+    crashed = score_rows(composed(kind), *[{"p": p, "x": {}}] * 2)[0]  # the part raises, and its names stay
     assert crashed.failure is not None
     assert crashed.failure.kind == "crashed"
     assert [name for name, _ in crashed.named_parts()] == [name for name, _ in scores[0].named_parts()]
@@ -241,7 +241,7 @@ def test_a_failure_in_any_composition_is_a_failure_of_that_rollout_alone(kind: s
 @pytest.mark.parametrize("kind", ["sum", "product", "cascade", "gate", "fallback", "mixed"])
 def test_a_dropped_component_leaves_the_group_on_one_scale(kind: str) -> None:
     rows = [{"p": 0.5, "x": 0.25}, {"p": 0.25, "x": "timeout"}, {"p": 0.0, "x": 0.75}]
-    scores = said(composed(kind, do="drop-component"), *rows)
+    scores = score_rows(composed(kind, do="drop-component"), *rows)
     assert [score.value for score in scores] == [0.5, 0.25, 0.0]  # p alone, for all of them
     name = "judge" if "judge" in scores[0].parts else "x"
     kinds = [score.parts[name].failure.kind for score in scores]
@@ -270,15 +270,15 @@ def test_a_condition_that_is_dropped_takes_its_dependents_along() -> None:
     )
     rows = [{"b": 1, "r": 1, "j": 5}, {"b": 2, "r": "timeout", "j": 5}]
     assert values(table, *rows) == [1, 2]
-    assert ASKED["j"] == 0
+    assert CALLS["j"] == 0
 
 
 def test_another_reward_steps_in() -> None:
     table = given("x", failure={"do": "use", "instead": given("y")})
     rows = [{"x": 1, "y": 7}, {"x": "timeout", "y": 7}, {"x": "timeout", "y": "refused"}]
-    scores = said(table, *rows)
+    scores = score_rows(table, *rows)
     assert [s.value if s.ok else s.failure.kind for s in scores] == [1, 7, "refused"]
-    assert ASKED == {"x": 3, "y": 2}
+    assert CALLS == {"x": 3, "y": 2}
     assert scores[1].parts["first"].failure.kind == "timeout"  # the cause is still there to be counted
     assert all(set(score.parts) == {"first", "instead"} for score in scores)
 
@@ -305,7 +305,7 @@ def test_the_order_of_the_rollouts_does_not_matter(kind: str, do: str, rows: lis
     table = composed(kind, do=do)
     order = list(range(len(rows)))
     random.shuffle(order)
-    before, after = said(table, *rows), said(table, *(rows[i] for i in order))
+    before, after = score_rows(table, *rows), score_rows(table, *(rows[i] for i in order))
     for new, old in zip(after, (before[i] for i in order), strict=True):
         assert new.ok == old.ok
         assert new.value == pytest.approx(old.value) if old.ok else True
@@ -319,7 +319,7 @@ def test_a_rollout_is_scored_alike_alone_and_among_others(kind: str, rows: list[
 
 def test_the_schema_is_one_for_all_groups() -> None:
     table = parts("sum", a={"type": "tests.rewards.stubs:WithParts", "declared": True}, b=given("b"))
-    fine, broken = said(table, {"b": 1}), said(table, {"b": 1, "raise": 1})
+    fine, broken = score_rows(table, {"b": 1}), score_rows(table, {"b": 1, "raise": 1})
     assert [n for n, _ in fine[0].named_parts()] == [n for n, _ in broken[0].named_parts()]
 
 
@@ -357,15 +357,15 @@ def test_what_is_left_of_a_pair(table: dict, rows: list[dict], expected: list[ob
     assert values(table, *rows) == expected
 
 
-def test_a_judge_that_does_not_count_is_not_asked_when_the_rule_is_dropped() -> None:
-    said(dropping("mixed", "rule", share=0.0), *LOST_RULE)
-    assert ASKED == {"p": 3}
+def test_a_judge_that_does_not_count_is_not_called_when_the_rule_is_dropped() -> None:
+    score_rows(dropping("mixed", "rule", share=0.0), *LOST_RULE)
+    assert CALLS == {"p": 3}
 
 
 def test_a_product_goes_on_without_a_dropped_factor() -> None:
     table = parts("product", a=given("a", failure=DROP), b=given("b"))
     assert values(table, {"a": 0, "b": 3}, {"a": "timeout", "b": 4}) == [3, 4]
-    assert ASKED["b"] == 2  # the 0 of a dropped factor closes nothing
+    assert CALLS["b"] == 2  # the 0 of a dropped factor closes nothing
 
 
 def test_a_cascade_goes_on_after_a_dropped_step() -> None:
@@ -373,17 +373,17 @@ def test_a_cascade_goes_on_after_a_dropped_step() -> None:
     assert values(table, {"a": 1, "b": 3}, {"a": "timeout", "b": 4}) == [3, 4]
 
 
-# ---- conditions that nobody knows ----------------------------------------------------------------------------------
+# ---- conditions that are not known ----------------------------------------------------------------------------------
 
 
 def test_a_condition_that_failed_is_neither_yes_nor_no() -> None:
     table = parts("sum", a=given("a"), c=given("c", weight=0.0, watch=True), d=given("d", when="c"))
     rows = [{"a": 1, "c": 1, "d": 5}, {"a": 1, "c": "timeout", "d": 5}, {"a": 1, "c": 0, "d": 5}]
     assert values(table, *rows) == [6, "timeout", 1]
-    assert ASKED["d"] == 1
+    assert CALLS["d"] == 1
 
 
-def test_a_condition_of_weight_zero_is_asked_because_others_wait_for_it() -> None:
+def test_a_condition_of_weight_zero_is_computed_because_others_depend_on_it() -> None:
     table = parts("sum", a=given("a"), c=given("c", weight=0.0), d=given("d", when="c"))
     assert values(table, {"a": 1, "c": 1, "d": 5}, {"a": 1, "c": 0, "d": 5}) == [6, 1]
 
@@ -393,8 +393,8 @@ def test_a_condition_that_was_dropped_inside_takes_its_dependents_along() -> Non
     table = parts("product", base=base, judge=given("j", when="base.rule"))
     rows = [{"r": 1, "o": 2, "j": 7}, {"r": "timeout", "o": 3, "j": 7}]
     assert values(table, *rows) == [2, 3]
-    assert ASKED["j"] == 0
-    (top, _) = said(parts("product", rule=given("r", failure=DROP), x=given("x", when="rule"), y=given("y")),
+    assert CALLS["j"] == 0
+    (top, _) = score_rows(parts("product", rule=given("r", failure=DROP), x=given("x", when="rule"), y=given("y")),
                     {"r": 1, "x": 5, "y": 2}, {"r": "timeout", "x": 5, "y": 3})  # fmt: skip
     assert top.value == 2
     assert top.parts["x"].failure.kind == "dropped"
@@ -417,7 +417,7 @@ def test_every_kind_nests_in_every_other() -> None:
         name = next(key for key in ("x", "judge", "all", "reward") if key in holder)
         slot = {key: value for key, value in holder[name].items() if key not in ("type", "key")}
         holder[name] = {**composed(inner), **slot}
-        scores = said(table, *rows)
+        scores = score_rows(table, *rows)
         assert [score.ok for score in scores] == [True, False, True], (outer, inner)
         assert scores[1].failure is not None
         assert scores[1].failure.kind == "timeout"
@@ -427,5 +427,5 @@ def test_every_kind_nests_in_every_other() -> None:
 
 def test_a_failure_says_in_which_part_it_was() -> None:
     table = parts("sum", judge={"type": "clip", "low": 0.0, "reward": given("x")})
-    (score,) = said(table, {"x": "timeout"})
+    (score,) = score_rows(table, {"x": "timeout"})
     assert score.failure.detail == 'part "judge": part "raw": x says timeout'

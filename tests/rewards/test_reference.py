@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rewardsmith.rewards import make_reward
-from tests.rewards.stubs import ASKED, Given, values
+from tests.rewards.stubs import CALLS, Given, values
 
 DOCS = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text()
 
@@ -63,8 +63,8 @@ def test_the_merge_of_rule_similarity_and_two_models(title: str, combines: tuple
     models = [("FirstJudge", combines[0], 0.5), ("SecondJudge", combines[1], 0.3)]
     assert values(fragment(title), *ROWS) == pytest.approx([merged(row, 0.2, models) for row in ROWS])
     right = sum(row["Rule"] == 1 for row in ROWS)
-    assert ASKED["FirstJudge"] == right  # the original generates for every rule but 0, and throws it away
-    assert ASKED["SecondJudge"] <= right
+    assert CALLS["FirstJudge"] == right  # the original generates for every rule but 0, and throws it away
+    assert CALLS["SecondJudge"] <= right
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rules and sums: values, names that stay, and failures that are never numbers."""
+"""Rules as rewards: values, and failures that are never numbers."""
 
 import asyncio
 import sys
@@ -104,29 +104,6 @@ def test_a_rule_that_misbehaves_is_a_failure_of_its_rollout_alone(
         assert good.value == 1.0
 
 
-def test_a_sum_weighs_its_parts_and_keeps_their_names() -> None:
-    parts = {
-        "answer": {"type": "rule", "rule": "arithmetic", "weight": 2.0},
-        "text": {"type": "rule", "rule": "exact", "weight": -0.5},
-    }
-    first, second = score({"type": "sum", "parts": parts}, "#9", "9")
-    assert (first.value, second.value) == (2.0, -0.5)
-    assert {name: part.value for name, part in first.named_parts()} == {"answer": 1.0, "text": 0.0}
-
-
-def test_a_sum_with_a_failed_part_fails_and_keeps_its_parts(faults: str) -> None:
-    parts = {
-        "answer": {"type": "rule", "rule": "arithmetic"},
-        "other": {"type": "sum", "parts": {"inner": {"type": "rule", "rule": f"{faults}:crash"}}},
-    }
-    bad, good = score({"type": "sum", "parts": parts}, "crash #9", "#9")
-    assert bad.value is None
-    assert 'part "other": part "inner": RuntimeError' in bad.failure.detail
-    assert [name for name, _ in bad.named_parts()] == ["answer", "other", "other.inner"]
-    assert bad.parts["answer"].ok
-    assert good.value == 2.0
-
-
 def test_a_rule_may_return_a_bool(faults: str) -> None:
     scores = score({"type": "rule", "rule": f"{faults}:true"}, "fine", "wrong")
     assert [s.value for s in scores] == [1.0, 0.0]
@@ -142,9 +119,3 @@ def test_without_ground_truth_nothing_is_right_or_wrong(rule: str, text: str) ->
     (result,) = score({"type": "rule", "rule": rule}, text, answer=None)
     assert result.failure.kind == "invalid"
     assert "has no answer" in result.failure.detail
-
-
-def test_a_sum_that_overflows_is_a_failure() -> None:
-    part = {"type": "rule", "rule": "exact", "weight": 1.5e308}
-    (result,) = score({"type": "sum", "parts": {"a": part, "b": part}}, "9")
-    assert result.failure.kind == "invalid"

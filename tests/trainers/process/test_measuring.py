@@ -85,7 +85,7 @@ class Failing:
         return [Score(failure=kinds[i]) if i in kinds else Score(float(i > 0)) for i, _ in enumerate(group.rollouts)]
 
 
-def test_the_first_failure_of_each_kind_is_told(tmp_path: Path) -> None:
+def test_the_first_failure_of_each_kind_is_reported(tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path)
     answer = {"type": "tests.trainers.process.test_measuring:Failing", "failure": {"share": 1.0}}
     steps(alone(world, answer=answer, rollouts_per_prompt=4), 2)

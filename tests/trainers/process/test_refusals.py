@@ -194,7 +194,7 @@ def test_what_is_refused_is_near_to_what_is_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("update", ["before", "after", "reverse"])
 @pytest.mark.parametrize("make", [policy, alone], ids=["policy", "alone"])
-def test_a_model_that_has_lost_its_way_is_told_with_the_remedy(make: Any, update: str, tmp_path: Path) -> None:
+def test_a_model_that_has_lost_its_way_is_reported_with_the_remedy(make: Any, update: str, tmp_path: Path) -> None:
     process = implicit(update=update, optimizer={"lr": 1e30, "clip_norm": 1e30})
     with pytest.raises(UserError, match=r"'process' gives numbers that are not usable.*lower parts.process.learn.opti"):
         steps(make(ProcessWorld(tmp_path), process), 3)

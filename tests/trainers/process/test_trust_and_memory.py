@@ -163,7 +163,7 @@ class Watched:
         world.engine("prm").update = watched  # type: ignore[method-assign]
 
 
-def test_old_groups_are_learned_from_beside_the_fresh_ones(tmp_path: Path) -> None:
+def test_replayed_groups_are_learned_from_with_the_fresh_ones(tmp_path: Path) -> None:
     world, plain = ProcessWorld(tmp_path), ProcessWorld(tmp_path)
     seen = Watched(world)
     trainer = alone(world, implicit(learn={"replay": {"groups": 6, "per_step": 2}}))

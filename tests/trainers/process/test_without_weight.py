@@ -62,7 +62,7 @@ def test_what_is_watched_learns_and_counts_for_nothing(tmp_path: Path) -> None:
     assert "streams/process/reward_high" not in metrics[0]
 
 
-def test_beside_one_that_learns(tmp_path: Path) -> None:
+def test_with_one_that_learns(tmp_path: Path) -> None:
     for make in (policy, alone):
         world = Watchful(tmp_path / make.__name__, models={"spare": {"copy_of": "policy"}})
         (metrics,) = steps(make(world, **both()), 1)
@@ -72,7 +72,7 @@ def test_beside_one_that_learns(tmp_path: Path) -> None:
         assert not any(score.ok for score in scores(world, "idle"))
 
 
-def test_it_is_late_and_is_not_handed_over(tmp_path: Path) -> None:
+def test_it_is_skipped_and_not_claimed(tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path, models={"spare": {"copy_of": "policy"}})
     stage = world.stage(table(**both()))
     root = Component.root(stage.reward)
