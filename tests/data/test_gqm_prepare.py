@@ -19,7 +19,7 @@ from rewardsmith.data.gqm import GroupColumns
 from rewardsmith.data.gqm.building import CANNOT_RENAME, NAMES_LEFT_OUT
 from rewardsmith.data.gqm.seen import Seen
 from rewardsmith.data.preparing.splitting import limit_of_count, limit_of_share, source_key
-from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
+from rewardsmith.rewards.accuracy import RankingAccuracy
 from rewardsmith.rewards.judges.ranking import Ranking
 from rewardsmith.text.ranking_prompts import Verdicts
 from rewardsmith.text.rankings import letters_of, read_ranking

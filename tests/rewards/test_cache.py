@@ -15,9 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rewardsmith.errors import UserError
-from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError
+from rewardsmith.llm import Asker, ChatReply, ChatRequest, Conversation, ModelCallError, RequestSettings
 from rewardsmith.rewards.cache import MOST, Cached, VerdictCache, key_of
-from rewardsmith.rewards.judges.asking import Asker, AskingSettings
 from rewardsmith.text.reading import Unreadable
 from rewardsmith.types import Message
 from tests.rewards.counted import QUESTION, Model, talk
@@ -149,9 +148,7 @@ def test_an_unreadable_verdict_is_replayed_the_same_way(cache: VerdictCache) -> 
         return text
 
     async def verdict(model: Model) -> tuple[str, int]:
-        asker = Asker("judge", AskingSettings())
-        asker.connect({"judge": Cached(model, cache)}.__getitem__)
-        found = await asker.verdict(talk("q"), read)
+        found = await Asker(Cached(model, cache), RequestSettings()).request(talk("q"), read)
         return found.value, found.attempts
 
     run, replay = Model(), Model()

@@ -84,7 +84,7 @@ def test_the_golden_table(text: str, half: float, whole: float, read: float | st
             failure = found.parts["error"].failure
             assert failure is not None
             assert failure.kind == "skipped"
-            assert found.feedback.startswith("not read: ")
+            assert found.feedback.startswith("not parsed: ")
         else:
             assert found.value == pytest.approx((1 - abs(read - truth)) ** 2)
             assert found.parts["error"].value == pytest.approx(abs(read - truth))
@@ -130,7 +130,7 @@ def test_a_table_of_credits(written: int, value: float) -> None:
 def test_a_grade_that_may_be_half_of_one_is_not_read(text: str) -> None:
     """1 may have become 10: a judge that is asked is not read then either."""
     found = score(0.1, Rollout(text, stop_reason="length"))
-    assert (found.value, found.label) == (0.0, "cut-off")
+    assert (found.value, found.label) == (0.0, "truncated")
     assert score(0.1, "<think>Total Score: 1/10").label == "unfinished-thought"
 
 
@@ -151,12 +151,12 @@ def test_a_prompt_without_a_grade_is_a_failure_and_told_before_the_run(answer: o
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"steps": [1.0], "power": 2}, "does nothing beside steps"),
+        ({"steps": [1.0], "power": 2}, "has no effect with steps"),
         ({"steps": [0.2, 1.0]}, "none above the one before"),
         ({"steps": [0.0]}, "above 0"),
         ({"steps": [1.5]}, "less than or equal to 1"),
         ({"steps": []}, "at least 1"),
-        ({"read": "number", "marker": "Mark"}, "does nothing beside"),
+        ({"read": "number", "marker": "Mark"}, "has no effect with"),
         ({"invalid_reward": 0.1}, "less than or equal to 0"),
         ({"power": 0}, "greater than 0"),
         ({"totl": 5}, 'Did you mean "total"'),

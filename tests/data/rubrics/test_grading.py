@@ -38,7 +38,8 @@ def teacher(script: Any, template: str = "rubric", asking: Asking | None = None,
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_rubric_reward_asks_the_same(row: dict[str, Any], settings: dict[str, Any], number: int) -> None:
     one = solution(row, number)
-    reward, model = connected(Rubric, ["Total Score: 1"], **settings)
+    renamed = {"max_chars" if name == "longest" else name: value for name, value in settings.items()}
+    reward, model = connected(Rubric, ["Total Score: 1"], **renamed)
     asyncio.run(reward.score(RolloutGroup(one.prompt, [Rollout(one.response)])))
     assert teacher([], **settings)[0].prompt(one) == model.asked[0].prompt
 

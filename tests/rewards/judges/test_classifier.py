@@ -202,7 +202,7 @@ def test_a_deadline_ends_the_waiting() -> None:
 
     (score,) = scores(Slow(length), "a", deadline=0.01)
     assert score.failure is not None
-    assert (score.failure.kind, score.failure.detail) == ("timeout", "no answer within 0.01 s (deadline)")
+    assert (score.failure.kind, score.failure.detail) == ("timeout", "no result within 0.01 s (deadline)")
 
 
 def test_cancelling_is_not_a_failure() -> None:
@@ -253,7 +253,7 @@ def test_the_model_reads_the_critique_after_the_answer() -> None:
 def test_the_critic_is_shown_question_and_answer_between_fences() -> None:
     critic = Scripted(["fine"])
     scores(Rated(length), "12", critic=critic, critique=CRITIQUE)
-    assert "## ChatRequest\n\n```\n7+5?\n```\n\n## ChatReply\n\n```\n12\n```\n\n## Your task" in critic.seen[0]
+    assert "## Question\n\n```\n7+5?\n```\n\n## Answer\n\n```\n12\n```\n\n## Your task" in critic.seen[0]
 
 
 def test_thoughts_of_the_critic_are_feedback_and_no_part_of_the_critique() -> None:
@@ -295,7 +295,9 @@ def test_the_critique_is_kept_when_there_is_no_number() -> None:
 def test_templates_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "ask.txt").write_text("=== system ===\nBe strict.\n=== user ===\n{{response}} or {{reference}}?")
     (tmp_path / "tell.txt").write_text("=== user ===\nWhat do you think?\n=== assistant ===\n{{critique}}")
-    critique = CritiqueSettings(model="critic", template=str(tmp_path / "ask.txt"), told=str(tmp_path / "tell.txt"))
+    critique = CritiqueSettings(
+        model="critic", template=str(tmp_path / "ask.txt"), show_template=str(tmp_path / "tell.txt")
+    )
     rm, critic = Rated(length), Scripted(["Fine."])
     scores(rm, "13", critic=critic, critique=critique)
     assert said(critic.asked[0].prompt) == [("system", "Be strict."), ("user", "```\n13\n``` or ```\n12\n```?")]
@@ -345,9 +347,9 @@ def test_a_critique_that_is_no_unicode_is_mended() -> None:
 
 
 def test_settings_are_read_from_a_recipe() -> None:
-    table = {"model": "rm", "critique": {"model": "critic", "asking": {"tries": 1}}, "activation": "sigmoid"}
+    table = {"model": "rm", "critique": {"model": "critic", "request": {"tries": 1}}, "activation": "sigmoid"}
     found = settings_of(Classifier).model_validate(table)
-    assert found.critique.asking.tries == 1
+    assert found.critique.request.tries == 1
 
 
 RATERS = [

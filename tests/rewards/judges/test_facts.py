@@ -54,7 +54,7 @@ def test_a_scalar_model_has_templates_only_with_a_critic() -> None:
     assert facts(type="classifier") == {}
     found = facts(type="classifier", critique={"model": "critic"})
     assert found["template_sha256"] == sha("critique")
-    assert found["told_sha256"] == sha(found["told"])
+    assert found["show_template_sha256"] == sha(found["show_template"])
 
 
 def test_the_hash_is_that_of_the_words_and_not_of_the_file(tmp_path: Path) -> None:

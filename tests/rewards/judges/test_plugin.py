@@ -179,7 +179,7 @@ def test_a_plug_in_that_hangs_or_dies_on_one_text_fails_it_alone(
         after = f"if any('bad' in x for x in r):\n        {deed}\n    {after}"
     file = written(tmp_path, before, after)
     rollouts = group("good", "bad", "fair")
-    scores, _ = judge(Plugin, lambda q: str(q.prompt), rollouts, file=file, deadline=0.3, asking={"deadline": 60.0})
+    scores, _ = judge(Plugin, lambda q: str(q.prompt), rollouts, file=file, deadline=0.3, request={"deadline": 60.0})
     assert outcomes(scores) == [1.0, kind, 1.0]
     if kind == "timeout":
         assert "within 0.3 s (deadline)" in str(scores[1].failure)
@@ -187,12 +187,12 @@ def test_a_plug_in_that_hangs_or_dies_on_one_text_fails_it_alone(
 
 def test_the_judge_is_not_late_where_its_plug_in_is_slow(tmp_path: Path) -> None:
     file = written(tmp_path, "__import__('time').sleep(0.4); return s", "__import__('time').sleep(0.4); return [1.0]")
-    scores, _ = judge(Plugin, ["x"], group("a"), file=file, asking={"deadline": 0.2})
+    scores, _ = judge(Plugin, ["x"], group("a"), file=file, request={"deadline": 0.2})
     assert outcomes(scores) == [1.0]
 
 
 def test_a_plug_in_that_hangs_while_it_is_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewardsmith.rewards.judges.plugin_file.LOAD", 0.5)
+    monkeypatch.setattr("rewardsmith.rewards.judges.plugin.LOAD", 0.5)
     path = tmp_path / "mine.py"
     path.write_text("while True: pass")
     with pytest.raises(UserError, match=r"more than 0\.5 s"):
@@ -273,7 +273,7 @@ def test_an_id_that_cannot_be_found_is_refused_after_one_question(monkeypatch: p
     monkeypatch.setattr(hub.HfApi, "model_info", info)
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", load)
     reward, _ = connected(Plugin, [], file=FLAGS, tokenizer="models/none")
-    with pytest.raises(UserError, match=r'tokenizer = "models/none": there is no such folder here, .* not known$'):
+    with pytest.raises(UserError, match=r'tokenizer = "models/none": there is no such folder here, .* not known\)$'):
         asyncio.run(reward.check())
     assert asked == [("models/none", 10.0)]
     assert loaded == [True]  # only from what is here
@@ -311,7 +311,7 @@ def test_a_plug_in_that_needs_a_tokenizer_says_which_setting_is_missing(
     assert outcomes(scores) == ["crashed", "crashed"]
     why = scores[0].failure
     assert why is not None
-    assert f"{cause} (mine.py:2). The plug-in was given no tokenizer: tokenizer =" in why.detail
+    assert f"{cause} (mine.py:2). The plug-in has no tokenizer: set tokenizer =" in why.detail
 
 
 def test_another_mistake_of_a_plug_in_is_not_taken_for_a_missing_tokenizer(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError
 from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.judges import ranking
-from rewardsmith.rewards.judges.ranking import OverlongSettings, Ranking, RankingAsking
+from rewardsmith.rewards.judges.ranking import OverlongPenalty, Ranking, RankingRequest
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import show_candidates, write_ranking
 from tests.rewards.judges.ranked import PROMPT, by_number, group, scores, shown, values
@@ -26,7 +26,7 @@ def test_one_call_ranks_the_group() -> None:
     assert [s.parts["judge"].value for s in found] == [3, 8, 5]
     assert len(judge.asked) == 1
     text = judge.seen[0]
-    assert "ChatRequest:\n```\nWhich?\n```" in text
+    assert "Question:\n```\nWhich?\n```" in text
     assert "an integer score from 0 (worst) to 10 (best)" in text
     assert text.endswith("### Final Ranking:\n\nX > Y = Z\n\n### Scores:\n\nX: 8, Y: 5, Z: 5")
     letter = "ABC"[shown(judge.asked[0]).index("is 8")]
@@ -67,7 +67,9 @@ def test_scores_are_scaled_and_the_constants_are_not() -> None:
     # not set: half a range below the worst, and the middle, in the units of the reward
     assert values(Scripted(by_number), rollouts, **recipe)[2] == pytest.approx(-0.05)
     assert values(Scripted([]), group("```\n10\n```", "no"), **recipe) == pytest.approx([0.05, -0.05])
-    assert values(Scripted([]), group("```\n10\n```", "no"), **recipe, lone=0.02, invalid_reward=-0.04) == [0.02, -0.04]
+    assert values(
+        Scripted([]), group("```\n10\n```", "no"), **recipe, single_answer_reward=0.02, invalid_reward=-0.04
+    ) == [0.02, -0.04]
     assert values(Scripted(by_number), group("3", "8"), lowest=-2, highest=8) == [0.5, 1.0]
 
 
@@ -80,7 +82,7 @@ def test_a_lone_answer_is_worth_more_than_an_invalid_one_and_nobody_is_asked() -
     assert judge.asked == []
     for lone in (-0.5, -1.0):
         with pytest.raises(UserError, match="must be worth less"):
-            Ranking(model="judge", lone=lone)
+            Ranking(model="judge", single_answer_reward=lone)
 
 
 def test_identical_answers_are_shown_once_and_share_the_score() -> None:
@@ -91,7 +93,7 @@ def test_identical_answers_are_shown_once_and_share_the_score() -> None:
 
 def test_an_answer_that_would_crowd_out_the_others_is_invalid() -> None:
     judge = Scripted(by_number)
-    assert values(judge, group("3", "8", "9" * 5_000_000), longest=100) == [0.3, 0.8, -0.5]
+    assert values(judge, group("3", "8", "9" * 5_000_000), max_chars=100) == [0.3, 0.8, -0.5]
     assert len(judge.seen[0]) < 3_000
 
 
@@ -99,7 +101,7 @@ def test_an_answer_that_would_crowd_out_the_others_is_invalid() -> None:
 
 
 def test_the_penalty_counts_the_tokens_of_each_copy() -> None:
-    overlong = OverlongSettings(limit=100, buffer=50, factor=0.4)
+    overlong = OverlongPenalty(limit=100, buffer=50, factor=0.4)
     lengths = [10, 50, 51, 75, 100, 400]
     rollouts = RolloutGroup(PROMPT, [Rollout("5", [1] * n) for n in lengths] + [Rollout("7", [1])])
     found = scores(Scripted(by_number), rollouts, overlong=overlong)
@@ -110,19 +112,19 @@ def test_the_penalty_counts_the_tokens_of_each_copy() -> None:
 
 
 def test_the_penalty_counts_for_a_lone_answer_and_an_invalid_one_gets_what_is_stated() -> None:
-    overlong = OverlongSettings(limit=100, buffer=50, factor=0.4)
+    overlong = OverlongPenalty(limit=100, buffer=50, factor=0.4)
     assert values(Scripted([]), group("x", "", tokens=75), overlong=overlong) == pytest.approx([0.3, -0.5])
 
 
 def test_a_rollout_whose_length_is_not_known_fails_alone() -> None:
     rollouts = RolloutGroup(PROMPT, [Rollout("3"), Rollout("8", [1])])
-    overlong = OverlongSettings(limit=10, buffer=5, factor=1)
+    overlong = OverlongPenalty(limit=10, buffer=5, factor=1)
     assert values(Scripted(by_number), rollouts, overlong=overlong) == ["invalid", 0.8]
 
 
 def test_a_buffer_larger_than_the_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="every rollout would be overlong"):
-        OverlongSettings(limit=10, buffer=11, factor=1)
+        OverlongPenalty(limit=10, buffer=11, factor=1)
 
 
 # --- failures
@@ -235,11 +237,11 @@ def test_too_few_readable_orders_are_a_failure() -> None:
 
     rollouts = group("3", "8")
     assert values(Scripted(half), rollouts, orders=2) == [0.3, 0.8]
-    assert values(Scripted(half), rollouts, orders=2, least_orders=2) == ["unparsable"] * 2
+    assert values(Scripted(half), rollouts, orders=2, min_orders=2) == ["unparsable"] * 2
     # two candidates have two orders, and all of them were readable
-    assert values(Scripted(by_number), rollouts, orders=8, least_orders=8) == [0.3, 0.8]
+    assert values(Scripted(by_number), rollouts, orders=8, min_orders=8) == [0.3, 0.8]
     with pytest.raises(UserError, match="more than orders"):
-        Ranking(model="judge", orders=2, least_orders=3)
+        Ranking(model="judge", orders=2, min_orders=3)
 
 
 # --- settings
@@ -247,14 +249,14 @@ def test_too_few_readable_orders_are_a_failure() -> None:
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for wrong, message in (
-        ({"overlap": 8}, "less than most"),
+        ({"overlap": 8}, "below max_candidates"),
         ({"lowest": 10.0}, "range of scores is empty"),
         ({"highest": 0.5}, "must be integers"),
         ({"template": "rankin"}, "ranking"),
-        ({"larger": "tournament", "overlap": 2}, 'overlap = 2 does nothing beside larger = "tournament"'),
-        ({"reference": "solution"}, 'reference = .* does nothing beside template = "ranking", which has no'),
-        ({"invalid_reward": 0.45, "lone": 0.5}, "the worst valid answer is worth 0: an invalid one must not be"),
-        ({"normalise": "none", "lowest": 2.0, "invalid_reward": 3.0}, "the worst valid answer is worth 2"),
+        ({"large_groups": "tournament", "overlap": 2}, 'overlap = 2 has no effect with large_groups = "tournament"'),
+        ({"reference": "solution"}, 'reference = .* has no effect with template = "ranking", which has no'),
+        ({"invalid_reward": 0.45, "single_answer_reward": 0.5}, "must not be above 0"),
+        ({"normalise": "none", "lowest": 2.0, "invalid_reward": 3.0}, "must not be above 2"),
     ):
         with pytest.raises(UserError, match=message):
             Ranking(model="judge", **wrong)
@@ -262,7 +264,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     Ranking(model="judge", invalid_reward=0.0)
     fields = settings_of(Ranking).model_fields
     assert all(field.description for field in fields.values())
-    assert settings_of(Ranking).model_validate({"model": "judge", "orders": 2, "asking": {"tries": 1}}).orders == 2
+    assert settings_of(Ranking).model_validate({"model": "judge", "orders": 2, "request": {"tries": 1}}).orders == 2
 
 
 # --- templates and hostile answers
@@ -280,7 +282,7 @@ def test_translations_are_shown_with_their_languages(tmp_path) -> None:
     assert values(judge, group("3", "8"), template=str(own)) == [0.3, 0.8]
     assert [message.role for message in judge.asked[0].prompt] == ["system", "user"]
     assert "```\nref\n```" in judge.seen[0]
-    with pytest.raises(UserError, match=r'criteria = "x" does nothing beside template = .*, which has no'):
+    with pytest.raises(UserError, match=r'criteria = "x" has no effect with template = .*, which has no'):
         Ranking(model="judge", template=str(own), criteria="x")
     own.write_text("{{question}}", encoding="utf-8")
     with pytest.raises(UserError, match="candidates"):
@@ -304,7 +306,7 @@ HOSTILE = [
 def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str, text: str) -> None:
     def rendered(answer: str) -> tuple[str, list[str]]:
         judge = Scripted(lambda question: "hm")
-        values(judge, group(answer, "fair"), template=template, asking=RankingAsking(tries=1))
+        values(judge, group(answer, "fair"), template=template, request=RankingRequest(tries=1))
         return judge.seen[0], [answer.strip(), "fair"]
 
     text_seen, (hostile, fair) = rendered(text)

@@ -20,7 +20,7 @@ LIST = [{"text": "The product is right.", "points": 3.0}, {"text": "It is short.
 
 def by_answer(question: ChatRequest) -> str:
     """Grade by what the quoted answer holds: a number is the grade."""
-    answer = text_of(question).partition("## ChatReply")[2].partition("## Your task")[0].strip("`\n ")
+    answer = text_of(question).partition("## Answer")[2].partition("## Your task")[0].strip("`\n ")
     return f"I see.\nTotal Score: {answer}"
 
 
@@ -71,7 +71,7 @@ def test_one_call_for_each_criterion() -> None:
 
 
 def met(question: ChatRequest) -> str:
-    return "ChatReply: met" if "[yes]" in text_of(question) else "ChatReply: not met"
+    return "Answer: met" if "[yes]" in text_of(question) else "Answer: not met"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_one_criterion_without_a_verdict_fails_the_rollout_and_keeps_the_others(
     def script(question: ChatRequest) -> str:
         return "hm" if "It is short." in text_of(question) and "bad" in text_of(question) else by_criterion(question)
 
-    scores, _ = judge(Rubric, script, group("bad", "good"), criteria=LIST, calls="each", asking={"tries": 2})
+    scores, _ = judge(Rubric, script, group("bad", "good"), criteria=LIST, calls="each", request={"tries": 2})
     assert outcomes(scores) == ["unparsable", 0.5]
     assert scores[0].failure is not None
     assert scores[0].failure.attempts == 2
@@ -180,14 +180,14 @@ def test_criteria_that_cannot_be_used(found: object, settings: dict[str, object]
         ({"criteria": [{"text": "a", "name": "x"}, {"text": "b", "name": "x"}]}, "two called 'x'"),
         ({"criteria": [{"text": "a", "points": -1.0}, {"text": "b"}]}, "negative points"),
         ({"criteria": [{"text": "a", "points": 0.0}]}, "0 points"),
-        ({"criteria": LIST, "total": 10.0}, "total = 10.0 does nothing beside a list of criteria"),
-        ({"calls": "each", "total": 10.0}, 'total = 10.0 does nothing beside calls = "each"'),
-        ({"criteria": TEXT, "field": "criteria"}, 'field = "criteria" does nothing beside criteria'),
+        ({"criteria": LIST, "total": 10.0}, "total = 10.0 has no effect with a list of criteria"),
+        ({"calls": "each", "total": 10.0}, 'total = 10.0 has no effect with calls = "each"'),
+        ({"criteria": TEXT, "field": "criteria"}, 'field = "criteria" has no effect with criteria'),
         (
             {"criteria": LIST, "calls": "each", "mark": "met", "above": "refuse"},
-            'above = "refuse" does nothing beside mark = "met"',
+            'above = "refuse" has no effect with mark = "met"',
         ),
-        ({"show": "final", "extract": ["boxed"]}, r"extract = \('boxed',\) does nothing beside show = \"final\""),
+        ({"show": "final", "extract": ["boxed"]}, r"extract = \('boxed',\) has no effect with show = \"final\""),
         ({"template": "rubic"}, 'Did you mean "rubric"'),
         ({"template": "verifier"}, r"has {{reference}}|has no {{criteria}}"),
     ],
@@ -224,7 +224,7 @@ def test_what_the_judge_is_shown(show: str, seen: str) -> None:
     _, model = judge(
         Rubric, ["Total Score: 1"], group("<think>six</think>It is \\boxed{42}."), criteria=TEXT, show=show
     )
-    assert f"## ChatReply\n\n```\n{seen}\n```\n\n## Your task" in model.seen[0]
+    assert f"## Answer\n\n```\n{seen}\n```\n\n## Your task" in model.seen[0]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_nothing_to_grade_is_worth_nothing_and_nobody_is_asked(text: str, show: 
 
 
 def test_a_long_response_is_cut_in_the_middle() -> None:
-    _, model = judge(Rubric, ["Total Score: 1"], group("a" + "x" * 5000 + "b"), criteria=TEXT, longest=1000)
+    _, model = judge(Rubric, ["Total Score: 1"], group("a" + "x" * 5000 + "b"), criteria=TEXT, max_chars=1000)
     assert "characters are left out here" in model.seen[0]
     assert len(model.seen[0]) < 3500
 
@@ -271,7 +271,7 @@ def test_every_failure_is_its_own_rollouts() -> None:
     def script(question: ChatRequest) -> str | ChatReply | BaseException:
         return next(answer for key, answer in said.items() if f"\n{key}\n" in text_of(question))
 
-    scores, model = judge(Rubric, script, group(*said), criteria=TEXT, asking={"tries": 2})
+    scores, model = judge(Rubric, script, group(*said), criteria=TEXT, request={"tries": 2})
     assert outcomes(scores) == [0.5, "unparsable", "invalid", "truncated", "unreachable", "crashed"]
     assert len(model.asked) == 6 + 3
 

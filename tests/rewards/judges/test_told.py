@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
-from rewardsmith.rewards.judges.asking import AskingSettings
-from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError, RequestSettings
+from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
 from rewardsmith.rewards.judges.ranking import Ranking
@@ -18,12 +17,12 @@ from tests.rewards.models import Said, Scripted, text_of
 
 DIGITS = str(Path(__file__).parent / "plugins" / "digits.py")
 LIST = [{"text": "It is right.", "name": "right"}, {"text": "It is short.", "name": "short"}]
-TWICE = {"asking": {"tries": 2}}
+TWICE = {"request": {"tries": 2}}
 
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(Rubric, {"criteria": "right"}), (Verifier, {}), (Judge, {}), (Judge, {"prompt": "{{final}}"})],
+    [(Rubric, {"criteria": "right"}), (Verifier, {}), (CustomJudge, {}), (CustomJudge, {"prompt": "{{final}}"})],
 )
 def test_every_try(kind: type, settings: dict[str, object]) -> None:
     said: list[Said] = ["I like it.", ChatReply("perhaps", thought="hm")]
@@ -37,10 +36,10 @@ def test_every_try(kind: type, settings: dict[str, object]) -> None:
 
 
 def test_what_a_hook_of_the_user_stumbled_over() -> None:
-    (score,), _ = judge(Judge, ["hm"], group("a"), postprocess="tests.rewards.judges.hooks:stars")
+    (score,), _ = judge(CustomJudge, ["hm"], group("a"), postprocess="tests.rewards.judges.hooks:stars")
     assert outcomes([score]) == ["crashed"]
     assert score.feedback == "[try 1]\nhm"
-    (score,), _ = judge(Judge, ["hm"], group("a"), postprocess="tests.rewards.judges.hooks:leaving")
+    (score,), _ = judge(CustomJudge, ["hm"], group("a"), postprocess="tests.rewards.judges.hooks:leaving")
     assert score.feedback == "[try 1]\nhm"
 
 
@@ -60,7 +59,7 @@ def test_a_plug_in_whose_answers_were_cut_off() -> None:
     (score,), _ = judge(Plugin, said, group("a"), file=DIGITS, **TWICE)
     assert outcomes([score]) == ["truncated"]
     first, second = score.feedback.split("\n\n")
-    assert first == "[try 1: cut off: after 2048 tokens (asking.max_tokens = 2048)]\none"
+    assert first == "[try 1: truncated: after 2048 tokens, max_tokens = 2048]\none"
     assert second.endswith("]\ntwo")
 
 
@@ -78,7 +77,7 @@ def test_a_ranking_of_which_one_order_was_read() -> None:
     def script(question: ChatRequest) -> Said:
         return ranked.by_number(question) if ranked.shown(question)[0] == "3" else "too hard"
 
-    scores = ranked.scores(Scripted(script), ranked.group("3", "8"), orders=2, least_orders=2)
+    scores = ranked.scores(Scripted(script), ranked.group("3", "8"), orders=2, min_orders=2)
     assert [score.ok for score in scores] == [False, False]
     for score in scores:
         assert "too hard" in score.feedback
@@ -89,10 +88,10 @@ def test_a_ranking_of_which_one_order_was_read() -> None:
 
 def test_pairs_in_both_orders() -> None:
     def script(question: ChatRequest) -> Said:
-        first = text_of(question).partition("ChatReply A:")[2]
+        first = text_of(question).partition("Answer A:")[2]
         return "Verdict: A" if first.startswith("\n```\nx\n") else "they differ"
 
-    settings = {"asking": AskingSettings(tries=1).model_dump()}
+    settings = {"request": RequestSettings(tries=1).model_dump()}
     scores, _ = judge(Pairwise, script, group("x", "y"), **settings)
     assert outcomes(scores) == ["unparsable", "unparsable"]
     for score, names in zip(scores, ("AB", "BA"), strict=True):

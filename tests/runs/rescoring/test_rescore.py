@@ -274,7 +274,7 @@ def test_another_reward_is_refused_by_name(place: Path) -> None:
 def test_more_time_for_a_judge_does_not_make_another_reward(tmp_path: Path) -> None:
     def maker(asking: str = "", model: str = "") -> Maker:
         judge = f'[models.far]\ntype = "server"\nurls = ["http://127.0.0.1:9/v1"]\n{model}\n'
-        (tmp_path / "reward.toml").write_text(f'type = "judge"\nmodel = "far"\nasking = {{ {asking} }}\n{judge}')
+        (tmp_path / "reward.toml").write_text(f'type = "judge"\nmodel = "far"\nrequest = {{ {asking} }}\n{judge}')
         found = find_reward(str(tmp_path / "reward.toml"))
         return Maker.of(found.reward, found.asked)
 

@@ -12,7 +12,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.cache import Cached, VerdictCache
-from rewardsmith.rewards.judges.orders import arranged, balanced
+from rewardsmith.rewards.judges.candidates import arranged, balanced
 from rewardsmith.trainers.evaluating.rankings import evaluate_rankings
 from rewardsmith.trainers.evaluating.scoring import APART, Again, Scorer, group_of
 from tests.rewards.judges.ranked import by_number, shown

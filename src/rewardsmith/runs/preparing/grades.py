@@ -21,7 +21,7 @@ from rewardsmith.data.rubrics.rows import FORMS, Form, GradedSolution
 from rewardsmith.data.rubrics.tables import schema_of
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatModel
-from rewardsmith.rewards.judges.shown import LONGEST
+from rewardsmith.rewards.judges.judge import MAX_CHARS as LONGEST
 from rewardsmith.runs.preparing.asking import Job
 from rewardsmith.runs.preparing.kept import KeptAnswers
 from rewardsmith.runs.preparing.models import Named

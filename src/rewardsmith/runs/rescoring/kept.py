@@ -35,7 +35,7 @@ from rewardsmith.types import ScoredGroup
 ANEW = "add --fresh to start anew, or name another file with --out"
 
 # When a command gives up is no part of what a score is: who was stopped by these may change them and go on.
-_PATIENCE = ("failure.share", "failure.window", "failure.least", "failure.wait", "asking.deadline")
+_PATIENCE = ("failure.share", "failure.window", "failure.least", "failure.wait", "request.deadline")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import nullcontext
 from copy import copy
 from dataclasses import astuple, replace
 from typing import Any, TypeVar
@@ -17,8 +16,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, Models, Usage
 from rewardsmith.rewards.base import score
 from rewardsmith.rewards.component import Component, Instead
-from rewardsmith.rewards.judges.candidates import shown_as_given
-from rewardsmith.rewards.judges.shown import stored_answers
+from rewardsmith.rewards.judges.judge import stored_answers
 from rewardsmith.rewards.measure import Measures
 from rewardsmith.rewards.tree import check, components_of, walk
 from rewardsmith.types import NOT_ASKED, Prompt, Rollout, RolloutGroup, ScoredGroup
@@ -209,7 +207,7 @@ class Scorer:
             self._before = self._usages()
 
         async def one(group: RolloutGroup) -> NDArray[np.float64]:
-            with stored_answers(), shown_as_given() if as_given else nullcontext():
+            with stored_answers(keep_order=as_given):
                 scored = await score(reward, group)
             if noted:
                 self.notes.add(scored)
