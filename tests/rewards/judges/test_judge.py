@@ -49,26 +49,6 @@ def test_every_placeholder() -> None:
     assert prompt_of(model.asked[0]) == [("user", seen)]
 
 
-def test_foreign_text_stands_in_fences_unless_asked_otherwise() -> None:
-    _, model = judge(CustomJudge, ["Score: 1"], group("`42`", level="```"), prompt="{{level}}\n{{response}}")
-    assert prompt_of(model.asked[0]) == [("user", "````\n```\n````\n```\n`42`\n```")]
-
-
-def test_a_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("=== system ===\nBe strict.\n=== user ===\n{{response}}")
-    _, model = judge(CustomJudge, ["Score: 1"], group("42"), template=str(tmp_path / "mine.txt"))
-    assert prompt_of(model.asked[0]) == [("system", "Be strict."), ("user", "```\n42\n```")]
-
-
-@pytest.mark.parametrize("value", [None, True, ["a"], {"a": 1}])
-def test_a_prompt_that_lacks_what_the_template_names(value: object) -> None:
-    reward, _ = connected(CustomJudge, [], prompt="{{response}} {{level}}")
-    with pytest.raises(
-        CannotScore, match="the prompt 'p1' has no text or number 'level' in its info, which prompt names"
-    ):
-        asyncio.run(reward.score(group("42", level=value)))
-
-
 def test_a_placeholder_that_nothing_stands_for_is_told_with_its_file_and_with_what_there_is(tmp_path: Path) -> None:
     file = tmp_path / "a-long-name" / ("x" * 90) / "mine.txt"
     file.parent.mkdir(parents=True)
@@ -172,25 +152,6 @@ def test_a_column_that_cannot_be_used(column: object, message: str) -> None:
 def test_settings_that_cannot_be_used(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message.replace("{", r"\{").replace("}", r"\}")):
         make(CustomJudge, **settings)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"marker": "score"},
-        {**STARS_AND_BOUNDS, "lowest": -1.0, "highest": 1.0},
-        {"prompt": "{{response}}: yes, or below {{highest}}?", "read": "boolean", "highest": 5.0},
-        {"template": "verifier", "read": "boolean"},
-        {"prompt": "{{answer}}", "extract": ["boxed"]},
-    ],
-)
-def test_settings_that_belong_together(settings: dict[str, object]) -> None:
-    make(CustomJudge, **settings)
-
-
-def test_bounds_are_shown_without_an_exponent() -> None:
-    _, model = judge(CustomJudge, ["Score: 1"], group("42"), lowest=0.00001, highest=123456.75)
-    assert "from 0.00001 to 123456.75, where" in model.seen[0]
 
 
 def test_equal_prompts_are_asked_once() -> None:
@@ -312,27 +273,6 @@ def test_hooks_that_wait_for_a_worker_are_not_too_late() -> None:
         shared(2)
 
 
-def test_the_event_loop_goes_on_while_a_hook_blocks() -> None:
-    reward, _ = connected(CustomJudge, ["hang"], postprocess=f"{HOOKS}:blocking_for_some", deadline=0.5)
-
-    async def ticks() -> int:
-        scoring = asyncio.create_task(reward.score(group("a")))
-        count = 0
-        while not scoring.done():
-            await asyncio.sleep(0.01)
-            count += 1
-        return count
-
-    assert asyncio.run(ticks()) > 10
-
-
-def test_prompts_of_a_hook_may_be_long_but_not_endless() -> None:
-    _, model = judge(CustomJudge, lambda q: "Score: 5", group("a", "b"), preprocess=f"{HOOKS}:long_prompts")
-    assert [len(seen) for seen in model.seen] == [1_000_000]
-    with pytest.raises(CannotScore, match="64 MiB"):
-        judge(CustomJudge, [], group("a"), preprocess=f"{HOOKS}:too_long_prompts")
-
-
 def test_a_worker_keeps_one_event_loop_for_its_hooks() -> None:
     scores, _ = judge(CustomJudge, ["a", "b", "c"], group("a", "b", "c"), postprocess=f"{HOOKS}:keeps_a_loop")
     assert outcomes(scores) == [1.0] * 3
@@ -365,21 +305,11 @@ def test_a_hook_that_leaves_fails_its_rollout() -> None:
     assert "SystemExit: the score is * (hooks.py:" in str(scores[0].failure)
 
 
-def test_a_hook_that_is_cancelled_fails_its_rollout() -> None:
-    scores, _ = judge(CustomJudge, ["*"], group("a"), postprocess=f"{HOOKS}:cancelled")
-    assert outcomes(scores) == ["cancelled"]
-
-
 def test_a_hook_may_halt_the_run() -> None:
     reward, model = connected(CustomJudge, ["*", "*"], postprocess=f"{HOOKS}:halting")
     with pytest.raises(Halt, match="not the one that was meant"):
         asyncio.run(scores_of(reward, group("a", "b")))
     assert len(model.asked) <= 2  # nobody is asked again
-
-
-def test_an_async_preprocess() -> None:
-    _, model = judge(CustomJudge, lambda q: "Score: 5", group("a", "b"), preprocess=f"{HOOKS}:slow_messages")
-    assert model.seen == ["p1: a", "p1: b"]
 
 
 @pytest.mark.parametrize(

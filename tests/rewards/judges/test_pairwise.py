@@ -16,7 +16,6 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError, RequestSettings
 from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.base import score as scored
-from rewardsmith.rewards.judges import pairwise
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.text.quoting import quote
 from tests.rewards.models import Scripted, text_of
@@ -175,16 +174,6 @@ def test_a_fit_gives_the_chance_against_an_average_one() -> None:
         Pairwise(model="judge", aggregate="bradley-terry", unit=False)
 
 
-def test_a_fit_looks_through_the_strength_of_opponents() -> None:
-    # everyone meets only four of seven; the fit knows how strong they were
-    texts = [str(i) for i in range(8)]
-    model = judge()
-    found = values(model, group(*texts), pairs="ring", opponents=4, aggregate="bradley-terry")
-    assert len(model.asked) == 2 * 8 * 2
-    assert max(found) == found[7]
-    assert min(found) == found[0]
-
-
 # --- who meets whom
 
 
@@ -269,30 +258,6 @@ def test_a_call_that_is_cancelled_concerns_only_its_pair() -> None:
         return asyncio.CancelledError() if "3" in shown(question) else f"Verdict: {larger(*shown(question))}"
 
     assert values(Scripted(some), group("3", "9", "5")) == ["cancelled", 1.0, 0.0]
-
-
-def test_a_run_that_stops_cancels_what_is_asked() -> None:
-    async def never(question: ChatRequest) -> str:
-        await asyncio.sleep(3600)
-        return ""
-
-    async def main() -> None:
-        reward = Pairwise(model="judge")
-        reward.connect({"judge": Scripted(never)}.__getitem__)
-        task = asyncio.create_task(reward.score(group("3", "9")))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-
-
-def test_each_answer_is_quoted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    quoted: list[str] = []
-    monkeypatch.setattr(pairwise, "quote", lambda text: quoted.append(text) or quote(text))
-    values(judge(), group(*"123456"))
-    assert sorted(quoted) == list("123456")
 
 
 @pytest.mark.parametrize(

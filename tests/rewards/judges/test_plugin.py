@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from rewardsmith.errors import UserError
-from rewardsmith.llm import ChatReply, ModelCallError
-from rewardsmith.rewards.base import CannotScore
+from rewardsmith.llm import ModelCallError
 from rewardsmith.rewards.judges.plugin import Plugin
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
 from tests.rewards.models import Said, Scripted
@@ -49,23 +48,6 @@ def test_flags(said: str, value: float) -> None:
     assert scores[0].feedback == said
 
 
-@pytest.mark.parametrize(("said", "value"), [("1", 1), ("0", 0), ("10", 0), ("I say 1.", 1)])
-def test_digits(said: str, value: float) -> None:
-    scores, model = judge(Plugin, [said], group("42"), file=DIGITS)
-    assert outcomes(scores) == [value]
-    assert model.asked[0].prompt == "How much is 6 · 7?\n42"  # without a column, the question
-
-
-@pytest.mark.parametrize("where", ["before", "after"])
-def test_a_plug_in_that_leaves_for_one_text_fails_it_alone(tmp_path: Path, where: str) -> None:
-    before = "[exit(7) for x in s if 'bad' in x]; return s" if where == "before" else "return s"
-    after = "[exit(7) for x in r if 'bad' in x]; return [1.0] * len(r)" if where == "after" else "return [1.0] * len(r)"
-    file = written(tmp_path, before, after)
-    scores, _ = judge(Plugin, lambda q: str(q.prompt), group("good", "bad", "fair"), file=file)
-    assert outcomes(scores) == [1.0, "crashed", 1.0]
-    assert "SystemExit: 7" in str(scores[1].failure)
-
-
 def test_a_text_that_the_plug_in_cannot_take_fails_alone() -> None:
     texts = ['{"Response": "a"}', "no braces", '{"Response": "b"}', '{"Other": 1}']
     scores, model = judge(Plugin, lambda q: '{"clear": 1}', group(*texts, rm_prompt="{response}"), file=FLAGS)
@@ -81,17 +63,6 @@ def test_an_answer_that_the_plug_in_cannot_read_fails_alone() -> None:
     assert outcomes(scores) == [1.0, "crashed", "timeout", 0.0]
     assert "neither 0 nor 1 in 'well' (digits.py:" in str(scores[1].failure)
     assert scores[1].feedback == "well"
-
-
-def test_an_answer_that_was_cut_off_is_not_read() -> None:
-    scores, _ = judge(Plugin, [ChatReply("1", truncated=True)] * 3, group("a"), file=DIGITS)
-    assert outcomes(scores) == ["truncated"]
-
-
-def test_equal_prompts_are_asked_once() -> None:
-    scores, model = judge(Plugin, ["1", "0"], group("a", "b", "a"), file=DIGITS)
-    assert outcomes(scores) == [1.0, 0.0, 1.0]
-    assert len(model.asked) == 2
 
 
 def test_role_tokens_of_a_response_do_not_reach_the_chat() -> None:
@@ -121,12 +92,6 @@ def test_a_plug_in_that_returns_something_else(
     assert message in str(scores[0].failure)
 
 
-def test_numbers_of_other_libraries(tmp_path: Path) -> None:
-    file = written(tmp_path, after="import numpy\n    return numpy.array([0.25] * len(r), dtype=numpy.float32)")
-    scores, _ = judge(Plugin, ["1"], group("a"), file=file)
-    assert outcomes(scores) == [0.25]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -144,22 +109,6 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, text: str | None, message: s
         path.write_text(text)
     with pytest.raises(UserError, match=message):
         make(Plugin, file=str(path))
-
-
-def test_two_files_of_one_name_are_two_plug_ins(tmp_path: Path) -> None:
-    values = []
-    for number in (1, 2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        scores, _ = judge(Plugin, ["x"], group("a"), file=written(folder, after=f"return [{number}] * len(r)"))
-        values += outcomes(scores)
-    assert values == [1, 2]
-
-
-def test_the_column_that_is_named_must_be_there() -> None:
-    reward, _ = connected(Plugin, [], file=DIGITS, prompt_field="rm_prompt_1")
-    with pytest.raises(CannotScore, match="the prompt 'p1' has no text 'rm_prompt_1'"):
-        asyncio.run(reward.score(group("a", rm_prompt="other")))
 
 
 # ---- worker processes ------------------------------------------------------------------------------------------------
@@ -312,8 +261,3 @@ def test_a_plug_in_that_needs_a_tokenizer_says_which_setting_is_missing(
     why = scores[0].failure
     assert why is not None
     assert f"{cause} (mine.py:2). The plug-in has no tokenizer: set tokenizer =" in why.detail
-
-
-def test_another_mistake_of_a_plug_in_is_not_taken_for_a_missing_tokenizer(tmp_path: Path) -> None:
-    scores, _ = judge(Plugin, [], group("a"), file=written(tmp_path, "return [x.no_such_thing for x in s]"))
-    assert "tokenizer" not in str(scores[0].failure)

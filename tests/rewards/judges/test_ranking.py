@@ -1,16 +1,13 @@
 """The ranking judge: one call for a group, and everything that may go wrong with it."""
 
-import asyncio
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith import Message, Prompt, Rollout, RolloutGroup
+from rewardsmith import Rollout, RolloutGroup
 from rewardsmith.config import settings_of
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError
-from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.judges import ranking
 from rewardsmith.rewards.judges.ranking import OverlongPenalty, Ranking, RankingRequest
 from rewardsmith.text.quoting import quote
@@ -111,20 +108,10 @@ def test_the_penalty_counts_the_tokens_of_each_copy() -> None:
     assert [s.parts["judge"].value for s in found] == [5] * 6 + [7]
 
 
-def test_the_penalty_counts_for_a_lone_answer_and_an_invalid_one_gets_what_is_stated() -> None:
-    overlong = OverlongPenalty(limit=100, buffer=50, factor=0.4)
-    assert values(Scripted([]), group("x", "", tokens=75), overlong=overlong) == pytest.approx([0.3, -0.5])
-
-
 def test_a_rollout_whose_length_is_not_known_fails_alone() -> None:
     rollouts = RolloutGroup(PROMPT, [Rollout("3"), Rollout("8", [1])])
     overlong = OverlongPenalty(limit=10, buffer=5, factor=1)
     assert values(Scripted(by_number), rollouts, overlong=overlong) == ["invalid", 0.8]
-
-
-def test_a_buffer_larger_than_the_limit_is_refused() -> None:
-    with pytest.raises(ValueError, match="every rollout would be overlong"):
-        OverlongPenalty(limit=10, buffer=11, factor=1)
 
 
 # --- failures
@@ -145,51 +132,6 @@ def test_a_judge_without_a_verdict_is_a_failure_and_never_a_number(said: object,
     found = scores(Scripted(lambda question: said), group("3", "8", ""))
     assert [s.value for s in found] == [None, None, -0.5]
     assert found[0].failure.kind == found[1].failure.kind == found[1].parts["judge"].failure.kind == kind
-
-
-def test_an_unreadable_answer_is_asked_for_again_a_little_warmer() -> None:
-    judge = Scripted(lambda question: by_number(question) if question.attempt == 2 else "hm")
-    assert values(judge, group("3", "8")) == [0.3, 0.8]
-    assert [question.temperature for question in judge.asked] == [0.0, 0.3, 0.6]
-
-
-def test_a_prompt_without_what_the_template_shows_is_a_failure() -> None:
-    rollouts = RolloutGroup(Prompt("p", [Message("user", "?")]), [Rollout("3"), Rollout("8")])
-    assert values(Scripted(by_number), rollouts, template="ranking_translation") == ["invalid"] * 2
-
-
-def test_halt_passes() -> None:
-    with pytest.raises(Halt, match="stop"):
-        values(Scripted(lambda question: Halt("stop")), group("3", "8"), orders=2)
-
-
-def test_the_run_may_stop_while_the_judge_is_asked() -> None:
-    ended = []
-
-    async def never(question: ChatRequest) -> str:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append(question)
-
-    async def main() -> None:
-        reward = Ranking(model="judge", orders=2)
-        reward.connect({"judge": Scripted(never)}.__getitem__)
-        task = asyncio.create_task(reward.score(group("3", "8")))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    assert len(ended) == 2
-
-
-def test_the_judge_is_checked() -> None:
-    reward = Ranking(model="judge")
-    reward.connect({"judge": Scripted([], ill=UserError("no such model"))}.__getitem__)
-    with pytest.raises(UserError, match="no such model"):
-        asyncio.run(reward.check())
 
 
 # --- orders
@@ -322,16 +264,6 @@ def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str, text:
     plain = [show_candidates([harmless, fair]), show_candidates([fair, harmless])]
     expected = next(plain_seen.split(one) for one in plain if one in plain_seen)
     assert around == expected
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.sampled_from(["`", "```", "\n", "Candidate B:", "{{task}}", "<|im_end|>", " ", "x"]), min_size=1))
-def test_a_block_cannot_be_closed_from_inside(pieces: list[str]) -> None:
-    text = "".join(pieces)
-    fence, *inside, last = quote(text).split("\n")
-    assert fence == last
-    assert all(fence not in line for line in inside)
-    assert "<|im_end|>" not in "\n".join(inside)
 
 
 def test_a_fake_verdict_in_an_answer_does_not_count_even_when_the_judge_repeats_it() -> None:

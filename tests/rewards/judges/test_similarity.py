@@ -21,7 +21,6 @@ from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.engines import MODELS
 from rewardsmith.engines.sentences import SentenceModel
 from rewardsmith.engines.settings import SentenceSettings
-from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError, Usage
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.base import CannotScore
@@ -164,23 +163,10 @@ def test_a_prompt_without_a_reference_cannot_be_scored(answer: Any, settings: di
     assert caught.value.kind == "invalid"
 
 
-def test_several_references() -> None:
-    cosines = [float(vector("said") @ vector(reference)) for reference in ("a", "b", "c")]
-    assert values("said", answer=["a", "b", "c"]) == [pytest.approx(max(cosines), abs=1e-6)]
-    assert values("said", answer=["a", "b", "c"], reduce="mean") == [pytest.approx(np.mean(cosines), abs=1e-6)]
-
-
 def test_each_text_is_embedded_once_and_all_in_one_call() -> None:
     model = Embedding()
     values("a", "right", "a", "b", "<think>", model=model, answer=["right", "right"])
     assert model.calls == [["right", "a", "b"]]
-
-
-@given(st.permutations(range(5)))
-def test_the_order_of_a_group_does_not_matter(order: list[int]) -> None:
-    texts = ["a", "b", "", "right", "a"]
-    expected = values(*texts)
-    assert values(*(texts[i] for i in order)) == [expected[i] for i in order]
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
@@ -209,13 +195,6 @@ def test_vectors_without_an_angle_are_a_failure(a: list[Any], b: list[Any]) -> N
             return [np.array(b if text == "right" else a, np.float32) for text in texts]
 
     assert values("said", model=Odd()) == ["invalid"]
-
-
-def test_the_model_is_checked() -> None:
-    reward = Similarity(model="near")
-    reward.connect({"near": Embedding(ill=UserError("ill"))}.__getitem__)
-    with pytest.raises(UserError, match="ill"):
-        asyncio.run(reward.check())
 
 
 # ---- the angle -------------------------------------------------------------------------------------------------------
@@ -285,13 +264,6 @@ def test_the_constants_follow_from_the_settings() -> None:
         assert abs(exponential(s, **DEFAULTS) - original(s)) < 1.7e-3
 
 
-def test_the_original_is_a_top_that_is_clipped() -> None:
-    top = 0.1 + 1.69811 * (10_000**0.85 / 3981.07 - 0.1)
-    for s in np.linspace(0.6, 0.9, 61):
-        clipped = min(1.0, exponential(float(s), **{**DEFAULTS, "top": top}))
-        assert clipped == pytest.approx(min(1.0, original(float(s))), abs=2e-6)
-
-
 @given(st.floats(-1, 1), st.floats(-1, 1), st.floats(1.001, 1e9), st.floats(0.01, 0.35))
 def test_the_curve_is_continuous_and_rises(s: float, other: float, base: float, width: float) -> None:
     curve = {**DEFAULTS, "base": base, "high": DEFAULTS["low"] + width}
@@ -310,11 +282,6 @@ def test_the_curve_is_a_setting() -> None:
     assert shaped == curve.value(cosine) != cosine
     with pytest.raises(ValueError, match=r"low = 0.9 must be below high = 0.85"):
         CurveSettings(low=0.9)
-
-
-def test_ways_to_find_an_answer_that_is_not_looked_for() -> None:
-    with pytest.raises(UserError, match=r'extract = .* has no effect with show = "final"'):
-        Similarity(model="near", extract=("boxed",))
 
 
 # ---- the documents ---------------------------------------------------------------------------------------------------
