@@ -396,6 +396,3 @@ def _true_table(prompt: Prompt, text: str) -> Any:
 
 def _refuse(prompt: Prompt, what: str) -> NoReturn:
     raise CannotScore("invalid", f"the prompt {prompt.id!r} has {what}")
-
-
-__all__ = ["GradeAccuracy", "RankingAccuracy", "true_scores", "true_share"]

@@ -229,24 +229,6 @@ def test_an_id_that_cannot_be_found_is_refused_after_one_question(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("./none", "there is no such folder"),
-        ("../none/at/all", "there is no such folder"),
-        ("/none", "there is no such folder"),
-        ("~/no such folder", "there is no such folder"),
-        ("models/judge/none", "neither a folder here nor a Hugging Face id"),
-        ("a name", "neither a folder here nor"),
-        (FLAGS, "this is a file"),
-    ],
-)
-def test_what_can_be_no_tokenizer_is_refused_at_once(name: str, message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        make(Plugin, file=FLAGS, tokenizer=name)
-    assert str(caught.value).startswith("tokenizer = ")
-
-
-@pytest.mark.parametrize(
     ("before", "cause"),
     [
         ("return [t.apply_chat_template(x) for x in s]", "'NoneType' object has no attribute 'apply_chat_template'"),

@@ -264,24 +264,3 @@ def random_rings(key: str, texts: Sequence[str], opponents: int) -> list[tuple[i
     """Return the pairs of `opponents / 2` rings, each of all candidates in another drawn order."""
     rounds = (ring(drawn(f"{key} ring {i}", texts), 2) for i in range(opponents // 2))
     return sorted({pair for pairs in rounds for pair in pairs})
-
-
-__all__ = [
-    "WAYS",
-    "CandidateWay",
-    "Candidates",
-    "Criteria",
-    "GroupJudge",
-    "MaxCandidateChars",
-    "ReferencePlace",
-    "all_pairs",
-    "arranged",
-    "balanced",
-    "drawn",
-    "heats",
-    "random_rings",
-    "require_apart",
-    "ring",
-    "skipped",
-    "windows",
-]

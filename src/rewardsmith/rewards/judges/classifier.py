@@ -11,7 +11,6 @@ from pydantic import Field
 from rewardsmith.checks import unicode
 from rewardsmith.config import Refers, Settings
 from rewardsmith.llm import (
-    Asker,
     ModelCallError,
     Models,
     Parsed,
@@ -25,8 +24,10 @@ from rewardsmith.rewards.judges.judge import (
     DEFAULT_REQUEST,
     MAX_CHARS,
     ChatModelName,
+    Judge,
     MaxChars,
     OwnTemplate,
+    Question,
     call_batch,
     failed_score,
 )
@@ -34,7 +35,7 @@ from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.questions import question_of
 from rewardsmith.text.quoting import harmless, quote
 from rewardsmith.text.rated import Kept, rated_answer, rated_conversation
-from rewardsmith.text.templates import load_template
+from rewardsmith.text.templates import Template, load_template
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 
 RaterName = Annotated[
@@ -95,7 +96,7 @@ class Classifier:
         """Take the model, and the one that writes critiques."""
         self._model = models(self._model.name)
         if self._critic is not None:
-            self._critic.asker.connect(models)
+            self._critic.connect(models)
 
     def facts(self) -> dict[str, Any]:
         """Return what the verdicts depend on apart from model and settings, for the record of a run."""
@@ -110,7 +111,7 @@ class Classifier:
         """Raise if a model cannot work."""
         await self._model.check()
         if self._critic is not None:
-            await self._critic.asker.model.check()
+            await self._critic.check()
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout, with the critique as feedback; equal answers are rated once."""
@@ -140,15 +141,13 @@ class Classifier:
         return Score(sigmoid(number) if self._activation == "sigmoid" else float(number), feedback=feedback)
 
 
-class Critic:
-    """Writes critiques of answers.
+class Critic(Judge):
+    """Writes critiques of answers; `show` has the turns that show one to the scalar model."""
 
-    Attributes:
-        asker: of the model that writes.
-        show: the turns that show a critique to the scalar model.
-    """
+    _template: Template
 
     def __init__(self, settings: CritiqueSettings) -> None:
+        super().__init__(settings.model, settings.request)
         known = ("question", "response", "reference")
         self._template = load_template(
             settings.template, known=known, needed=("response",), setting="critique.template"
@@ -157,13 +156,12 @@ class Critic:
             settings.show_template, known=("critique",), needed=("critique",), setting="critique.show_template"
         )
         self._max_chars = settings.max_chars
-        self.asker = Asker(settings.model, settings.request)
 
-    def facts(self) -> dict[str, str]:
+    def facts(self) -> dict[str, Any]:
         """Return which templates these are."""
         show = self.show.facts()
         own = {"show_template": show["template"], "show_template_sha256": show["template_sha256"]}
-        return self._template.facts() | own
+        return super().facts() | own
 
     def known(self, prompt: Prompt) -> dict[str, str]:
         """Return what the critic sees of a prompt, quoted; `CannotScore` if the prompt lacks it."""
@@ -176,19 +174,16 @@ class Critic:
         """Return the critique of each answer, all written at once, or why there is none."""
         known = self.known(prompt)
         prompts = [self._template.render({**known, "response": quote(a, self._max_chars)}) for a in answers]
-        written = await settle(self.asker.request(messages, _not_empty) for messages in prompts)
+        written = await settle(self.ask(Question(messages)) for messages in prompts)
         return dict(zip(answers, written, strict=True))
 
-
-def _not_empty(text: str) -> str:
-    if not text.strip():
-        raise Unparsable("no critique")
-    return text.strip()
+    def parse(self, reply: str, about: None) -> str:
+        """Return a critique that is not empty."""
+        if not reply.strip():
+            raise Unparsable("no critique")
+        return reply.strip()
 
 
 def sigmoid(x: float) -> float:
     """Return 1 / (1 + e⁻ˣ), for any finite x."""
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
-
-
-__all__ = ["Classifier", "CritiqueSettings", "RaterName", "sigmoid"]

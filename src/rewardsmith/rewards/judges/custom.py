@@ -65,9 +65,7 @@ class CustomJudge(Judge):
         ] = None,
         prompt: Annotated[Name, Field(description="the prompt itself, instead of a template")] = None,
         prompt_field: Annotated[Name, Field(description="field of info with the prompt, with {response} in it")] = None,
-        preprocess: Annotated[
-            Name, Field(description="module:function from a group to one prompt per rollout, instead of a template")
-        ] = None,
+        preprocess: Annotated[Name, Field(description="module:function from a group to one prompt per rollout")] = None,
         postprocess: Annotated[Name, Field(description="module:function from the reply to a number")] = None,
         quoting: QuotingStyle = "fence",
         extract: Ways = DEFAULT_WAYS,
@@ -82,9 +80,7 @@ class CustomJudge(Judge):
         highest: Annotated[float, Field(description="the best number; a higher one is refused")] = 10.0,
         scale: Annotated[bool, Field(description="map lowest to 0 and highest to 1, or keep the number")] = True,
         votes: Votes = 1,
-        deadline: Annotated[
-            float | None, Field(gt=0, description="seconds for one call of a hook; not set: request.deadline")
-        ] = None,
+        deadline: Annotated[float | None, Field(gt=0, description="s per hook call; not set: request.deadline")] = None,
         memory: Annotated[int, Field(ge=16, description="MiB that a worker may use for a call of a hook")] = MEMORY,
         request: Request = DEFAULT_REQUEST,
     ) -> None:
@@ -270,6 +266,3 @@ def _load_template(path: str | None, prompt: str | None) -> Template:
             f" response.{hint}"
         )
     return template
-
-
-__all__ = ["CustomJudge"]

@@ -180,6 +180,3 @@ def _awaited(result: Any) -> Any:
     _loop = _loop or asyncio.new_event_loop()
     asyncio.set_event_loop(_loop)
     return _loop.run_until_complete(wait(result))
-
-
-__all__ = ["MEMORY", "Hook", "call_in_worker", "finite_number", "load_postprocess", "load_preprocess", "unless_halted"]

@@ -35,19 +35,10 @@ Show = Annotated[
     Literal["response", "final", "answer"],
     Field(description="what the judge sees: the whole response, what follows </think>, or the extracted answer"),
 ]
-Ways = Annotated[
-    tuple[Way, ...], Field(min_length=1, description="how to find the answer; the first way that finds one decides")
-]
-MaxChars = Annotated[
-    int, Field(ge=100, description="characters of a response that are shown; a longer one loses its middle")
-]
-QuotingStyle = Annotated[
-    Literal["fence", "verbatim"],
-    Field(description="foreign text stands in a fence, or bare; its role tokens are broken in any case"),
-]
-Votes = Annotated[
-    int, Field(ge=1, le=64, description="verdicts per answer, which are averaged; more than half must be parsable")
-]
+Ways = Annotated[tuple[Way, ...], Field(min_length=1, description="ways to find the answer; the first success decides")]
+MaxChars = Annotated[int, Field(ge=100, description="a longer response loses its middle")]
+QuotingStyle = Annotated[Literal["fence", "verbatim"], Field(description="foreign text in a fence, or bare")]
+Votes = Annotated[int, Field(ge=1, le=64, description="verdicts to average; more than half must be parsable")]
 OwnTemplate = Annotated[str, Field(min_length=1, description="a built-in prompt, or the path of your own")]
 
 DEFAULT_REQUEST = RequestSettings()
@@ -267,30 +258,3 @@ async def call_batch(
             return [one if isinstance(one, Exception) else one[0] for one in alone]
     except TimeoutError:
         return [ModelCallError("timeout", f"no result within {deadline:g} s (deadline)") for _ in items]
-
-
-__all__ = [
-    "DEFAULT_REQUEST",
-    "DEFAULT_WAYS",
-    "MAX_CHARS",
-    "ChatModelName",
-    "Judge",
-    "MaxChars",
-    "OwnTemplate",
-    "Question",
-    "QuotingStyle",
-    "Rendered",
-    "Request",
-    "Show",
-    "Votes",
-    "Ways",
-    "are_stored",
-    "call_batch",
-    "changed",
-    "failed_score",
-    "keeps_order",
-    "require_extracting",
-    "require_unset",
-    "stored_answers",
-    "visible_text",
-]

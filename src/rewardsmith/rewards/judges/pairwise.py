@@ -91,17 +91,13 @@ class Pairwise(GroupJudge):
         model: ChatModelName,
         template: Annotated[str, Field(min_length=1, description="pairwise, or the path of your own")] = "pairwise",
         criteria: Criteria = "",
-        against: Annotated[
-            Literal["group", "reference"], Field(description="opponents: the other rollouts, or a reference text")
-        ] = "group",
+        against: Annotated[Literal["group", "reference"], Field(description="the opponents of a rollout")] = "group",
         reference: ReferencePlace = "answer",
         pairs: Annotated[
             Literal["all", "ring", "random"] | None,
             Field(description="all meet; neighbours in a ring; or drawn opponents; not set: all"),
         ] = None,
-        opponents: Annotated[
-            int | None, Field(ge=2, multiple_of=2, description="limit under ring and random; even; not set: 4")
-        ] = None,
+        opponents: Annotated[int | None, Field(ge=2, multiple_of=2, description="per rollout; not set: 4")] = None,
         min_pairs: Annotated[int, Field(ge=1, description="a rollout with fewer parsable pairs has failed")] = 1,
         aggregate: Annotated[
             Literal["wins", "bradley-terry"], Field(description="mean of 1, 0.5 and 0 over the pairs; or a fit")
@@ -263,6 +259,3 @@ def _wins(found: Candidates, candidate: int, own: Sequence[ComparedPair]) -> flo
     copies = found.of.count(candidate) - 1 if all(one.other(candidate) < len(found.texts) for one in own) else 0
     total = copies + sum(count for _, count in met)
     return (copies / 2 + sum(share * count for share, count in met)) / total if total else 0.5
-
-
-__all__ = ["ComparedPair", "Pairwise"]

@@ -24,7 +24,7 @@ from rewardsmith.llm import settle
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.hooks import MEMORY, call_in_worker
 from rewardsmith.rewards.judges.judge import DEFAULT_REQUEST, ChatModelName, Judge, Question, Request, failed_score
-from rewardsmith.rewards.judges.plugin_worker import POSTPROCESS, PREPROCESS, load_tokenizer, require_tokenizer
+from rewardsmith.rewards.judges.plugin_worker import POSTPROCESS, PREPROCESS, load_tokenizer
 from rewardsmith.rewards.pool import Call, shared
 from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.text.questions import question_of
@@ -66,8 +66,6 @@ class Plugin(Judge):
         path = Path(file).resolve()
         if not path.is_file():
             raise UserError(f"there is no plug-in {file!r}: give the path of a Python file")
-        if tokenizer is not None:
-            require_tokenizer(tokenizer)
         self._file, self._path, self._tokenizer, self._field = file, path, tokenizer, prompt_field
         self._limits: dict[str, Any] = {"deadline": deadline, "memory": memory}
         self._version = _version(path)
@@ -161,6 +159,3 @@ def _version(file: Path) -> str:
     stats = [(path.name, path.stat()) for path in sorted(file.parent.glob("*.py")) if path.exists()]
     found = "".join(f"{name}:{stat.st_mtime_ns}:{stat.st_size}\n" for name, stat in stats)
     return hashlib.sha256(found.encode()).hexdigest()
-
-
-__all__ = ["Plugin"]

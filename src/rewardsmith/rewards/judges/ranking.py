@@ -392,6 +392,3 @@ def _fitted(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     if high - low > 1:
         return (shares - low) / (high - low)
     return (shares - min(low, 0.0) - max(high - 1.0, 0.0)).clip(0.0, 1.0).round(DIGITS)  # clip: rounding errors
-
-
-__all__ = ["DIGITS", "Ballot", "Design", "JoinedShares", "OverlongPenalty", "Ranking", "RankingRequest", "first_cause"]

@@ -81,29 +81,23 @@ class Rubric(Judge):
             str | list[CriterionSettings] | None,
             Field(description="for all prompts: text, or a list of tables; not set: each prompt has its own"),
         ] = None,
-        field: Annotated[
-            str | None, Field(min_length=1, description="the prompt's own in info or extra_info; not set: criteria")
-        ] = None,
-        calls: Annotated[
-            Literal["whole", "each"], Field(description="one call for the whole rubric, or one for each criterion")
-        ] = "whole",
+        field: Annotated[str | None, Field(min_length=1, description="of info, extra_info; not set: criteria")] = None,
+        calls: Annotated[Literal["whole", "each"], Field(description="calls per rubric, or per criterion")] = "whole",
         mark: Annotated[
-            Literal["points", "met"], Field(description="with one call each: from 0 to its points, or met or not")
+            Literal["points", "met"], Field(description="of each criterion: points, or yes or no")
         ] = "points",
         total: Annotated[
             float | None, Field(ge=0.01, le=MOST_POINTS, description="points of criteria that are text; not set: 10")
         ] = None,
         above: Annotated[
             Literal["refuse", "clamp"] | None,
-            Field(description="a grade above the total is unparsable, or is the total; not set: refuse"),
+            Field(description="what becomes of a grade above the total; not set: refuse"),
         ] = None,
         show: Show = "response",
         extract: Ways = DEFAULT_WAYS,
         max_chars: MaxChars = MAX_CHARS,
         quoting: QuotingStyle = "fence",
-        template: Annotated[
-            str | None, Field(min_length=1, description="path of a prompt of your own; not set: the built-in one")
-        ] = None,
+        template: Annotated[str | None, Field(min_length=1, description="path of your own; not set: built-in")] = None,
         votes: Votes = 1,
         request: Request = DEFAULT_REQUEST,
     ) -> None:
@@ -235,6 +229,3 @@ def _load_template(path: str | None, kind: str) -> Template:
         known=("question", "response", "reference", "criterion", "points"),
         needed=("criterion", "response"),
     )
-
-
-__all__ = ["CriterionSettings", "Rubric"]

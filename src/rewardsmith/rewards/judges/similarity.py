@@ -29,9 +29,7 @@ from rewardsmith.text.objects import last_object
 from rewardsmith.text.quoting import harmless
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
-EmbedderName = Annotated[
-    str, Refers("models", offer="embed"), Field(description="the recipe's model that returns the vectors")
-]
+EmbedderName = Annotated[str, Refers("models", offer="embed"), Field(description="the model that returns vectors")]
 
 Vector = NDArray[np.float32]
 
@@ -175,6 +173,3 @@ def _field(text: str, name: str) -> str | None:
     """Return a field of the last JSON object in a text; None where there is none, or it is no text."""
     found = (last_object(text) or {}).get(name)
     return found if isinstance(found, str) else None
-
-
-__all__ = ["CurveSettings", "EmbedderName", "Similarity", "cosine"]

@@ -79,6 +79,3 @@ class Verifier(Judge):
     def parse(self, reply: str, about: None) -> float:
         """Return 1 for equivalent, else 0."""
         return float(read_boolean(reply, yes=_YES, no=_NO))
-
-
-__all__ = ["Verifier"]
