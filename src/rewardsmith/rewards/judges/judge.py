@@ -158,23 +158,20 @@ class Judge:
         raise NotImplementedError
 
     def combine(self, questions: Sequence[Question], scores: Sequence[Score]) -> Score:
-        """Return the score of a rollout from those of its questions, where `render` returns several."""
-        raise NotImplementedError
+        """Return the score of a rollout from those of its questions."""
+        return scores[0]
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout, each with the judge's replies as feedback."""
         rendered = self.render(group)
         items = await rendered if inspect.isawaitable(rendered) else rendered
-        questions = {question.key: question for item in items for question in _questions(item)}
+        lists = [[item] if isinstance(item, Question) else item for item in items]
+        questions = {question.key: question for one in lists if not isinstance(one, Score) for question in one}
         found = zip(questions, await settle(map(self.verdict, questions.values())), strict=True)
         scores = {key: failed_score(one) if isinstance(one, Exception) else one for key, one in found}
         return tuple(
-            item
-            if isinstance(item, Score)
-            else scores[item.key]
-            if isinstance(item, Question)
-            else self.combine(item, [scores[question.key] for question in item])
-            for item in items
+            one if isinstance(one, Score) else self.combine(one, [scores[question.key] for question in one])
+            for one in lists
         )
 
     async def verdict(self, question: Question) -> Score:
@@ -217,10 +214,6 @@ def failed_score(error: BaseException, parts: Iterable[str] = ()) -> Score:
     """Return an exception as a failed score, with what the judge wrote as feedback; a `Halt` is raised."""
     failed = Score(failure=failure_of(error))
     return replace(failed, parts=dict.fromkeys(parts, failed), feedback=getattr(error, "replies", ""))
-
-
-def _questions(item: Score | Question | Sequence[Question]) -> Sequence[Question]:
-    return () if isinstance(item, Score) else (item,) if isinstance(item, Question) else item
 
 
 # ---- models that return numbers or vectors -------------------------------------------------------------------------

@@ -170,6 +170,8 @@ class Rubric(Judge):
 
     def combine(self, questions: Sequence[Question], scores: Sequence[Score]) -> Score:
         """Return the share of all points; the first criterion that failed, or an outage, is why there is none."""
+        if not self._each:
+            return scores[0]
         criteria = [question.about for question in questions]
         notes = [f"[{c.name}] {score.feedback}" for c, score in zip(criteria, scores, strict=True)]
         parts = dict(zip(self.parts, scores, strict=True)) if self.parts else {}
