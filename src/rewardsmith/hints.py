@@ -278,8 +278,8 @@ _TABLE: dict[str, dict[str, str]] = {
         "learn.optimizer.lr": "lr",
     },
     "Rubric": {
-        "asking.temperature": "temperature",
-        "asking.max_tokens": "max_tokens",
+        "request.temperature": "temperature",
+        "request.max_tokens": "max_tokens",
         "votes": "n",
         "template": "prompt prompt_template",
     },

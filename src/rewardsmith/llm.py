@@ -427,7 +427,7 @@ class Asker:
                 await forget(requests)
             kind = getattr(failure, "kind", "crashed")
             detail = str(failure) if hasattr(failure, "kind") else f"{type(failure).__name__}: {failure}"
-            attempts = getattr(failure, "attempts", len(replies))
+            attempts = getattr(failure, "attempts", max(1, len(replies)))
             raise ModelCallError(kind, detail, attempts, joined_replies(notes)) from failure
 
     async def votes(

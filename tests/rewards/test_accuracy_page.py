@@ -32,7 +32,7 @@ REFUSED: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "unfinished-thought": ("<think>" + FULL, {}),
         "too-long": ("x" * 300_000, {}),
         "too-few-lines": ("A > B", {}),
-        "short-analysis": (FULL, {"least_analysis": 9}),
+        "short-analysis": (FULL, {"min_analysis_chars": 9}),
         "wrong-header": (FULL.replace("###", "#"), {"reading": "exact"}),
         "no-ranking-line": (FULL.replace("A > B", "A, B"), {}),
         "ranking-with-less-than": (FULL.replace("A > B", "B < A"), {}),
@@ -65,8 +65,8 @@ def test_each_label_has_a_text(kind: str, name: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_lists_all_labels(kind: str) -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (both|grades|rankings) \|", PAGE, flags=re.M)
-    assert label(kind, Rollout(FULL, stop_reason="length"), {}) == "cut-off"
-    assert {name for name, of in rows if of in (kind, "both")} == {*REFUSED[kind], "cut-off"}
+    assert label(kind, Rollout(FULL, stop_reason="length"), {}) == "truncated"
+    assert {name for name, of in rows if of in (kind, "both")} == {*REFUSED[kind], "truncated"}
 
 
 def test_the_tables_of_recipes_are_valid_and_all_settings_are_named() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.errors import RecipeError
 from rewardsmith.rewards import make_reward
-from rewardsmith.rewards.accuracy.reading import LONGEST
+from rewardsmith.rewards.accuracy import MAX_CHARS as LONGEST
 from rewardsmith.text.rankings import levels_of, write_levels, write_ranking
 
 TRUTH = {"A": 8, "B": 3, "C": 3}
@@ -74,7 +74,7 @@ def test_the_golden_table(row: str, answer: object) -> None:
     found = score(answer, text)
     assert values(found) == pytest.approx((0, 0, 0) if label else original)
     assert (found.label, found.parts["readable"].value) == (label, float(not label))
-    assert found.feedback.startswith("not read: " if label else "read ")
+    assert found.feedback.startswith("not parsed: " if label else "parsed ")
 
 
 @pytest.mark.parametrize("row", ["above the range", "below the range"])
@@ -101,7 +101,7 @@ def test_an_exact_reader_wants_the_headers() -> None:
         (ok("A > B = C", "A: 8, B: 3, D: 3"), "unknown-letter"),
         (ok("A > B = B", "A: 8, B: 3, C: 3"), "duplicate-letter"),
         ("<think>" + ok("A > B = C", "A: 8, B: 3, C: 3"), "unfinished-thought"),
-        (Rollout(ok("A > B = C", "A: 8, B: 3, C: 3"), stop_reason="length"), "cut-off"),
+        (Rollout(ok("A > B = C", "A: 8, B: 3, C: 3"), stop_reason="length"), "truncated"),
     ],
 )
 def test_more_labels(text: str | Rollout, label: str) -> None:
@@ -170,8 +170,8 @@ def test_a_readable_verdict_is_worth_more_than_any_malformed_one() -> None:
 @pytest.mark.parametrize(("least", "label"), [(0, ""), (3, ""), (4, "short-analysis")])
 def test_an_analysis_has_a_least_length(least: int, label: str) -> None:
     """10 characters that are not blank, for three candidates."""
-    assert score(TRUTH, GOLDEN["perfect"][0], least_analysis=least).label == label
-    assert score(TRUTH, " \n" * 99 + GOLDEN["perfect"][0], least_analysis=least).label == label
+    assert score(TRUTH, GOLDEN["perfect"][0], min_analysis_chars=least).label == label
+    assert score(TRUTH, " \n" * 99 + GOLDEN["perfect"][0], min_analysis_chars=least).label == label
 
 
 @pytest.mark.parametrize(
@@ -258,11 +258,11 @@ def test_decimals_and_another_range() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"order": 0, "margin": 0}, "weigh nothing"),
-        ({"output": "ranking", "margin": 1}, "does nothing beside"),
-        ({"output": "ranking", "decimals": True}, "does nothing beside"),
-        ({"output": "ranking", "highest": 5}, "does nothing beside"),
-        ({"outside": "accept", "highest": 5}, "does nothing beside"),
+        ({"order": 0, "margin": 0}, "both 0"),
+        ({"output": "ranking", "margin": 1}, "has no effect with"),
+        ({"output": "ranking", "decimals": True}, "has no effect with"),
+        ({"output": "ranking", "highest": 5}, "has no effect with"),
+        ({"outside": "accept", "highest": 5}, "has no effect with"),
         ({"lowest": 10}, "the range is empty"),
         ({"margins": [0.2, 0.6]}, "none above the one before"),
         ({"margins": []}, "at least 1"),

@@ -51,7 +51,7 @@ cache = ""
 type = "rubric"
 model = "judge"
 criteria = "10 points for the right number."
-asking = {{ max_tokens = 40, temperature = 1.0 }}
+request = {{ max_tokens = 40, temperature = 1.0 }}
 
 [models.judge]
 type = "managed"

@@ -7,15 +7,14 @@ from pydantic_core import PydanticCustomError
 
 from rewardsmith.config import problems_in
 from rewardsmith.errors import RecipeError
-from rewardsmith.rewards.accuracy.grade import GradeAccuracy
-from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
+from rewardsmith.rewards.accuracy import GradeAccuracy, RankingAccuracy
 from rewardsmith.rewards.base import CannotScore, Halt, Online, Reward
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Cascade, Fallback, Gate, Mixed, Product, Route, Sum
 from rewardsmith.rewards.failures import in_place
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.judges.classifier import Classifier
-from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
 from rewardsmith.rewards.judges.ranking import Ranking
@@ -33,7 +32,7 @@ REWARDS: dict[str, type[Reward]] = {
     # a model scores each answer
     "rubric": Rubric,
     "verifier": Verifier,
-    "judge": Judge,
+    "judge": CustomJudge,
     "plugin": Plugin,
     "classifier": Classifier,
     "similarity": Similarity,

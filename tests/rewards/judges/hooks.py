@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from rewardsmith import Message, RolloutGroup
+from rewardsmith.llm import Unparsable
 from rewardsmith.rewards import Halt
-from rewardsmith.text.reading import Unreadable
 
 NO_FUNCTION = 7
 LOOPS: list[asyncio.AbstractEventLoop] = []
@@ -26,11 +26,6 @@ def messages(group: RolloutGroup) -> list[Any]:
         [{"role": "user"}],
     ]
     return forms[: len(group.rollouts)]
-
-
-async def slow_messages(group: RolloutGroup) -> list[str]:
-    await asyncio.sleep(0)
-    return [f"{group.prompt.id}: {rollout.text}" for rollout in group.rollouts]
 
 
 def no_role(group: RolloutGroup) -> list[Any]:
@@ -70,7 +65,7 @@ def stars_or_again(text: str) -> float:
 
 def again(text: str) -> float:
     if text != "*":
-        raise Unreadable("no star")
+        raise Unparsable("no star")
     return 1.0
 
 
@@ -131,18 +126,6 @@ def dying(text: str) -> float:
     return 0.5
 
 
-def long_prompts(group: RolloutGroup) -> list[str]:
-    return ["é" * 1_000_000 for _ in group.rollouts]
-
-
-def too_long_prompts(group: RolloutGroup) -> list[str]:
-    return ["x" * 70_000_000 for _ in group.rollouts]
-
-
 async def keeps_a_loop(text: str) -> float:
     LOOPS.append(asyncio.get_running_loop())
     return float(len({id(loop) for loop in LOOPS}))
-
-
-async def cancelled(text: str) -> float:
-    raise asyncio.CancelledError

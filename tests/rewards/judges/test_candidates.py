@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.asking import feedback_of
-from rewardsmith.rewards.judges.candidates import WAYS, candidates_of, shown_of
-from rewardsmith.text.languages import LANGUAGES, language
+from rewardsmith.rewards.judges.candidates import WAYS, Candidates
+from rewardsmith.rewards.judges.ranking import Ranking
 from rewardsmith.text.templates import Template
 
 
@@ -48,26 +47,27 @@ def test_megabytes_do_not_hang(piece: str) -> None:
         way(piece * (1_000_000 // len(piece)))
 
 
+def candidates(*texts: str) -> Candidates:
+    rollouts = [Rollout(text) for text in texts]
+    reward = Ranking(model="judge", max_chars=10)
+    return reward.candidates(RolloutGroup(Prompt("p", [Message("user", "?")]), rollouts))
+
+
 def test_identical_answers_are_one_candidate_and_bad_ones_none() -> None:
-    texts = ["b", " a\n", "", "a", "x" * 11, "b "]
-    group = RolloutGroup(Prompt("p", [Message("user", "?")]), [Rollout(text) for text in texts])
-    found = candidates_of(group, "whole", 10)
+    found = candidates("b", " a\n", "", "a", "x" * 11, "b ")
     assert sorted(found.texts) == ["a", "b"]
     assert [None if i is None else found.texts[i] for i in found.of] == ["b", "a", None, "a", None, "b"]
-    assert [found.copies(i) for i in range(2)] == [2, 2]
 
 
 @given(st.permutations(["a", "b", "c", "b", "", "d"]))
 def test_candidates_have_an_order_of_their_own(texts: list[str]) -> None:
-    group = RolloutGroup(Prompt("p", [Message("user", "?")]), [Rollout(text) for text in texts])
-    usual = RolloutGroup(group.prompt, [Rollout(text) for text in "abcd"])
-    assert candidates_of(group, "whole", 10).texts == candidates_of(usual, "whole", 10).texts
+    assert candidates(*texts).texts == candidates(*"abcd").texts
 
 
 def shown(template: str, **prompt: object) -> dict[str, str]:
-    known = ("question", "source_text", "source_language", "target_language", "reference", "criteria")
-    made = Prompt("p", [Message("user", "Say it.")], **prompt)
-    return shown_of(made, Template.parse(template, "t", known=known), reference="answer", criteria=" be kind ")
+    reward = Ranking(model="judge")
+    reward._template, reward._criteria = Template.parse(template, "t", known=None), " be kind "
+    return reward.known(Prompt("p", [Message("user", "Say it.")], **prompt))
 
 
 def test_a_prompt_is_shown_as_far_as_the_template_asks() -> None:
@@ -89,18 +89,3 @@ def test_a_prompt_that_lacks_what_the_template_shows_cannot_be_scored(info: dict
     assert caught.value.kind == "invalid"
     with pytest.raises(CannotScore, match="no reference"):
         shown("{{reference}}")
-
-
-def test_languages() -> None:
-    assert language("zh-CN") == language("ZH_tw") == "Chinese"
-    assert language("German") == "German"
-    assert language("xx") is None
-    assert language("") is None
-    # those of the first implementation, of which one copy lacked the last
-    assert {"en", "zh", "de", "fr", "es", "it", "pt", "nl", "ru", "ko", "cs", "is", "ja", "uk"} <= set(LANGUAGES)
-
-
-def test_feedback_has_bounds() -> None:
-    assert feedback_of(["a", "b"]) == "a\n\nb"
-    assert len(feedback_of(["x" * 50_000] * 10)) < 20_100
-    assert feedback_of([]) == ""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
-from rewardsmith.config import Choice, settings_of
+from rewardsmith.config import Choice
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, Usage
 from rewardsmith.recipe import parse_models, parse_recipe
@@ -102,12 +102,6 @@ def test_what_is_left_out(settings: dict[str, Any], text: str, shown: list[str])
     assert [message.content for message in rm.calls[0][0]] == shown
 
 
-def test_equal_answers_are_asked_about_once() -> None:
-    rm = Rated(length)
-    assert values(rm, "12", "a", "12", "<think>x</think>12") == [2.0, 1.0, 2.0, 2.0]
-    assert len(rm.calls[0]) == 2
-
-
 @pytest.mark.parametrize("x", [-800.0, -3.0, 0.0, 0.5, 40.0, 800.0])
 def test_sigmoid(x: float) -> None:
     assert sigmoid(x) == pytest.approx(0.5 * (1 + math.tanh(x / 2)), abs=1e-12)
@@ -178,22 +172,6 @@ def test_whatever_a_model_raises_is_a_failure_and_halt_is_not() -> None:
         values(Rated(halt), "a")
 
 
-def test_a_call_that_is_cancelled_is_no_crash() -> None:
-    def lost(conversation: Conversation) -> float:
-        raise asyncio.CancelledError
-
-    assert values(Rated(lost), "a", "b") == ["cancelled", "cancelled"]
-
-
-def test_a_model_that_is_late_by_itself_has_not_met_the_deadline() -> None:
-    def late(conversation: Conversation) -> float:
-        raise TimeoutError("its own")
-
-    (score,) = scores(Rated(late), "a", deadline=60.0)
-    assert score.failure is not None
-    assert (score.failure.kind, "its own" in score.failure.detail) == ("timeout", True)
-
-
 def test_a_deadline_ends_the_waiting() -> None:
     class Slow(Rated):
         async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
@@ -202,26 +180,7 @@ def test_a_deadline_ends_the_waiting() -> None:
 
     (score,) = scores(Slow(length), "a", deadline=0.01)
     assert score.failure is not None
-    assert (score.failure.kind, score.failure.detail) == ("timeout", "no answer within 0.01 s (deadline)")
-
-
-def test_cancelling_is_not_a_failure() -> None:
-    class Slow(Rated):
-        async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
-            await asyncio.sleep(60)
-            return []
-
-    reward = Classifier(model="rm")
-    reward.connect({"rm": Slow(length)}.__getitem__)
-
-    async def run() -> None:
-        task = asyncio.create_task(reward.score(group("a")))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
+    assert (score.failure.kind, score.failure.detail) == ("timeout", "no result within 0.01 s (deadline)")
 
 
 def test_both_models_are_checked() -> None:
@@ -250,12 +209,6 @@ def test_the_model_reads_the_critique_after_the_answer() -> None:
     assert [len(call) for call in rm.calls] == [2]
 
 
-def test_the_critic_is_shown_question_and_answer_between_fences() -> None:
-    critic = Scripted(["fine"])
-    scores(Rated(length), "12", critic=critic, critique=CRITIQUE)
-    assert "## ChatRequest\n\n```\n7+5?\n```\n\n## ChatReply\n\n```\n12\n```\n\n## Your task" in critic.seen[0]
-
-
 def test_thoughts_of_the_critic_are_feedback_and_no_part_of_the_critique() -> None:
     rm = Rated(length)
     (score,) = scores(rm, "12", critic=Scripted([ChatReply("<think>hm</think> Fine. ")]), critique=CRITIQUE)
@@ -270,13 +223,6 @@ def test_a_critique_that_fails_fails_its_rollout_alone() -> None:
     rm = Rated(length)
     assert values(rm, "12", "13", critic=Scripted(write), critique=CRITIQUE) == [52.0, "timeout"]
     assert len(rm.calls[0]) == 1
-
-
-def test_a_critique_that_is_cancelled_is_no_crash() -> None:
-    def write(question: ChatRequest) -> str | BaseException:
-        return asyncio.CancelledError() if "\n13\n" in question.prompt[0].content else "Fine."
-
-    assert values(Rated(length), "12", "13", critic=Scripted(write), critique=CRITIQUE) == [52.0, "cancelled"]
 
 
 def test_an_empty_critique_is_asked_for_again() -> None:
@@ -295,7 +241,9 @@ def test_the_critique_is_kept_when_there_is_no_number() -> None:
 def test_templates_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "ask.txt").write_text("=== system ===\nBe strict.\n=== user ===\n{{response}} or {{reference}}?")
     (tmp_path / "tell.txt").write_text("=== user ===\nWhat do you think?\n=== assistant ===\n{{critique}}")
-    critique = CritiqueSettings(model="critic", template=str(tmp_path / "ask.txt"), told=str(tmp_path / "tell.txt"))
+    critique = CritiqueSettings(
+        model="critic", template=str(tmp_path / "ask.txt"), show_template=str(tmp_path / "tell.txt")
+    )
     rm, critic = Rated(length), Scripted(["Fine."])
     scores(rm, "13", critic=critic, critique=critique)
     assert said(critic.asked[0].prompt) == [("system", "Be strict."), ("user", "```\n13\n``` or ```\n12\n```?")]
@@ -338,16 +286,6 @@ def test_no_answer_and_no_critique_opens_a_turn(text: str) -> None:
         assert part in seen
     assert seen.startswith(outside[0])
     assert seen.endswith(outside[2])
-
-
-def test_a_critique_that_is_no_unicode_is_mended() -> None:
-    assert values(Rated(length), "12", critic=Scripted(["Fi\ud800e"]), critique=CRITIQUE) == [51.0]
-
-
-def test_settings_are_read_from_a_recipe() -> None:
-    table = {"model": "rm", "critique": {"model": "critic", "asking": {"tries": 1}}, "activation": "sigmoid"}
-    found = settings_of(Classifier).model_validate(table)
-    assert found.critique.asking.tries == 1
 
 
 RATERS = [

@@ -1,7 +1,6 @@
 """What judges say of themselves for the record of a run: which prompt, and which reader."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,24 +45,8 @@ def test_a_judge_with_a_prompt_of_the_recipe(read: str, parser: str) -> None:
     assert found == {"template": "", "template_sha256": hashed, "parser": parser}
 
 
-def test_a_judge_whose_prompts_come_with_the_data_has_no_template() -> None:
-    assert facts(type="judge", prompt_field="rm_prompt") == {"parser": "grade-2"}
-
-
 def test_a_scalar_model_has_templates_only_with_a_critic() -> None:
     assert facts(type="classifier") == {}
     found = facts(type="classifier", critique={"model": "critic"})
     assert found["template_sha256"] == sha("critique")
-    assert found["told_sha256"] == sha(found["told"])
-
-
-def test_the_hash_is_that_of_the_words_and_not_of_the_file(tmp_path: Path) -> None:
-    own = tmp_path / "own.txt"
-    own.write_text("=== user ===\n{{criteria}}\r\n{{response}}\n")
-    first = facts(type="rubric", template=str(own))
-    own.write_text("{{criteria}}\n{{response}}")
-    assert facts(type="rubric", template=str(own)) == first
-    own.write_text("{{criteria}}\n\n{{response}}")
-    assert facts(type="rubric", template=str(own))["template_sha256"] != first["template_sha256"]
-    own.write_text("=== system ===\n{{criteria}}\n{{response}}")
-    assert facts(type="rubric", template=str(own))["template_sha256"] != first["template_sha256"]
+    assert found["show_template_sha256"] == sha(found["show_template"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rewardsmith import Score
 from rewardsmith.llm import ChatRequest
-from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.text.quoting import harmless, quote
@@ -42,14 +42,16 @@ JUDGES: dict[str, Render] = {
     "rubric, each": partial(rendered, Rubric, {"criteria": LIST, "calls": "each"}),
     "rubric, each met": partial(rendered, Rubric, {"criteria": LIST, "calls": "each", "mark": "met"}),
     "verifier": partial(rendered, Verifier, {"show": "response"}),
-    "judge": partial(rendered, Judge, {}),
+    "judge": partial(rendered, CustomJudge, {}),
     "judge of one's own": partial(
         rendered,
-        Judge,
+        CustomJudge,
         {"prompt": "=== system ===\nJudge.\n=== user ===\n{{question}}\n{{response}}\n{{level}}"},
         level="5",
     ),
-    "judge of a column": partial(rendered, Judge, {"prompt_field": "rm_prompt"}, rm_prompt="Is {response} right?"),
+    "judge of a column": partial(
+        rendered, CustomJudge, {"prompt_field": "rm_prompt"}, rm_prompt="Is {response} right?"
+    ),
 }
 
 ATTACKS = [
@@ -135,7 +137,7 @@ def test_the_other_fields_of_a_prompt(name: str, field: str, text: str) -> None:
 def test_bare_text_still_opens_no_turn(response: str) -> None:
     """Without fences a response may imitate headers, which is why this is not the default."""
     render = partial(
-        rendered, Judge, {"prompt_field": "rm_prompt", "quoting": "verbatim"}, rm_prompt="Is {response} right?"
+        rendered, CustomJudge, {"prompt_field": "rm_prompt", "quoting": "verbatim"}, rm_prompt="Is {response} right?"
     )
     assert render(response) == [[("user", f"Is {harmless(response)} right?")]]
 
@@ -153,7 +155,7 @@ def graded(answer: Callable[[str], str]) -> list[float | str | None]:
         assert CLAIM in text_of(question)
         return answer(CLAIM)
 
-    reward, _ = connected(Rubric, script, criteria=CRITERIA, asking={"tries": 1})
+    reward, _ = connected(Rubric, script, criteria=CRITERIA, request={"tries": 1})
     scores: tuple[Score, ...] = asyncio.run(reward.score(group(CLAIM)))
     return outcomes(scores)
 

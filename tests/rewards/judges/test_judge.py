@@ -11,7 +11,7 @@ import pytest
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards.base import CannotScore, Halt, score
-from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.pool import shared
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
 
@@ -30,7 +30,7 @@ def prompt_of(question: ChatRequest) -> list[tuple[str, str]]:
 
 
 def test_the_built_in_prompt() -> None:
-    scores, model = judge(Judge, ["It is right.\nScore: 4"], group("42"), lowest=1.0, highest=5.0)
+    scores, model = judge(CustomJudge, ["It is right.\nScore: 4"], group("42"), lowest=1.0, highest=5.0)
     assert outcomes(scores) == [0.75]
     assert scores[0].feedback == "It is right.\nScore: 4"
     assert "```\n42\n```" in model.seen[0]
@@ -44,36 +44,16 @@ PROMPT = (
 
 def test_every_placeholder() -> None:
     rollouts = group("<think>?</think>It is \\boxed{41}.", level=3, extra_info={"topic": "products"})
-    _, model = judge(Judge, ["Score: 1"], rollouts, prompt=PROMPT, quoting="verbatim")
+    _, model = judge(CustomJudge, ["Score: 1"], rollouts, prompt=PROMPT, quoting="verbatim")
     seen = "How much is 6 · 7?|< think>?< /think>It is \\boxed{41}.|It is \\boxed{41}.|41|42|tests|3|products|0-10"
     assert prompt_of(model.asked[0]) == [("user", seen)]
-
-
-def test_foreign_text_stands_in_fences_unless_asked_otherwise() -> None:
-    _, model = judge(Judge, ["Score: 1"], group("`42`", level="```"), prompt="{{level}}\n{{response}}")
-    assert prompt_of(model.asked[0]) == [("user", "````\n```\n````\n```\n`42`\n```")]
-
-
-def test_a_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("=== system ===\nBe strict.\n=== user ===\n{{response}}")
-    _, model = judge(Judge, ["Score: 1"], group("42"), template=str(tmp_path / "mine.txt"))
-    assert prompt_of(model.asked[0]) == [("system", "Be strict."), ("user", "```\n42\n```")]
-
-
-@pytest.mark.parametrize("value", [None, True, ["a"], {"a": 1}])
-def test_a_prompt_that_lacks_what_the_template_names(value: object) -> None:
-    reward, _ = connected(Judge, [], prompt="{{response}} {{level}}")
-    with pytest.raises(
-        CannotScore, match="the prompt 'p1' has no text or number 'level' in its info, which prompt names"
-    ):
-        asyncio.run(reward.score(group("42", level=value)))
 
 
 def test_a_placeholder_that_nothing_stands_for_is_told_with_its_file_and_with_what_there_is(tmp_path: Path) -> None:
     file = tmp_path / "a-long-name" / ("x" * 90) / "mine.txt"
     file.parent.mkdir(parents=True)
     file.write_text("{{response}} {{topc}}")
-    reward, _ = connected(Judge, [], template=str(file))
+    reward, _ = connected(CustomJudge, [], template=str(file))
     info: dict[str, object] = {"level": 3, "deep": {"a": 1}, "extra_info": {"topic": "products"}}
     with pytest.raises(CannotScore) as caught:
         asyncio.run(reward.score(group("42", **info)))
@@ -93,13 +73,13 @@ def test_a_placeholder_that_nothing_stands_for_is_told_with_its_file_and_with_wh
     [
         ("Is {response} right? {{response}}", [("user", "Is ```\n42\n``` right? ```\n42\n```")]),
         (
-            [{"role": "system", "content": "Judge."}, {"role": "user", "content": "{response}?"}],
-            [("system", "Judge."), ("user", "```\n42\n```?")],
+            [{"role": "system", "content": "CustomJudge."}, {"role": "user", "content": "{response}?"}],
+            [("system", "CustomJudge."), ("user", "```\n42\n```?")],
         ),
     ],
 )
 def test_the_prompt_of_a_column(column: object, seen: list[tuple[str, str]]) -> None:
-    scores, model = judge(Judge, ["Score: 5"], group("42", rm_prompt=column), prompt_field="rm_prompt")
+    scores, model = judge(CustomJudge, ["Score: 5"], group("42", rm_prompt=column), prompt_field="rm_prompt")
     assert prompt_of(model.asked[0]) == seen
     assert outcomes(scores) == [0.5]
 
@@ -107,7 +87,9 @@ def test_the_prompt_of_a_column(column: object, seen: list[tuple[str, str]]) -> 
 def test_the_prompt_of_a_column_as_other_systems_fill_it() -> None:
     column = 'Rate {"a": {response}} \\1 {{CRITERIA}}'
     text = "4{response}2 \\g<0> <|im_end|>"
-    _, model = judge(Judge, ["Score: 5"], group(text, rm_prompt=column), prompt_field="rm_prompt", quoting="verbatim")
+    _, model = judge(
+        CustomJudge, ["Score: 5"], group(text, rm_prompt=column), prompt_field="rm_prompt", quoting="verbatim"
+    )
     assert prompt_of(model.asked[0]) == [("user", 'Rate {"a": 4{response}2 \\g<0> < |im_end|>} \\1 {{CRITERIA}}')]
 
 
@@ -121,7 +103,7 @@ def test_the_prompt_of_a_column_as_other_systems_fill_it() -> None:
     ],
 )
 def test_a_column_that_cannot_be_used(column: object, message: str) -> None:
-    reward, model = connected(Judge, [], prompt_field="rm_prompt")
+    reward, model = connected(CustomJudge, [], prompt_field="rm_prompt")
     with pytest.raises(CannotScore, match=message):
         asyncio.run(reward.score(group("42", rm_prompt=column)))
     assert model.asked == []
@@ -140,62 +122,46 @@ def test_a_column_that_cannot_be_used(column: object, message: str) -> None:
         ({"prompt": "Is {answer} right?"}, "prompt has none of {{response}}"),
         ({"preprocess": f"{HOOKS}:mesages"}, 'Did you mean "messages"'),
         ({"preprocess": "messages"}, "write module:Name"),
-        ({"postprocess": f"{HOOKS}:NO_FUNCTION"}, "postprocess = .* is no function"),
-        ({"postprocess": "pathlib:Path"}, "is no function"),
+        ({"postprocess": f"{HOOKS}:NO_FUNCTION"}, "postprocess = .* is not a function"),
+        ({"postprocess": "pathlib:Path"}, "is not a function"),
         ({"lowest": 5.0, "highest": 5.0}, "highest = 5 must be above lowest = 5"),
-        ({"lowest": -1.0}, "knows no negative numbers"),
-        ({"highest": 1e6}, "highest = 1000000 is more"),
+        ({"lowest": -1.0}, "no negative numbers"),
+        ({"highest": 1e6}, "highest = 1000000"),
         # what the built-in prompt does not ask for
-        ({"read": "boolean"}, 'asks for a line `Score: X`: read = "boolean" needs a template of your own'),
+        ({"read": "boolean"}, 'demands a line `Score: X`: read = "boolean" needs a template of your own'),
         ({"read": "number"}, 'read = "number" needs a template'),
         ({"read": "json", "template": "judge"}, 'read = "json" needs a template'),
         ({"marker": "Rating"}, 'marker = "Rating" needs a template'),
         # what would do nothing
-        ({**OWN, "read": "number", "marker": "Score"}, 'marker = "Score" does nothing beside read = "number"'),
-        ({**OWN, "key": "score"}, 'key = "score" does nothing beside read = "score"'),
-        ({**OWN, "read": "boolean", "highest": 10.0}, 'highest = 10.0 does nothing beside read = "boolean"'),
-        ({**OWN, "read": "boolean", "lowest": 0.0}, 'lowest = 0.0 does nothing beside read = "boolean"'),
-        ({**OWN, "read": "boolean", "scale": True}, 'scale = true does nothing beside read = "boolean"'),
-        ({**OWN, **STARS, "lowest": 1.0}, "lowest = 1.0 does nothing beside postprocess"),
-        ({**STARS, "scale": False}, "scale = false does nothing beside postprocess"),
-        ({**STARS, "read": "score"}, 'read = "score" does nothing beside postprocess'),
-        ({"preprocess": f"{HOOKS}:messages", "longest": 100_000}, "longest = 100000 does nothing beside preprocess"),
-        ({"preprocess": f"{HOOKS}:messages", "quoting": "fence"}, 'quoting = "fence" does nothing beside preprocess'),
-        ({"extract": ["boxed"]}, "does nothing beside a prompt that does not have {{answer}}"),
+        ({**OWN, "read": "number", "marker": "Mark"}, 'marker = "Mark" has no effect with read = "number"'),
+        ({**OWN, "key": "a.b"}, 'key = "a.b" has no effect with read = "score"'),
+        ({**OWN, "read": "boolean", "highest": 9.0}, 'highest = 9.0 has no effect with read = "boolean"'),
+        ({**OWN, "read": "boolean", "lowest": 1.0}, 'lowest = 1.0 has no effect with read = "boolean"'),
+        ({**OWN, "read": "boolean", "scale": False}, 'scale = false has no effect with read = "boolean"'),
+        ({**OWN, **STARS, "lowest": 1.0}, "lowest = 1.0 has no effect with postprocess"),
+        ({**STARS, "scale": False}, "scale = false has no effect with postprocess"),
+        ({**STARS, "read": "number"}, 'read = "number" has no effect with postprocess'),
+        ({"preprocess": f"{HOOKS}:messages", "max_chars": 1_000}, "max_chars = 1000 has no effect with preprocess"),
+        (
+            {"preprocess": f"{HOOKS}:messages", "quoting": "verbatim"},
+            'quoting = "verbatim" has no effect with preprocess',
+        ),
+        ({"extract": ["boxed"]}, "has no effect with a prompt without {{answer}}"),
     ],
 )
 def test_settings_that_cannot_be_used(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message.replace("{", r"\{").replace("}", r"\}")):
-        make(Judge, **settings)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"marker": "score"},
-        {**STARS_AND_BOUNDS, "lowest": -1.0, "highest": 1.0},
-        {"prompt": "{{response}}: yes, or below {{highest}}?", "read": "boolean", "highest": 5.0},
-        {"template": "verifier", "read": "boolean"},
-        {"prompt": "{{answer}}", "extract": ["boxed"]},
-    ],
-)
-def test_settings_that_belong_together(settings: dict[str, object]) -> None:
-    make(Judge, **settings)
-
-
-def test_bounds_are_shown_without_an_exponent() -> None:
-    _, model = judge(Judge, ["Score: 1"], group("42"), lowest=0.00001, highest=123456.75)
-    assert "from 0.00001 to 123456.75, where" in model.seen[0]
+        make(CustomJudge, **settings)
 
 
 def test_equal_prompts_are_asked_once() -> None:
     texts = [f"<think>{i}</think>So \\boxed{{{4 + i // 6}}}." for i in range(8)]
     scores, model = judge(
-        Judge, lambda q: f"Score: {q.prompt[0].content}", group(*texts), prompt="{{answer}}", quoting="verbatim"
+        CustomJudge, lambda q: f"Score: {q.prompt[0].content}", group(*texts), prompt="{{answer}}", quoting="verbatim"
     )
     assert outcomes(scores) == pytest.approx([0.4] * 6 + [0.5] * 2)
     assert model.seen == ["4", "5"]
-    _, model = judge(Judge, lambda q: "Score: 5", group("a", "b", "c"), preprocess=f"{HOOKS}:no_role")
+    _, model = judge(CustomJudge, lambda q: "Score: 5", group("a", "b", "c"), preprocess=f"{HOOKS}:no_role")
     assert model.seen == ["chat"]
 
 
@@ -230,7 +196,7 @@ def test_equal_prompts_are_asked_once() -> None:
     ],
 )
 def test_how_the_answer_is_read(settings: dict[str, object], said: str, value: float | str) -> None:
-    scores, _ = judge(Judge, [said], group("42"), asking={"tries": 1}, **OWN, **settings)
+    scores, _ = judge(CustomJudge, [said], group("42"), request={"tries": 1}, **OWN, **settings)
     assert outcomes(scores) == [value if isinstance(value, str) else pytest.approx(value)]
 
 
@@ -239,7 +205,7 @@ def test_how_the_answer_is_read(settings: dict[str, object], said: str, value: f
 
 def test_preprocess() -> None:
     rollouts = group("a", "a", "b", "c", "d", "e", "f")
-    scores, model = judge(Judge, lambda q: "Score: 5", rollouts, preprocess=f"{HOOKS}:messages")
+    scores, model = judge(CustomJudge, lambda q: "Score: 5", rollouts, preprocess=f"{HOOKS}:messages")
     assert outcomes(scores) == [0.5, 0.5, 0.5, "invalid", "crashed", "crashed", "crashed"]
     assert [prompt_of(question) for question in model.asked] == [
         [("system", "Be strict."), ("user", "first")],
@@ -247,21 +213,21 @@ def test_preprocess() -> None:
         [("user", "third")],
     ]
     assert "preprocess has no prompt for this rollout" in str(scores[3].failure)
-    assert "preprocess returned a int as a prompt" in str(scores[4].failure)
+    assert "preprocess returned an invalid prompt" in str(scores[4].failure)
 
 
 @pytest.mark.parametrize(
-    ("hook", "why"), [("no_role", "prompt that is none: ValueError: Message.role"), ("no_unicode", "Message.content")]
+    ("hook", "why"), [("no_role", "an invalid prompt: ValueError: Message.role"), ("no_unicode", "Message.content")]
 )
 def test_a_prompt_that_cannot_be_made_fails_alone(hook: str, why: str) -> None:
-    scores, _ = judge(Judge, ["Score: 5"], group("a", "b"), preprocess=f"{HOOKS}:{hook}")
+    scores, _ = judge(CustomJudge, ["Score: 5"], group("a", "b"), preprocess=f"{HOOKS}:{hook}")
     assert outcomes(scores) == ["crashed", 0.5]
     assert why in str(scores[0].failure)
 
 
 @pytest.mark.parametrize("hook", ["hanging_messages", "blocking_messages", "blocking_coroutine"])
 def test_a_preprocess_that_does_not_end_fails_its_group_with_a_timeout(hook: str) -> None:
-    reward, model = connected(Judge, [], preprocess=f"{HOOKS}:{hook}", deadline=0.2)
+    reward, model = connected(CustomJudge, [], preprocess=f"{HOOKS}:{hook}", deadline=0.2)
     with pytest.raises(CannotScore, match=r"preprocess .* within 0\.2 s \(deadline\)") as caught:
         asyncio.run(reward.score(group("a", "b")))
     assert caught.value.kind == "timeout"
@@ -278,16 +244,16 @@ def test_a_preprocess_that_does_not_end_fails_its_group_with_a_timeout(hook: str
 )
 def test_a_postprocess_that_does_not_end_fails_its_rollout_alone(hook: str, kinds: list[float | str]) -> None:
     replies = ["fine", "hang and die", "good"]
-    scores, _ = judge(Judge, replies, group("a", "b", "c"), postprocess=f"{HOOKS}:{hook}", deadline=0.3)
+    scores, _ = judge(CustomJudge, replies, group("a", "b", "c"), postprocess=f"{HOOKS}:{hook}", deadline=0.3)
     assert outcomes(scores) == kinds
     assert "fine" in scores[0].feedback
 
 
 def test_the_deadline_of_a_hook_is_that_of_the_judge_unless_it_has_its_own() -> None:
-    scores, _ = judge(Judge, ["*"], group("a"), postprocess=f"{HOOKS}:hanging", asking={"deadline": 0.2})
+    scores, _ = judge(CustomJudge, ["*"], group("a"), postprocess=f"{HOOKS}:hanging", request={"deadline": 0.2})
     assert outcomes(scores) == ["timeout"]
-    with pytest.raises(UserError, match=r"deadline = 5\.0 does nothing"):
-        make(Judge, deadline=5.0)
+    with pytest.raises(UserError, match=r"deadline = 5\.0 has no effect"):
+        make(CustomJudge, deadline=5.0)
 
 
 def test_hooks_that_wait_for_a_worker_are_not_too_late() -> None:
@@ -295,44 +261,28 @@ def test_hooks_that_wait_for_a_worker_are_not_too_late() -> None:
     try:
         texts = [f"answer {i}" for i in range(6)]
         scores, _ = judge(
-            Judge, lambda q: "x", group(*texts), **OWN, postprocess=f"{HOOKS}:slow_to_read", asking={"deadline": 0.5}
+            CustomJudge,
+            lambda q: "x",
+            group(*texts),
+            **OWN,
+            postprocess=f"{HOOKS}:slow_to_read",
+            request={"deadline": 0.5},
         )
         assert outcomes(scores) == [0.5] * 6
     finally:
         shared(2)
 
 
-def test_the_event_loop_goes_on_while_a_hook_blocks() -> None:
-    reward, _ = connected(Judge, ["hang"], postprocess=f"{HOOKS}:blocking_for_some", deadline=0.5)
-
-    async def ticks() -> int:
-        scoring = asyncio.create_task(reward.score(group("a")))
-        count = 0
-        while not scoring.done():
-            await asyncio.sleep(0.01)
-            count += 1
-        return count
-
-    assert asyncio.run(ticks()) > 10
-
-
-def test_prompts_of_a_hook_may_be_long_but_not_endless() -> None:
-    _, model = judge(Judge, lambda q: "Score: 5", group("a", "b"), preprocess=f"{HOOKS}:long_prompts")
-    assert [len(seen) for seen in model.seen] == [1_000_000]
-    with pytest.raises(CannotScore, match="64 MiB"):
-        judge(Judge, [], group("a"), preprocess=f"{HOOKS}:too_long_prompts")
-
-
 def test_a_worker_keeps_one_event_loop_for_its_hooks() -> None:
-    scores, _ = judge(Judge, ["a", "b", "c"], group("a", "b", "c"), postprocess=f"{HOOKS}:keeps_a_loop")
+    scores, _ = judge(CustomJudge, ["a", "b", "c"], group("a", "b", "c"), postprocess=f"{HOOKS}:keeps_a_loop")
     assert outcomes(scores) == [1.0] * 3
 
 
 CTRL_C = """
 import asyncio, threading, os, signal, sys
 from tests.rewards.judges.asked import connected, group
-from rewardsmith.rewards.judges.judge import Judge
-reward, _ = connected(Judge, [], preprocess="tests.rewards.judges.hooks:blocking_messages", deadline=60.0)
+from rewardsmith.rewards.judges.custom import CustomJudge
+reward, _ = connected(CustomJudge, [], preprocess="tests.rewards.judges.hooks:blocking_messages", deadline=60.0)
 async def main():
     scoring = asyncio.create_task(reward.score(group("a")))
     await asyncio.sleep(1.0)
@@ -350,26 +300,16 @@ def test_ctrl_c_ends_a_program_whose_hook_hangs() -> None:
 
 
 def test_a_hook_that_leaves_fails_its_rollout() -> None:
-    scores, _ = judge(Judge, ["*"], group("a"), postprocess=f"{HOOKS}:leaving")
+    scores, _ = judge(CustomJudge, ["*"], group("a"), postprocess=f"{HOOKS}:leaving")
     assert outcomes(scores) == ["crashed"]
     assert "SystemExit: the score is * (hooks.py:" in str(scores[0].failure)
 
 
-def test_a_hook_that_is_cancelled_fails_its_rollout() -> None:
-    scores, _ = judge(Judge, ["*"], group("a"), postprocess=f"{HOOKS}:cancelled")
-    assert outcomes(scores) == ["cancelled"]
-
-
 def test_a_hook_may_halt_the_run() -> None:
-    reward, model = connected(Judge, ["*", "*"], postprocess=f"{HOOKS}:halting")
+    reward, model = connected(CustomJudge, ["*", "*"], postprocess=f"{HOOKS}:halting")
     with pytest.raises(Halt, match="not the one that was meant"):
         asyncio.run(score(reward, group("a", "b")))
     assert len(model.asked) <= 2  # nobody is asked again
-
-
-def test_an_async_preprocess() -> None:
-    _, model = judge(Judge, lambda q: "Score: 5", group("a", "b"), preprocess=f"{HOOKS}:slow_messages")
-    assert model.seen == ["p1: a", "p1: b"]
 
 
 @pytest.mark.parametrize(
@@ -381,7 +321,7 @@ def test_an_async_preprocess() -> None:
     ],
 )
 def test_a_broken_preprocess(hook: str, message: str) -> None:
-    reward, model = connected(Judge, [], preprocess=f"{HOOKS}:{hook}")
+    reward, model = connected(CustomJudge, [], preprocess=f"{HOOKS}:{hook}")
     with pytest.raises(CannotScore, match=message) as caught:
         asyncio.run(reward.score(group("a", "b")))
     assert caught.value.kind == "crashed"
@@ -389,7 +329,7 @@ def test_a_broken_preprocess(hook: str, message: str) -> None:
 
 
 def test_postprocess() -> None:
-    scores, model = judge(Judge, ["**", "*", "hm"], group("a", "b", "c"), postprocess=f"{HOOKS}:stars")
+    scores, model = judge(CustomJudge, ["**", "*", "hm"], group("a", "b", "c"), postprocess=f"{HOOKS}:stars")
     assert outcomes(scores) == [0.2, 0.1, "crashed"]
     assert scores[0].feedback == "**"
     assert "KeyError: 'hm' (hooks.py:" in str(scores[2].failure)
@@ -398,16 +338,16 @@ def test_postprocess() -> None:
 
 @pytest.mark.parametrize(("hook", "value"), [("stars_or_again", 0.1), ("again", 1.0)])
 def test_a_postprocess_that_has_the_judge_asked_again(hook: str, value: float) -> None:
-    scores, model = judge(Judge, ["hm", "*"], group("a"), postprocess=f"{HOOKS}:{hook}")
+    scores, model = judge(CustomJudge, ["hm", "*"], group("a"), postprocess=f"{HOOKS}:{hook}")
     assert outcomes(scores) == [value]
     assert len(model.asked) == 2
-    scores, model = judge(Judge, ["hm"] * 3, group("a"), postprocess=f"{HOOKS}:{hook}")
+    scores, model = judge(CustomJudge, ["hm"] * 3, group("a"), postprocess=f"{HOOKS}:{hook}")
     assert outcomes(scores) == ["unparsable"]
     assert len(model.asked) == 3
 
 
 def test_an_async_postprocess_with_feedback() -> None:
-    scores, _ = judge(Judge, ["<think>how many?</think>***"], group("a"), postprocess=f"{HOOKS}:slow_stars")
+    scores, _ = judge(CustomJudge, ["<think>how many?</think>***"], group("a"), postprocess=f"{HOOKS}:slow_stars")
     assert outcomes(scores) == [0.3]
     assert scores[0].feedback == "3 stars"
 
@@ -421,6 +361,6 @@ def test_an_async_postprocess_with_feedback() -> None:
     ],
 )
 def test_a_postprocess_without_a_number(hook: str, kind: str, message: str) -> None:
-    scores, _ = judge(Judge, ["*"] * 3, group("a"), postprocess=f"{HOOKS}:{hook}")
+    scores, _ = judge(CustomJudge, ["*"] * 3, group("a"), postprocess=f"{HOOKS}:{hook}")
     assert outcomes(scores) == [kind]
     assert message in str(scores[0].failure)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.rewards.judges.orders import all_pairs, balanced, drawn, heats, random_rings, ring, windows
+from rewardsmith.rewards.judges.candidates import all_pairs, balanced, drawn, heats, random_rings, ring, windows
 
 TEXTS = st.lists(st.text(max_size=5), min_size=2, max_size=8, unique=True)
 

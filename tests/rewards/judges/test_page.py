@@ -11,12 +11,14 @@ from types import ModuleType
 
 import pytest
 
+from rewardsmith import Score
 from rewardsmith.config import settings_of
 from rewardsmith.engines import MODELS
+from rewardsmith.llm import Unparsable
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings
-from rewardsmith.rewards.judges.hooks import MEMORY, Hook, prompts_by, value_by
-from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.rewards.judges.custom import CustomJudge
+from rewardsmith.rewards.judges.hooks import MEMORY, Hook
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
 from rewardsmith.rewards.judges.ranking import Ranking
@@ -24,7 +26,6 @@ from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.text import grades, verdicts
-from rewardsmith.text.reading import Unreadable
 from tests.rewards.judges.asked import group, judge
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +34,7 @@ PAGES = {
 }
 PAGE = PAGES["judges"]
 SETTINGS = {
-    "judges": (Rubric, Verifier, Judge, Plugin),
+    "judges": (Rubric, Verifier, CustomJudge, Plugin),
     "ranking": (Ranking, Pairwise),
     "scalar_models": (Classifier, CritiqueSettings, Similarity),
 }
@@ -84,7 +85,7 @@ def test_every_built_in_prompt_is_named() -> None:
 
 
 def test_a_fence_in_the_middle_of_a_sentence_looks_as_the_page_says() -> None:
-    _, model = judge(Judge, ["Score: 5"], group("42", p="Is {response} right?"), prompt_field="p")
+    _, model = judge(CustomJudge, ["Score: 5"], group("42", p="Is {response} right?"), prompt_field="p")
     assert f"\n````text\n{model.seen[0]}\n````\n" in PAGE
 
 
@@ -94,12 +95,11 @@ def test_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     ask = Hook("hooks_of_the_page:ask", "preprocess", deadline=60, memory=MEMORY)
     read = Hook("hooks_of_the_page:read", "postprocess", deadline=60, memory=MEMORY)
-    (prompt,) = asyncio.run(prompts_by(ask, group("Please.")))
-    assert not isinstance(prompt, Exception)
-    assert prompt[0].content == "Is this polite?\n\n```\nPlease.\n```"
-    assert asyncio.run(value_by(read, "Yes\n")) == (1.0, "Yes\n")
-    with pytest.raises(Unreadable, match="neither yes nor no"):
-        asyncio.run(value_by(read, "perhaps"))
+    (question,) = asyncio.run(ask.questions(group("Please.")))
+    assert question.messages[0].content == "Is this polite?\n\n```\nPlease.\n```"
+    assert asyncio.run(read.value("Yes\n")) == Score(1.0, feedback="Yes\n")
+    with pytest.raises(Unparsable, match="neither yes nor no"):
+        asyncio.run(read.value("perhaps"))
 
 
 def test_every_setting_is_named() -> None:

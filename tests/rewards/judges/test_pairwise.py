@@ -13,11 +13,9 @@ from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.algorithms.bradley_terry import bradley_terry, chances
 from rewardsmith.config import settings_of
 from rewardsmith.errors import UserError
-from rewardsmith.llm import ChatRequest, ModelCallError
+from rewardsmith.llm import ChatRequest, ModelCallError, RequestSettings
 from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.base import score as scored
-from rewardsmith.rewards.judges import pairwise
-from rewardsmith.rewards.judges.asking import AskingSettings
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.text.quoting import quote
 from tests.rewards.models import Scripted, text_of
@@ -47,7 +45,7 @@ def judge(verdict: Verdict = larger) -> Scripted:
 
 
 def scores(model: Scripted, rollouts: RolloutGroup, **settings: object) -> tuple[Score, ...]:
-    reward = Pairwise(model="judge", asking=AskingSettings(tries=1), **settings)
+    reward = Pairwise(model="judge", request=RequestSettings(tries=1), **settings)
     reward.connect({"judge": model}.__getitem__)
     return tuple(asyncio.run(scored(reward, rollouts)).scores)
 
@@ -101,8 +99,8 @@ def test_copies_tie_without_a_call_and_count_as_opponents() -> None:
     assert len(model.asked) == 2
     model = judge()
     assert values(model, group("3", "3", "9", "5")) == pytest.approx([0.5 / 3, 0.5 / 3, 1.0, 2 / 3])
-    assert values(judge(), group("3", "3", "9", "5"), turn_into="bradley-terry")[0] == pytest.approx(
-        values(judge(), group("3", "9", "5"), turn_into="bradley-terry")[0]
+    assert values(judge(), group("3", "3", "9", "5"), aggregate="bradley-terry")[0] == pytest.approx(
+        values(judge(), group("3", "9", "5"), aggregate="bradley-terry")[0]
     )
 
 
@@ -116,29 +114,32 @@ def test_wins_are_half_on_average_over_the_rollouts(texts: list[str]) -> None:
 def test_invalid_and_lone_answers_get_what_is_stated() -> None:
     model = Scripted([])
     assert values(model, group("x", "x", "")) == [0.5, 0.5, -0.5]
-    assert values(model, group("x", ""), lone=0.2, invalid_reward=-2.0) == [0.2, -2.0]
+    assert values(model, group("x", ""), single_answer_reward=0.2, invalid_reward=-2.0) == [0.2, -2.0]
     assert values(model, group("x", ""), invalid_reward=0.0) == [0.5, 0.0]
     assert values(judge(), group("3", "", "9")) == [0.0, -0.5, 1.0]
     found = scores(model, group("x", ""))
     assert [s.parts["contradicted"].failure.kind for s in found] == ["skipped"] * 2
     with pytest.raises(UserError, match="must be worth less"):
-        Pairwise(model="judge", lone=-0.1, invalid_reward=-0.1)
-    with pytest.raises(UserError, match=r"invalid_reward is 0\.1, and the worst valid answer is worth 0"):
+        Pairwise(model="judge", single_answer_reward=-0.1, invalid_reward=-0.1)
+    with pytest.raises(UserError, match=r"invalid_reward is 0\.1.*must not be above 0"):
         Pairwise(model="judge", invalid_reward=0.1)
-    Pairwise(model="judge", turn_into="bradley-terry", unit=False, lone=5.0, invalid_reward=4.0)
+    Pairwise(model="judge", aggregate="bradley-terry", unit=False, single_answer_reward=5.0, invalid_reward=4.0)
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"opponents": 4}, 'opponents = 4 does nothing beside pairs = "all"'),
-        ({"pairs": "all", "opponents": 4}, 'opponents = 4 does nothing beside pairs = "all"'),
-        ({"prior": 0.1}, 'prior = 0.1 does nothing beside turn_into = "wins"'),
-        ({"unit": True}, 'unit = true does nothing beside turn_into = "wins"'),
-        ({"against": "reference", "pairs": "all"}, 'pairs = "all" does nothing beside against = "reference"'),
-        ({"against": "reference", "opponents": 2}, 'opponents = 2 does nothing beside against = "reference"'),
-        ({"against": "reference", "lone": 0.5}, 'lone = 0.5 does nothing beside against = "reference"'),
-        ({"reference": "solution"}, 'reference = .* does nothing beside template = "pairwise", which has no'),
+        ({"opponents": 4}, 'opponents = 4 has no effect with pairs = "all"'),
+        ({"pairs": "all", "opponents": 4}, 'opponents = 4 has no effect with pairs = "all"'),
+        ({"prior": 0.1}, 'prior = 0.1 has no effect with aggregate = "wins"'),
+        ({"unit": True}, 'unit = true has no effect with aggregate = "wins"'),
+        ({"against": "reference", "pairs": "all"}, 'pairs = "all" has no effect with against = "reference"'),
+        ({"against": "reference", "opponents": 2}, 'opponents = 2 has no effect with against = "reference"'),
+        (
+            {"against": "reference", "single_answer_reward": 0.5},
+            'single_answer_reward = 0.5 has no effect with against = "reference"',
+        ),
+        ({"reference": "solution"}, 'reference = .* has no effect with template = "pairwise", which has no'),
     ],
 )
 def test_settings_that_would_do_nothing_are_refused(wrong: dict[str, object], message: str) -> None:
@@ -150,7 +151,7 @@ def test_criteria_must_be_shown(tmp_path: Path) -> None:
     own = tmp_path / "mine.txt"
     own.write_text("{{first}} or {{second}}?", encoding="utf-8")
     Pairwise(model="judge", template=str(own))
-    with pytest.raises(UserError, match=r'criteria = "be brief" does nothing beside template = .*, which has no'):
+    with pytest.raises(UserError, match=r'criteria = "be brief" has no effect with template = .*, which has no'):
         Pairwise(model="judge", template=str(own), criteria="be brief")
     Pairwise(model="judge", against="reference", reference="solution")
 
@@ -161,26 +162,16 @@ def test_criteria_must_be_shown(tmp_path: Path) -> None:
 def test_a_fit_gives_the_chance_against_an_average_one() -> None:
     texts = ["3", "9", "5", "7"]
     strengths = bradley_terry([[float(int(a) > int(b)) for b in texts] for a in texts])
-    found = values(judge(), group(*texts), turn_into="bradley-terry")
+    found = values(judge(), group(*texts), aggregate="bradley-terry")
     assert found == pytest.approx(list(chances(strengths)))
-    logs = values(judge(), group(*texts), turn_into="bradley-terry", unit=False, invalid_reward=-5.0)
+    logs = values(judge(), group(*texts), aggregate="bradley-terry", unit=False, invalid_reward=-5.0)
     assert logs == pytest.approx(list(strengths))
     assert sum(logs) == pytest.approx(0)
     # a larger prior believes less
-    wary = values(judge(), group(*texts), turn_into="bradley-terry", prior=10.0)
+    wary = values(judge(), group(*texts), aggregate="bradley-terry", prior=10.0)
     assert 0.5 < wary[1] < found[1] < 1
     with pytest.raises(UserError, match="invalid_reward is not set"):
-        Pairwise(model="judge", turn_into="bradley-terry", unit=False)
-
-
-def test_a_fit_looks_through_the_strength_of_opponents() -> None:
-    # everyone meets only four of seven; the fit knows how strong they were
-    texts = [str(i) for i in range(8)]
-    model = judge()
-    found = values(model, group(*texts), pairs="ring", opponents=4, turn_into="bradley-terry")
-    assert len(model.asked) == 2 * 8 * 2
-    assert max(found) == found[7]
-    assert min(found) == found[0]
+        Pairwise(model="judge", aggregate="bradley-terry", unit=False)
 
 
 # --- who meets whom
@@ -211,7 +202,7 @@ def test_against_a_reference() -> None:
     # copies among the rollouts are no opponents
     assert values(judge(), group("9", "9", answer="5"), against="reference") == [1.0, 1.0]
     with pytest.raises(UserError, match="needs a group"):
-        Pairwise(model="judge", against="reference", turn_into="bradley-terry")
+        Pairwise(model="judge", against="reference", aggregate="bradley-terry")
 
 
 # --- failures
@@ -223,11 +214,11 @@ def test_a_pair_that_failed_is_left_out() -> None:
 
     # 3 lost to 5; 9 beat 5; what is between them is not known
     assert values(judge(some), group("3", "9", "5")) == [0.0, 1.0, 0.5]
-    assert values(judge(some), group("3", "9", "5"), least=2) == ["unparsable", "unparsable", 0.5]
+    assert values(judge(some), group("3", "9", "5"), min_pairs=2) == ["unparsable", "unparsable", 0.5]
     # one unreadable verdict of two leaves the pair out too: it would count the position
     half = judge(lambda first, second: "?" if (first, second) == ("3", "9") else larger(first, second))
     assert values(half, group("3", "9")) == ["unparsable"] * 2
-    assert values(half, group("3", "9"), least=5) == ["unparsable"] * 2
+    assert values(half, group("3", "9"), min_pairs=5) == ["unparsable"] * 2
 
 
 def test_who_is_connected_with_nobody_else_fails() -> None:
@@ -235,7 +226,7 @@ def test_who_is_connected_with_nobody_else_fails() -> None:
         return larger(first, second) if {first, second} in ({"1", "2"}, {"3", "4"}, {"4", "5"}) else "?"
 
     for turn_into in ("wins", "bradley-terry"):
-        found = values(judge(some), group(*"12345"), turn_into=turn_into)
+        found = values(judge(some), group(*"12345"), aggregate=turn_into)
         assert found[:2] == ["unparsable"] * 2
         assert found[2] < found[3] < found[4]
 
@@ -247,7 +238,7 @@ SPLITS = ["12|34|56", "12|34", "1|2|34|56", "123|456", "12|345", "13|24|56", "1|
 @given(
     st.permutations("123456"),
     st.sampled_from(SPLITS),
-    st.sampled_from([{}, {"turn_into": "bradley-terry"}, {"pairs": "ring"}, {"pairs": "random"}]),
+    st.sampled_from([{}, {"aggregate": "bradley-terry"}, {"pairs": "ring"}, {"pairs": "random"}]),
 )
 def test_the_order_of_the_rollouts_changes_nothing(texts: list[str], split: str, how: dict[str, object]) -> None:
     """Also where failures leave several sets as large: which of them is kept must not depend on who came first."""
@@ -267,30 +258,6 @@ def test_a_call_that_is_cancelled_concerns_only_its_pair() -> None:
         return asyncio.CancelledError() if "3" in shown(question) else f"Verdict: {larger(*shown(question))}"
 
     assert values(Scripted(some), group("3", "9", "5")) == ["cancelled", 1.0, 0.0]
-
-
-def test_a_run_that_stops_cancels_what_is_asked() -> None:
-    async def never(question: ChatRequest) -> str:
-        await asyncio.sleep(3600)
-        return ""
-
-    async def main() -> None:
-        reward = Pairwise(model="judge")
-        reward.connect({"judge": Scripted(never)}.__getitem__)
-        task = asyncio.create_task(reward.score(group("3", "9")))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-
-
-def test_each_answer_is_quoted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    quoted: list[str] = []
-    monkeypatch.setattr(pairwise, "quote", lambda text: quoted.append(text) or quote(text))
-    values(judge(), group(*"123456"))
-    assert sorted(quoted) == list("123456")
 
 
 @pytest.mark.parametrize(

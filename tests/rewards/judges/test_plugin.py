@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from rewardsmith.errors import UserError
-from rewardsmith.llm import ChatReply, ModelCallError
-from rewardsmith.rewards.base import CannotScore
+from rewardsmith.llm import ModelCallError
 from rewardsmith.rewards.judges.plugin import Plugin
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
 from tests.rewards.models import Said, Scripted
@@ -49,23 +48,6 @@ def test_flags(said: str, value: float) -> None:
     assert scores[0].feedback == said
 
 
-@pytest.mark.parametrize(("said", "value"), [("1", 1), ("0", 0), ("10", 0), ("I say 1.", 1)])
-def test_digits(said: str, value: float) -> None:
-    scores, model = judge(Plugin, [said], group("42"), file=DIGITS)
-    assert outcomes(scores) == [value]
-    assert model.asked[0].prompt == "How much is 6 · 7?\n42"  # without a column, the question
-
-
-@pytest.mark.parametrize("where", ["before", "after"])
-def test_a_plug_in_that_leaves_for_one_text_fails_it_alone(tmp_path: Path, where: str) -> None:
-    before = "[exit(7) for x in s if 'bad' in x]; return s" if where == "before" else "return s"
-    after = "[exit(7) for x in r if 'bad' in x]; return [1.0] * len(r)" if where == "after" else "return [1.0] * len(r)"
-    file = written(tmp_path, before, after)
-    scores, _ = judge(Plugin, lambda q: str(q.prompt), group("good", "bad", "fair"), file=file)
-    assert outcomes(scores) == [1.0, "crashed", 1.0]
-    assert "SystemExit: 7" in str(scores[1].failure)
-
-
 def test_a_text_that_the_plug_in_cannot_take_fails_alone() -> None:
     texts = ['{"Response": "a"}', "no braces", '{"Response": "b"}', '{"Other": 1}']
     scores, model = judge(Plugin, lambda q: '{"clear": 1}', group(*texts, rm_prompt="{response}"), file=FLAGS)
@@ -81,17 +63,6 @@ def test_an_answer_that_the_plug_in_cannot_read_fails_alone() -> None:
     assert outcomes(scores) == [1.0, "crashed", "timeout", 0.0]
     assert "neither 0 nor 1 in 'well' (digits.py:" in str(scores[1].failure)
     assert scores[1].feedback == "well"
-
-
-def test_an_answer_that_was_cut_off_is_not_read() -> None:
-    scores, _ = judge(Plugin, [ChatReply("1", truncated=True)] * 3, group("a"), file=DIGITS)
-    assert outcomes(scores) == ["truncated"]
-
-
-def test_equal_prompts_are_asked_once() -> None:
-    scores, model = judge(Plugin, ["1", "0"], group("a", "b", "a"), file=DIGITS)
-    assert outcomes(scores) == [1.0, 0.0, 1.0]
-    assert len(model.asked) == 2
 
 
 def test_role_tokens_of_a_response_do_not_reach_the_chat() -> None:
@@ -121,12 +92,6 @@ def test_a_plug_in_that_returns_something_else(
     assert message in str(scores[0].failure)
 
 
-def test_numbers_of_other_libraries(tmp_path: Path) -> None:
-    file = written(tmp_path, after="import numpy\n    return numpy.array([0.25] * len(r), dtype=numpy.float32)")
-    scores, _ = judge(Plugin, ["1"], group("a"), file=file)
-    assert outcomes(scores) == [0.25]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -146,22 +111,6 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, text: str | None, message: s
         make(Plugin, file=str(path))
 
 
-def test_two_files_of_one_name_are_two_plug_ins(tmp_path: Path) -> None:
-    values = []
-    for number in (1, 2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        scores, _ = judge(Plugin, ["x"], group("a"), file=written(folder, after=f"return [{number}] * len(r)"))
-        values += outcomes(scores)
-    assert values == [1, 2]
-
-
-def test_the_column_that_is_named_must_be_there() -> None:
-    reward, _ = connected(Plugin, [], file=DIGITS, prompt_field="rm_prompt_1")
-    with pytest.raises(CannotScore, match="the prompt 'p1' has no text 'rm_prompt_1'"):
-        asyncio.run(reward.score(group("a", rm_prompt="other")))
-
-
 # ---- worker processes ------------------------------------------------------------------------------------------------
 
 
@@ -179,7 +128,7 @@ def test_a_plug_in_that_hangs_or_dies_on_one_text_fails_it_alone(
         after = f"if any('bad' in x for x in r):\n        {deed}\n    {after}"
     file = written(tmp_path, before, after)
     rollouts = group("good", "bad", "fair")
-    scores, _ = judge(Plugin, lambda q: str(q.prompt), rollouts, file=file, deadline=0.3, asking={"deadline": 60.0})
+    scores, _ = judge(Plugin, lambda q: str(q.prompt), rollouts, file=file, deadline=0.3, request={"deadline": 60.0})
     assert outcomes(scores) == [1.0, kind, 1.0]
     if kind == "timeout":
         assert "within 0.3 s (deadline)" in str(scores[1].failure)
@@ -187,12 +136,12 @@ def test_a_plug_in_that_hangs_or_dies_on_one_text_fails_it_alone(
 
 def test_the_judge_is_not_late_where_its_plug_in_is_slow(tmp_path: Path) -> None:
     file = written(tmp_path, "__import__('time').sleep(0.4); return s", "__import__('time').sleep(0.4); return [1.0]")
-    scores, _ = judge(Plugin, ["x"], group("a"), file=file, asking={"deadline": 0.2})
+    scores, _ = judge(Plugin, ["x"], group("a"), file=file, request={"deadline": 0.2})
     assert outcomes(scores) == [1.0]
 
 
 def test_a_plug_in_that_hangs_while_it_is_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewardsmith.rewards.judges.plugin_file.LOAD", 0.5)
+    monkeypatch.setattr("rewardsmith.rewards.judges.plugin.LOAD", 0.5)
     path = tmp_path / "mine.py"
     path.write_text("while True: pass")
     with pytest.raises(UserError, match=r"more than 0\.5 s"):
@@ -273,28 +222,10 @@ def test_an_id_that_cannot_be_found_is_refused_after_one_question(monkeypatch: p
     monkeypatch.setattr(hub.HfApi, "model_info", info)
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", load)
     reward, _ = connected(Plugin, [], file=FLAGS, tokenizer="models/none")
-    with pytest.raises(UserError, match=r'tokenizer = "models/none": there is no such folder here, .* not known$'):
+    with pytest.raises(UserError, match=r'tokenizer = "models/none": there is no such folder here, .* not known\)$'):
         asyncio.run(reward.check())
     assert asked == [("models/none", 10.0)]
     assert loaded == [True]  # only from what is here
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("./none", "there is no such folder"),
-        ("../none/at/all", "there is no such folder"),
-        ("/none", "there is no such folder"),
-        ("~/no such folder", "there is no such folder"),
-        ("models/judge/none", "neither a folder here nor a Hugging Face id"),
-        ("a name", "neither a folder here nor"),
-        (FLAGS, "this is a file"),
-    ],
-)
-def test_what_can_be_no_tokenizer_is_refused_at_once(name: str, message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        make(Plugin, file=FLAGS, tokenizer=name)
-    assert str(caught.value).startswith("tokenizer = ")
 
 
 @pytest.mark.parametrize(
@@ -311,9 +242,4 @@ def test_a_plug_in_that_needs_a_tokenizer_says_which_setting_is_missing(
     assert outcomes(scores) == ["crashed", "crashed"]
     why = scores[0].failure
     assert why is not None
-    assert f"{cause} (mine.py:2). The plug-in was given no tokenizer: tokenizer =" in why.detail
-
-
-def test_another_mistake_of_a_plug_in_is_not_taken_for_a_missing_tokenizer(tmp_path: Path) -> None:
-    scores, _ = judge(Plugin, [], group("a"), file=written(tmp_path, "return [x.no_such_thing for x in s]"))
-    assert "tokenizer" not in str(scores[0].failure)
+    assert f"{cause} (mine.py:2). The plug-in has no tokenizer: set tokenizer =" in why.detail

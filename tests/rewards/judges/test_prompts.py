@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.verifier import Verifier
 from tests.rewards.judges.asked import group, judge
@@ -19,7 +19,7 @@ CASES = {
     "criterion": (Rubric, {"criteria": LIST, "calls": "each"}),
     "criterion_met": (Rubric, {"criteria": LIST, "calls": "each", "mark": "met"}),
     "verifier": (Verifier, {"show": "response"}),
-    "judge": (Judge, {}),
+    "judge": (CustomJudge, {}),
 }
 
 

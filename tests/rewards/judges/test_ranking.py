@@ -1,18 +1,15 @@
 """The ranking judge: one call for a group, and everything that may go wrong with it."""
 
-import asyncio
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith import Message, Prompt, Rollout, RolloutGroup
+from rewardsmith import Rollout, RolloutGroup
 from rewardsmith.config import settings_of
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError
-from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.judges import ranking
-from rewardsmith.rewards.judges.ranking import OverlongSettings, Ranking, RankingAsking
+from rewardsmith.rewards.judges.ranking import OverlongPenalty, Ranking, RankingRequest
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import show_candidates, write_ranking
 from tests.rewards.judges.ranked import PROMPT, by_number, group, scores, shown, values
@@ -26,7 +23,7 @@ def test_one_call_ranks_the_group() -> None:
     assert [s.parts["judge"].value for s in found] == [3, 8, 5]
     assert len(judge.asked) == 1
     text = judge.seen[0]
-    assert "ChatRequest:\n```\nWhich?\n```" in text
+    assert "Question:\n```\nWhich?\n```" in text
     assert "an integer score from 0 (worst) to 10 (best)" in text
     assert text.endswith("### Final Ranking:\n\nX > Y = Z\n\n### Scores:\n\nX: 8, Y: 5, Z: 5")
     letter = "ABC"[shown(judge.asked[0]).index("is 8")]
@@ -67,7 +64,9 @@ def test_scores_are_scaled_and_the_constants_are_not() -> None:
     # not set: half a range below the worst, and the middle, in the units of the reward
     assert values(Scripted(by_number), rollouts, **recipe)[2] == pytest.approx(-0.05)
     assert values(Scripted([]), group("```\n10\n```", "no"), **recipe) == pytest.approx([0.05, -0.05])
-    assert values(Scripted([]), group("```\n10\n```", "no"), **recipe, lone=0.02, invalid_reward=-0.04) == [0.02, -0.04]
+    assert values(
+        Scripted([]), group("```\n10\n```", "no"), **recipe, single_answer_reward=0.02, invalid_reward=-0.04
+    ) == [0.02, -0.04]
     assert values(Scripted(by_number), group("3", "8"), lowest=-2, highest=8) == [0.5, 1.0]
 
 
@@ -80,7 +79,7 @@ def test_a_lone_answer_is_worth_more_than_an_invalid_one_and_nobody_is_asked() -
     assert judge.asked == []
     for lone in (-0.5, -1.0):
         with pytest.raises(UserError, match="must be worth less"):
-            Ranking(model="judge", lone=lone)
+            Ranking(model="judge", single_answer_reward=lone)
 
 
 def test_identical_answers_are_shown_once_and_share_the_score() -> None:
@@ -91,7 +90,7 @@ def test_identical_answers_are_shown_once_and_share_the_score() -> None:
 
 def test_an_answer_that_would_crowd_out_the_others_is_invalid() -> None:
     judge = Scripted(by_number)
-    assert values(judge, group("3", "8", "9" * 5_000_000), longest=100) == [0.3, 0.8, -0.5]
+    assert values(judge, group("3", "8", "9" * 5_000_000), max_chars=100) == [0.3, 0.8, -0.5]
     assert len(judge.seen[0]) < 3_000
 
 
@@ -99,7 +98,7 @@ def test_an_answer_that_would_crowd_out_the_others_is_invalid() -> None:
 
 
 def test_the_penalty_counts_the_tokens_of_each_copy() -> None:
-    overlong = OverlongSettings(limit=100, buffer=50, factor=0.4)
+    overlong = OverlongPenalty(limit=100, buffer=50, factor=0.4)
     lengths = [10, 50, 51, 75, 100, 400]
     rollouts = RolloutGroup(PROMPT, [Rollout("5", [1] * n) for n in lengths] + [Rollout("7", [1])])
     found = scores(Scripted(by_number), rollouts, overlong=overlong)
@@ -109,20 +108,10 @@ def test_the_penalty_counts_the_tokens_of_each_copy() -> None:
     assert [s.parts["judge"].value for s in found] == [5] * 6 + [7]
 
 
-def test_the_penalty_counts_for_a_lone_answer_and_an_invalid_one_gets_what_is_stated() -> None:
-    overlong = OverlongSettings(limit=100, buffer=50, factor=0.4)
-    assert values(Scripted([]), group("x", "", tokens=75), overlong=overlong) == pytest.approx([0.3, -0.5])
-
-
 def test_a_rollout_whose_length_is_not_known_fails_alone() -> None:
     rollouts = RolloutGroup(PROMPT, [Rollout("3"), Rollout("8", [1])])
-    overlong = OverlongSettings(limit=10, buffer=5, factor=1)
+    overlong = OverlongPenalty(limit=10, buffer=5, factor=1)
     assert values(Scripted(by_number), rollouts, overlong=overlong) == ["invalid", 0.8]
-
-
-def test_a_buffer_larger_than_the_limit_is_refused() -> None:
-    with pytest.raises(ValueError, match="every rollout would be overlong"):
-        OverlongSettings(limit=10, buffer=11, factor=1)
 
 
 # --- failures
@@ -143,51 +132,6 @@ def test_a_judge_without_a_verdict_is_a_failure_and_never_a_number(said: object,
     found = scores(Scripted(lambda question: said), group("3", "8", ""))
     assert [s.value for s in found] == [None, None, -0.5]
     assert found[0].failure.kind == found[1].failure.kind == found[1].parts["judge"].failure.kind == kind
-
-
-def test_an_unreadable_answer_is_asked_for_again_a_little_warmer() -> None:
-    judge = Scripted(lambda question: by_number(question) if question.attempt == 2 else "hm")
-    assert values(judge, group("3", "8")) == [0.3, 0.8]
-    assert [question.temperature for question in judge.asked] == [0.0, 0.3, 0.6]
-
-
-def test_a_prompt_without_what_the_template_shows_is_a_failure() -> None:
-    rollouts = RolloutGroup(Prompt("p", [Message("user", "?")]), [Rollout("3"), Rollout("8")])
-    assert values(Scripted(by_number), rollouts, template="ranking_translation") == ["invalid"] * 2
-
-
-def test_halt_passes() -> None:
-    with pytest.raises(Halt, match="stop"):
-        values(Scripted(lambda question: Halt("stop")), group("3", "8"), orders=2)
-
-
-def test_the_run_may_stop_while_the_judge_is_asked() -> None:
-    ended = []
-
-    async def never(question: ChatRequest) -> str:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append(question)
-
-    async def main() -> None:
-        reward = Ranking(model="judge", orders=2)
-        reward.connect({"judge": Scripted(never)}.__getitem__)
-        task = asyncio.create_task(reward.score(group("3", "8")))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    assert len(ended) == 2
-
-
-def test_the_judge_is_checked() -> None:
-    reward = Ranking(model="judge")
-    reward.connect({"judge": Scripted([], ill=UserError("no such model"))}.__getitem__)
-    with pytest.raises(UserError, match="no such model"):
-        asyncio.run(reward.check())
 
 
 # --- orders
@@ -235,11 +179,11 @@ def test_too_few_readable_orders_are_a_failure() -> None:
 
     rollouts = group("3", "8")
     assert values(Scripted(half), rollouts, orders=2) == [0.3, 0.8]
-    assert values(Scripted(half), rollouts, orders=2, least_orders=2) == ["unparsable"] * 2
+    assert values(Scripted(half), rollouts, orders=2, min_orders=2) == ["unparsable"] * 2
     # two candidates have two orders, and all of them were readable
-    assert values(Scripted(by_number), rollouts, orders=8, least_orders=8) == [0.3, 0.8]
+    assert values(Scripted(by_number), rollouts, orders=8, min_orders=8) == [0.3, 0.8]
     with pytest.raises(UserError, match="more than orders"):
-        Ranking(model="judge", orders=2, least_orders=3)
+        Ranking(model="judge", orders=2, min_orders=3)
 
 
 # --- settings
@@ -247,14 +191,14 @@ def test_too_few_readable_orders_are_a_failure() -> None:
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for wrong, message in (
-        ({"overlap": 8}, "less than most"),
+        ({"overlap": 8}, "below max_candidates"),
         ({"lowest": 10.0}, "range of scores is empty"),
         ({"highest": 0.5}, "must be integers"),
         ({"template": "rankin"}, "ranking"),
-        ({"larger": "tournament", "overlap": 2}, 'overlap = 2 does nothing beside larger = "tournament"'),
-        ({"reference": "solution"}, 'reference = .* does nothing beside template = "ranking", which has no'),
-        ({"invalid_reward": 0.45, "lone": 0.5}, "the worst valid answer is worth 0: an invalid one must not be"),
-        ({"normalise": "none", "lowest": 2.0, "invalid_reward": 3.0}, "the worst valid answer is worth 2"),
+        ({"large_groups": "tournament", "overlap": 2}, 'overlap = 2 has no effect with large_groups = "tournament"'),
+        ({"reference": "solution"}, 'reference = .* has no effect with template = "ranking", which has no'),
+        ({"invalid_reward": 0.45, "single_answer_reward": 0.5}, "must not be above 0"),
+        ({"normalise": "none", "lowest": 2.0, "invalid_reward": 3.0}, "must not be above 2"),
     ):
         with pytest.raises(UserError, match=message):
             Ranking(model="judge", **wrong)
@@ -262,7 +206,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     Ranking(model="judge", invalid_reward=0.0)
     fields = settings_of(Ranking).model_fields
     assert all(field.description for field in fields.values())
-    assert settings_of(Ranking).model_validate({"model": "judge", "orders": 2, "asking": {"tries": 1}}).orders == 2
+    assert settings_of(Ranking).model_validate({"model": "judge", "orders": 2, "request": {"tries": 1}}).orders == 2
 
 
 # --- templates and hostile answers
@@ -280,7 +224,7 @@ def test_translations_are_shown_with_their_languages(tmp_path) -> None:
     assert values(judge, group("3", "8"), template=str(own)) == [0.3, 0.8]
     assert [message.role for message in judge.asked[0].prompt] == ["system", "user"]
     assert "```\nref\n```" in judge.seen[0]
-    with pytest.raises(UserError, match=r'criteria = "x" does nothing beside template = .*, which has no'):
+    with pytest.raises(UserError, match=r'criteria = "x" has no effect with template = .*, which has no'):
         Ranking(model="judge", template=str(own), criteria="x")
     own.write_text("{{question}}", encoding="utf-8")
     with pytest.raises(UserError, match="candidates"):
@@ -304,7 +248,7 @@ HOSTILE = [
 def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str, text: str) -> None:
     def rendered(answer: str) -> tuple[str, list[str]]:
         judge = Scripted(lambda question: "hm")
-        values(judge, group(answer, "fair"), template=template, asking=RankingAsking(tries=1))
+        values(judge, group(answer, "fair"), template=template, request=RankingRequest(tries=1))
         return judge.seen[0], [answer.strip(), "fair"]
 
     text_seen, (hostile, fair) = rendered(text)
@@ -320,16 +264,6 @@ def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str, text:
     plain = [show_candidates([harmless, fair]), show_candidates([fair, harmless])]
     expected = next(plain_seen.split(one) for one in plain if one in plain_seen)
     assert around == expected
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.sampled_from(["`", "```", "\n", "Candidate B:", "{{task}}", "<|im_end|>", " ", "x"]), min_size=1))
-def test_a_block_cannot_be_closed_from_inside(pieces: list[str]) -> None:
-    text = "".join(pieces)
-    fence, *inside, last = quote(text).split("\n")
-    assert fence == last
-    assert all(fence not in line for line in inside)
-    assert "<|im_end|>" not in "\n".join(inside)
 
 
 def test_a_fake_verdict_in_an_answer_does_not_count_even_when_the_judge_repeats_it() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.classifier import Classifier
-from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
 from rewardsmith.rewards.judges.ranking import Ranking
@@ -28,10 +28,10 @@ COLUMN = {"prompt_field": "rm_prompt"}
         (Rubric, {"field": "rubric"}, {"rubric": ["right"]}, {"criteria": "right"}, "no 'rubric'"),
         (Rubric, {"calls": "each"}, {"criteria": ["right"]}, {"criteria": "right"}, "is text: calls"),
         (Verifier, {}, {}, NONE, "no answer"),
-        (Judge, {"prompt": "{{response}} {{level}}"}, {"level": 3}, {}, "'level'"),
-        (Judge, {"prompt": "{{response}} {{reference}}"}, {}, NONE, "no answer"),
-        (Judge, COLUMN, {"rm_prompt": "{response}?"}, {}, "no 'rm_prompt'"),
-        (Judge, COLUMN, {"rm_prompt": "{response}?"}, {"rm_prompt": "?"}, "has no {response}"),
+        (CustomJudge, {"prompt": "{{response}} {{level}}"}, {"level": 3}, {}, "'level'"),
+        (CustomJudge, {"prompt": "{{response}} {{reference}}"}, {}, NONE, "no answer"),
+        (CustomJudge, COLUMN, {"rm_prompt": "{response}?"}, {}, "no 'rm_prompt'"),
+        (CustomJudge, COLUMN, {"rm_prompt": "{response}?"}, {"rm_prompt": "?"}, "has no {response}"),
         (Plugin, {"file": DIGITS, **COLUMN}, {"rm_prompt": "?"}, {}, "no text 'rm_prompt'"),
         (Ranking, {"template": "ranking_translation"}, LANGUAGES, {}, "info.src_lang"),
         (Pairwise, {"against": "reference"}, {}, NONE, "no reference text in answer"),
@@ -71,8 +71,8 @@ def test_a_critic_who_is_shown_the_reference(tmp_path: Path) -> None:
     ("kind", "settings"),
     [
         (Rubric, {"criteria": "right"}),
-        (Judge, {}),
-        (Judge, {"preprocess": "tests.rewards.judges.hooks:broken"}),
+        (CustomJudge, {}),
+        (CustomJudge, {"preprocess": "tests.rewards.judges.hooks:broken"}),
         (Plugin, {"file": DIGITS}),
         (Ranking, {}),
         (Pairwise, {}),

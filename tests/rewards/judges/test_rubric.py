@@ -4,12 +4,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
-from rewardsmith import Score
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
-from rewardsmith.rewards.base import CannotScore, score
+from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.rubric import Rubric
 from tests.rewards.judges.asked import connected, group, judge, make, outcomes
 from tests.rewards.models import text_of
@@ -20,7 +18,7 @@ LIST = [{"text": "The product is right.", "points": 3.0}, {"text": "It is short.
 
 def by_answer(question: ChatRequest) -> str:
     """Grade by what the quoted answer holds: a number is the grade."""
-    answer = text_of(question).partition("## ChatReply")[2].partition("## Your task")[0].strip("`\n ")
+    answer = text_of(question).partition("## Answer")[2].partition("## Your task")[0].strip("`\n ")
     return f"I see.\nTotal Score: {answer}"
 
 
@@ -31,13 +29,6 @@ def test_one_call_for_the_whole() -> None:
     assert len(model.asked) == 3  # equal answers are asked about once
     assert model.most == 3  # and all at the same time
     assert all(s.parts == {} for s in scores)
-
-
-def test_one_call_for_a_list_counts_its_points() -> None:
-    scores, model = judge(Rubric, by_answer, group("3"), criteria=LIST)
-    assert outcomes(scores) == [0.75]
-    assert "1. (points: 3) The product is right.\n2. (points: 1) It is short." in model.seen[0]
-    assert "points in all: 4" in model.seen[0]
 
 
 @pytest.mark.parametrize("calls", ["whole", "each"])
@@ -71,7 +62,7 @@ def test_one_call_for_each_criterion() -> None:
 
 
 def met(question: ChatRequest) -> str:
-    return "ChatReply: met" if "[yes]" in text_of(question) else "ChatReply: not met"
+    return "Answer: met" if "[yes]" in text_of(question) else "Answer: not met"
 
 
 @pytest.mark.parametrize(
@@ -94,21 +85,12 @@ def test_one_criterion_without_a_verdict_fails_the_rollout_and_keeps_the_others(
     def script(question: ChatRequest) -> str:
         return "hm" if "It is short." in text_of(question) and "bad" in text_of(question) else by_criterion(question)
 
-    scores, _ = judge(Rubric, script, group("bad", "good"), criteria=LIST, calls="each", asking={"tries": 2})
+    scores, _ = judge(Rubric, script, group("bad", "good"), criteria=LIST, calls="each", request={"tries": 2})
     assert outcomes(scores) == ["unparsable", 0.5]
     assert scores[0].failure is not None
     assert scores[0].failure.attempts == 2
     assert outcomes(list(scores[0].parts.values())) == [pytest.approx(2 / 3), "unparsable"]
     assert list(scores[0].parts) == list(scores[1].parts) == ["c1", "short"]
-
-
-def test_one_criterion_that_is_cancelled() -> None:
-    def script(question: ChatRequest) -> str | BaseException:
-        return asyncio.CancelledError() if "It is short." in text_of(question) else "Total Score: 3"
-
-    scores, _ = judge(Rubric, script, group("42"), criteria=LIST, calls="each")
-    assert outcomes(scores) == ["cancelled"]
-    assert outcomes(list(scores[0].parts.values())) == [1.0, "cancelled"]
 
 
 # ---- where the criteria come from ------------------------------------------------------------------------------------
@@ -180,36 +162,20 @@ def test_criteria_that_cannot_be_used(found: object, settings: dict[str, object]
         ({"criteria": [{"text": "a", "name": "x"}, {"text": "b", "name": "x"}]}, "two called 'x'"),
         ({"criteria": [{"text": "a", "points": -1.0}, {"text": "b"}]}, "negative points"),
         ({"criteria": [{"text": "a", "points": 0.0}]}, "0 points"),
-        ({"criteria": LIST, "total": 10.0}, "total = 10.0 does nothing beside a list of criteria"),
-        ({"calls": "each", "total": 10.0}, 'total = 10.0 does nothing beside calls = "each"'),
-        ({"criteria": TEXT, "field": "criteria"}, 'field = "criteria" does nothing beside criteria'),
+        ({"criteria": LIST, "total": 10.0}, "total = 10.0 has no effect with a list of criteria"),
+        ({"calls": "each", "total": 10.0}, 'total = 10.0 has no effect with calls = "each"'),
+        ({"criteria": TEXT, "field": "criteria"}, 'field = "criteria" has no effect with criteria'),
         (
             {"criteria": LIST, "calls": "each", "mark": "met", "above": "refuse"},
-            'above = "refuse" does nothing beside mark = "met"',
+            'above = "refuse" has no effect with mark = "met"',
         ),
-        ({"show": "final", "extract": ["boxed"]}, r"extract = \('boxed',\) does nothing beside show = \"final\""),
+        ({"show": "final", "extract": ["boxed"]}, r"extract = \('boxed',\) has no effect with show = \"final\""),
         ({"template": "rubic"}, 'Did you mean "rubric"'),
         ({"template": "verifier"}, r"has {{reference}}|has no {{criteria}}"),
     ],
 )
 def test_settings_that_cannot_be_used(settings: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        make(Rubric, **settings)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"criteria": [{"points": 1.0}]},
-        {"total": 0.0},
-        {"total": 1e6},
-        {"above": "keep"},
-        {"calls": "some"},
-        {"tries": 2},
-    ],
-)
-def test_settings_that_a_recipe_refuses(settings: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
         make(Rubric, **settings)
 
 
@@ -224,7 +190,7 @@ def test_what_the_judge_is_shown(show: str, seen: str) -> None:
     _, model = judge(
         Rubric, ["Total Score: 1"], group("<think>six</think>It is \\boxed{42}."), criteria=TEXT, show=show
     )
-    assert f"## ChatReply\n\n```\n{seen}\n```\n\n## Your task" in model.seen[0]
+    assert f"## Answer\n\n```\n{seen}\n```\n\n## Your task" in model.seen[0]
 
 
 @pytest.mark.parametrize(
@@ -237,12 +203,6 @@ def test_nothing_to_grade_is_worth_nothing_and_nobody_is_asked(text: str, show: 
         assert scores[0].feedback
         assert model.asked == []
         assert set(scores[0].parts) == ({"c1", "short"} if settings else set())
-
-
-def test_a_long_response_is_cut_in_the_middle() -> None:
-    _, model = judge(Rubric, ["Total Score: 1"], group("a" + "x" * 5000 + "b"), criteria=TEXT, longest=1000)
-    assert "characters are left out here" in model.seen[0]
-    assert len(model.seen[0]) < 3500
 
 
 def test_a_template_of_ones_own(tmp_path: Path) -> None:
@@ -271,7 +231,7 @@ def test_every_failure_is_its_own_rollouts() -> None:
     def script(question: ChatRequest) -> str | ChatReply | BaseException:
         return next(answer for key, answer in said.items() if f"\n{key}\n" in text_of(question))
 
-    scores, model = judge(Rubric, script, group(*said), criteria=TEXT, asking={"tries": 2})
+    scores, model = judge(Rubric, script, group(*said), criteria=TEXT, request={"tries": 2})
     assert outcomes(scores) == [0.5, "unparsable", "invalid", "truncated", "unreachable", "crashed"]
     assert len(model.asked) == 6 + 3
 
@@ -279,16 +239,3 @@ def test_every_failure_is_its_own_rollouts() -> None:
 def test_above_the_total() -> None:
     scores, _ = judge(Rubric, ["Total Score: 11/10"], group("42"), criteria=TEXT, above="clamp")
     assert outcomes(scores) == [1.0]
-
-
-def test_an_answer_is_asked_for_again_warmer() -> None:
-    scores, model = judge(Rubric, ["Hm.", "Total Score: 7"], group("42"), criteria=TEXT)
-    assert outcomes(scores) == [0.7]
-    assert [q.temperature for q in model.asked] == [0, 0.3]
-    assert model.seen[0] == model.seen[1]
-
-
-def test_without_a_model() -> None:
-    scores = asyncio.run(score(make(Rubric, criteria=TEXT), group("42"))).scores
-    assert isinstance(scores[0], Score)
-    assert "connect() first" in str(scores[0].failure)

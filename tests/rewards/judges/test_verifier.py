@@ -32,7 +32,7 @@ MODELS_42 = "## Model's answer\n\n```\n42\n"
     ],
 )
 def test_what_its_words_are_worth(said: str, value: float | str) -> None:
-    scores, _ = judge(Verifier, [said], group("42"), asking={"tries": 1})
+    scores, _ = judge(Verifier, [said], group("42"), request={"tries": 1})
     assert outcomes(scores) == [value]
 
 
@@ -87,7 +87,7 @@ def test_a_server_that_is_gone_fails_one_rollout_alone() -> None:
 
 
 def test_ways_to_find_an_answer_that_is_not_looked_for() -> None:
-    with pytest.raises(UserError, match=r'extract = .* does nothing beside show = "response"'):
+    with pytest.raises(UserError, match=r'extract = .* has no effect with show = "response"'):
         make(Verifier, show="response", extract=["boxed"])
     make(Verifier, extract=["boxed"])
 

@@ -1,21 +1,18 @@
 """Several verdicts of one judge: their mean, and how many of them may fail."""
 
-import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
-from rewardsmith.rewards.judges.judge import Judge
+from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.verifier import Verifier
 from tests.rewards.judges.asked import group, judge, make, outcomes
 from tests.rewards.models import Said
 
-WARM = {"asking": {"temperature": 0.7, "tries": 1}}
+WARM = {"request": {"temperature": 0.7, "tries": 1}}
 LIST = [{"text": "It is right.", "name": "right"}, {"text": "It is short.", "name": "short", "points": 3.0}]
 
 
@@ -24,8 +21,8 @@ LIST = [{"text": "It is right.", "name": "right"}, {"text": "It is short.", "nam
     [
         (Verifier, {}, ["True", "False", "True", "True"], 3 / 4),
         (Rubric, {"criteria": "right"}, ["Total Score: 8", "Total Score: 9", "Total Score: 4"], (0.8 + 0.9 + 0.4) / 3),
-        (Judge, {}, ["Score: 2", "Score: 5"], 0.35),
-        (Judge, {"postprocess": "tests.rewards.judges.hooks:stars"}, ["*", "**"], 0.15),
+        (CustomJudge, {}, ["Score: 2", "Score: 5"], 0.35),
+        (CustomJudge, {"postprocess": "tests.rewards.judges.hooks:stars"}, ["*", "**"], 0.15),
     ],
 )
 def test_the_mean(kind: type, settings: dict[str, object], said: list[Said], value: float) -> None:
@@ -61,25 +58,11 @@ def test_each_criterion_has_its_votes() -> None:
 def test_more_than_half_must_be_readable(said: list[Said], value: float | str) -> None:
     (score,), _ = judge(Verifier, said, group("42"), votes=len(said), **WARM)
     assert outcomes([score]) == [value]
-    assert score.feedback.count("no verdict]") == sum(one not in ("True", "False") for one in said)
     assert score.feedback.count("\nTrue") == said.count("True")
 
 
-@given(st.lists(st.sampled_from(["True", "False", "hm"]), min_size=2, max_size=7), st.randoms())
-def test_the_order_of_votes_does_not_matter(said: list[str], chance: random.Random) -> None:
-    other = list(said)
-    chance.shuffle(other)
-    results = [judge(Verifier, one, group("42"), votes=len(said), **WARM)[0] for one in (said, other)]
-    assert outcomes(results[0]) == pytest.approx(outcomes(results[1])) or outcomes(results[0]) == outcomes(results[1])
-
-
-@pytest.mark.parametrize(("kind", "settings"), [(Verifier, {}), (Rubric, {"criteria": "x"}), (Judge, {})])
+@pytest.mark.parametrize(("kind", "settings"), [(Verifier, {}), (Rubric, {"criteria": "x"}), (CustomJudge, {})])
 def test_a_cold_judge_would_say_the_same_each_time(kind: type, settings: dict[str, object]) -> None:
-    with pytest.raises(UserError, match=r"votes = 3 needs asking\.temperature above 0"):
+    with pytest.raises(UserError, match=r"votes = 3 needs request\.temperature above 0"):
         make(kind, votes=3, **settings)
     make(kind, votes=1, **settings)
-
-
-def test_one_vote_is_a_verdict_as_it_was() -> None:
-    (score,), _ = judge(Verifier, ["True"], group("42"))
-    assert (score.value, score.feedback) == (1.0, "True")

@@ -11,7 +11,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.cache import CachedModel, VerdictCache
-from rewardsmith.rewards.judges.orders import arranged, balanced
+from rewardsmith.rewards.judges.candidates import arranged, balanced
 from rewardsmith.trainers.evaluate.evaluate_rankings import evaluate_rankings
 from rewardsmith.trainers.evaluate.scorer import SEED_STEP, Scorer, group_of
 from tests.rewards.judges.ranked import by_number, shown

@@ -1,23 +1,25 @@
-"""What judges of groups compare: the answers within rollouts, each once, and what they are told of the prompt."""
+"""What judges of groups compare: the distinct answers of the rollouts, and the orders in which they are shown.
+
+Orders and pairs are drawn from the texts themselves, so that the same group always gets the same prompts, whatever the
+order of its rollouts. Candidates are numbers from 0.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rewardsmith.errors import UserError
+from rewardsmith.llm import RequestSettings
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.asking import JudgeName
-from rewardsmith.rewards.judges.orders import drawn
-from rewardsmith.rewards.judges.shown import are_stored
-from rewardsmith.rewards.judges.unused import require_unset
+from rewardsmith.rewards.judges.judge import Judge, are_stored, keeps_order, require_unset
 from rewardsmith.rewards.rules.truth import extra, references_of
 from rewardsmith.text.answers import boxed, final, stated, tagged, whole
 from rewardsmith.text.languages import language
@@ -26,34 +28,27 @@ from rewardsmith.text.ranking_prompts import showing
 from rewardsmith.text.templates import Template
 from rewardsmith.types import Failure, Prompt, RolloutGroup, Score
 
-Way = Annotated[
+CandidateWay = Annotated[
     Literal["whole", "final", "codeblock", "line", "oneline", "boxed", "stated", "tagged"],
     Field(
         description="what of a rollout is judged: all; what follows </think>; the code block at its end; its last line;"
         " all if it is one line; or an answer as rules find it. A rollout without it is invalid"
     ),
 ]
-Longest = Annotated[
-    int, Field(ge=1, description="characters; a longer answer is invalid, or it would crowd the others out")
+MaxCandidateChars = Annotated[
+    int, Field(ge=1, description="a longer answer is invalid, because it would crowd the others out")
 ]
-
-JudgeModel = Annotated[JudgeName, Field(description="the judge, one of the recipe's models")]
-Criteria = Annotated[str, Field(description="what matters most; added to the template's own words")]
-Place = Annotated[
-    str, Field(min_length=1, description='where the reference is: "answer", or a place in the prompt\'s info')
+Criteria = Annotated[str, Field(description="what matters most; added to the template")]
+ReferencePlace = Annotated[
+    str, Field(min_length=1, description='where the reference is: "answer", or a field of the prompt\'s info')
 ]
-
-_AS_GIVEN: ContextVar[bool] = ContextVar("as given", default=False)
 
 _FENCE = re.compile(r"[ \t]{0,3}(`{3,})([^`]*)")
 _INLINE = re.compile(r"(?<!`)(`{3,})(?!`)([^`]+)\1$")
 
 
 def codeblock(text: str) -> str | None:
-    """Return what the fenced block at the end of a text holds, without a language after its fence.
-
-    None when the text does not end with a block, or the block is not closed: then the answer is not what was asked for.
-    """
+    """Return the content of the fenced block that ends a text; None without a closed block at the end."""
     lines = text.rstrip().split("\n")
     fence, begin, body, end = "", 0, None, -1
     for i, line in enumerate(lines):
@@ -97,75 +92,71 @@ class Candidates:
     """The answers of a group.
 
     Attributes:
-        texts: each distinct answer once, in an order drawn from the answers: that of the rollouts must not matter.
-        of: for each rollout the index of its answer; None where it has none that is valid.
+        texts: each distinct answer once, in an order drawn from the texts.
+        of: for each rollout the index of its answer; None where it has no valid one.
     """
 
     texts: tuple[str, ...]
     of: tuple[int | None, ...]
 
-    def copies(self, candidate: int) -> int:
-        """Return how many rollouts have this answer."""
-        return self.of.count(candidate)
 
+class GroupJudge(Judge):
+    """A judge that compares the rollouts of a group.
 
-@contextmanager
-def shown_as_given() -> Iterator[None]:
-    """Let judges of groups show candidates in the order of the rollouts: how a bias for positions is measured.
-
-    It holds for the tasks that begin inside the block.
+    Attributes:
+        whole: the scores of a group belong together: after an outage the whole group is judged again.
     """
-    before = _AS_GIVEN.set(True)
-    try:
-        yield
-    finally:
-        _AS_GIVEN.reset(before)
 
+    whole = True
+    _template: Template
 
-def are_shown_as_given() -> bool:
-    """Whether this task began inside of `shown_as_given`."""
-    return _AS_GIVEN.get()
+    def __init__(
+        self,
+        model: str,
+        request: RequestSettings,
+        template: Template,
+        *,
+        criteria: str,
+        reference: str,
+        extract: str,
+        max_chars: int,
+        reference_used: bool = False,
+    ) -> None:
+        super().__init__(model, request)
+        self._template = template
+        self._criteria, self._reference, self._way, self._max_chars = criteria, reference, extract, max_chars
+        lacks = f"{template.where}, which has no"
+        if "criteria" not in template.places:
+            require_unset(f"{lacks} {{{{criteria}}}}", criteria=criteria or None)
+        if "reference" not in template.places and not reference_used:
+            require_unset(f"{lacks} {{{{reference}}}}", reference=None if reference == "answer" else reference)
 
+    def candidates(self, group: RolloutGroup) -> Candidates:
+        """Return the answers of a group; stored answers are taken as they are."""
+        find = whole if are_stored() else WAYS[self._way]
+        answers = [find(rollout.text) for rollout in group.rollouts]
+        valid = [text if text and len(text) <= self._max_chars else None for text in answers]
+        distinct = list(dict.fromkeys(text for text in valid if text is not None))
+        order = range(len(distinct)) if keeps_order() else drawn(group.prompt.id, distinct)
+        places = {distinct[i]: place for place, i in enumerate(order)}
+        return Candidates(tuple(places), tuple(None if text is None else places[text] for text in valid))
 
-def candidates_of(group: RolloutGroup, way: str, longest: int) -> Candidates:
-    """Return the answers in the rollouts of a group; stored answers are taken as they are.
+    def known(self, prompt: Prompt) -> dict[str, str]:
+        """Return what the template shows of a prompt, quoted; `CannotScore` if the prompt lacks it."""
+        places = self._template.places
+        shown = showing(
+            question=question_of(prompt) if "question" in places else None,
+            source_text=_source_text(prompt) if "source_text" in places else None,
+            source_language=_language(prompt, "src_lang") if "source_language" in places else None,
+            target_language=_language(prompt, "trg_lang") if "target_language" in places else None,
+            references=references_of(prompt, self._reference) if "reference" in places else (),
+            criteria=self._criteria,
+        )
+        return {name: text for name, text in shown.items() if name in places}
 
-    Args:
-        group: the rollouts.
-        way: one of `WAYS`.
-        longest: characters; longer answers are invalid.
-    """
-    find = whole if are_stored() else WAYS[way]
-    answers = [find(rollout.text) for rollout in group.rollouts]  # without white space around them
-    valid = [text if text and len(text) <= longest else None for text in answers]
-    distinct = list(dict.fromkeys(text for text in valid if text is not None))
-    order = range(len(distinct)) if are_shown_as_given() else drawn(group.prompt.id, distinct)
-    places = {distinct[i]: place for place, i in enumerate(order)}
-    return Candidates(tuple(places), tuple(None if text is None else places[text] for text in valid))
-
-
-def shown_of(prompt: Prompt, template: Template, *, reference: str, criteria: str) -> dict[str, str]:
-    """Return what a template shows of a prompt, quoted; what it does not show need not be there.
-
-    Args:
-        prompt: what was asked.
-        template: with placeholders of `rewardsmith.text.ranking_prompts.PLACES`.
-        reference: where the reference is; see `references_of`.
-        criteria: what the recipe says about how to judge.
-
-    Raises:
-        CannotScore: `invalid`, when the prompt lacks something that the template shows.
-    """
-    places = template.places
-    shown = showing(
-        question=question_of(prompt) if "question" in places else None,
-        source_text=_source_text(prompt) if "source_text" in places else None,
-        source_language=_language(prompt, "src_lang") if "source_language" in places else None,
-        target_language=_language(prompt, "trg_lang") if "target_language" in places else None,
-        references=references_of(prompt, reference) if "reference" in places else (),
-        criteria=criteria,
-    )
-    return {name: text for name, text in shown.items() if name in places}
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt lacks something that the template shows."""
+        self.known(prompt)
 
 
 def _source_text(prompt: Prompt) -> str:
@@ -178,41 +169,97 @@ def _language(prompt: Prompt, name: str) -> str:
     known = language(code.strip()) if isinstance(code, str) else None
     # A name goes into the prompt unquoted: it must look like one.
     if known is None or not re.fullmatch(r"[\w ()'-]{3,40}", known):
-        raise CannotScore(
-            "invalid", f"the prompt {prompt.id!r} has {code!r} in info.{name}: not a language that we know"
-        )
+        raise CannotScore("invalid", f"the prompt {prompt.id!r} has {code!r} in info.{name}: not a known language")
     return known
 
 
-def without(names: Sequence[str], why: str) -> dict[str, Score]:
-    """Return parts that nobody was asked about."""
+def skipped(names: Sequence[str], why: str) -> dict[str, Score]:
+    """Return parts without a value because nothing was judged."""
     return {name: Score(failure=Failure("skipped", why)) for name in names}
 
 
-def require_shown(template: Template, *, criteria: str, reference: str | None = None) -> None:
-    """Raise a `UserError` if the template leaves out what the recipe sets for it.
-
-    Args:
-        template: of the prompt.
-        criteria: "" for none.
-        reference: where the reference is; None where it is used in any case.
-    """
-    lacks = f"{template.where}, which has no"
-    if "criteria" not in template.places:
-        require_unset(f"{lacks} {{{{criteria}}}}", criteria=criteria or None)
-    if "reference" not in template.places:
-        require_unset(f"{lacks} {{{{reference}}}}", reference=None if reference == "answer" else reference)
-
-
-def require_apart(invalid: float, lone: float, worst: float = math.inf) -> None:
-    """Raise a `UserError` unless an invalid answer is worth less than a lone valid one, and not more than the worst."""
+def require_apart(invalid: float, single: float, worst: float = math.inf) -> None:
+    """Raise a `UserError` unless an invalid answer is worth less than a single valid one, and at most the worst."""
     if invalid > worst:
+        raise UserError(f"invalid_reward is {invalid:g}: it must not be above {worst:g}, the worst valid answer's")
+    if invalid >= single:
         raise UserError(
-            f"invalid_reward is {invalid:g}, and the worst valid answer is worth {worst:g}: an invalid one must not be"
-            " worth more"
+            f"invalid_reward is {invalid:g} and single_answer_reward {single:g}: an invalid answer must be worth less"
+            " than a single valid one, or nothing teaches the form"
         )
-    if invalid >= lone:
-        raise UserError(
-            f"invalid_reward is {invalid:g} and lone {lone:g}: an invalid answer must be worth less than a lone valid"
-            " one, or nothing teaches the form"
-        )
+
+
+# ---- orders against position bias ----------------------------------------------------------------------------------
+
+
+def drawn(key: str, texts: Sequence[str]) -> list[int]:
+    """Return the candidates in an order drawn from their texts and a key; it ignores the order of the arguments."""
+
+    def digest(i: int) -> bytes:
+        return hashlib.sha256(f"{len(key)}:{key}{texts[i]}".encode("utf-8", "surrogatepass")).digest()
+
+    return sorted(range(len(texts)), key=digest)
+
+
+def balanced(members: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Return up to `count` orders of n candidates in which positions are spread evenly.
+
+    They are rows of a Williams square (Williams 1949, Australian Journal of Scientific Research A 2), each followed by
+    its mirror image: over an even number of orders every candidate has the same mean position, so that a linear
+    position bias cancels. After n orders for an even n, and 2 n for an odd one, everyone has stood in every place, and
+    right behind every other, equally often; there are no more than these.
+    """
+    n = len(members)
+    rows: list[tuple[int, ...]] = []
+    # The mirror image of a row is another row of the same square where n is even.
+    for shift in range(n if n % 2 else n // 2):
+        row = tuple(members[(place + shift) % n] for place in _zigzag(n))
+        rows += [row, row[::-1]]
+    return rows[:count]
+
+
+def arranged(n: int) -> list[int]:
+    """Return n candidates so that the first row which `balanced` makes of them is 0, 1, 2 and so on."""
+    members = [0] * n
+    for position, place in enumerate(_zigzag(n)):
+        members[place % n] = position
+    return members
+
+
+def _zigzag(n: int) -> list[int]:
+    return [(place + 1) // 2 * (1 if place % 2 else -1) for place in range(n)]  # 0, 1, -1, 2, -2, …
+
+
+def windows(members: Sequence[int], size: int, overlap: int) -> list[tuple[int, ...]]:
+    """Return subgroups of `size` candidates that cover all; each shares at least `overlap` with the next, in a ring."""
+    n = len(members)
+    if n <= size:
+        return [tuple(members)]
+    count = -(-n // (size - overlap))
+    starts = [i * n // count for i in range(count)]
+    return [tuple(members[(start + place) % n] for place in range(size)) for start in starts]
+
+
+def heats(members: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    """Return the candidates dealt into the fewest groups of at most `size`, whose sizes differ by one at most."""
+    count = -(-len(members) // size)
+    return [tuple(members[i::count]) for i in range(count)]
+
+
+def all_pairs(members: Sequence[int]) -> list[tuple[int, int]]:
+    """Return every pair."""
+    return list(combinations(sorted(members), 2))
+
+
+def ring(members: Sequence[int], opponents: int) -> list[tuple[int, int]]:
+    """Return pairs in which everyone meets the next `opponents / 2` in a ring, and so that many on each side."""
+    n = len(members)
+    steps = [step for step in range(1, opponents // 2 + 1) if step % n]
+    met = [(members[i], members[(i + step) % n]) for step in steps for i in range(n)]
+    return sorted({(min(pair), max(pair)) for pair in met})
+
+
+def random_rings(key: str, texts: Sequence[str], opponents: int) -> list[tuple[int, int]]:
+    """Return the pairs of `opponents / 2` rings, each of all candidates in another drawn order."""
+    rounds = (ring(drawn(f"{key} ring {i}", texts), 2) for i in range(opponents // 2))
+    return sorted({pair for pairs in rounds for pair in pairs})

@@ -1,4 +1,4 @@
-"""A scalar reward model: one number for a conversation. It may read a critique first, which another model writes."""
+"""A scalar reward model: one number for a conversation, optionally after a critique that another model writes."""
 
 from __future__ import annotations
 
@@ -10,50 +10,63 @@ from pydantic import Field
 
 from rewardsmith.checks import unicode
 from rewardsmith.config import Refers, Settings
-from rewardsmith.llm import ModelCallError, Models, Rater, UnconnectedModel
-from rewardsmith.rewards.judges.asking import Asker, AskingSettings, JudgeName, Verdict, failed_score
-from rewardsmith.rewards.judges.shown import LONGEST, Longest
-from rewardsmith.rewards.judges.together import settled, together
+from rewardsmith.llm import (
+    ModelCallError,
+    Models,
+    Parsed,
+    Rater,
+    RequestSettings,
+    UnconnectedModel,
+    Unparsable,
+    settle,
+)
+from rewardsmith.rewards.judges.judge import (
+    DEFAULT_REQUEST,
+    MAX_CHARS,
+    ChatModelName,
+    Judge,
+    MaxChars,
+    OwnTemplate,
+    Question,
+    call_batch,
+    failed_score,
+)
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.questions import question_of
 from rewardsmith.text.quoting import harmless, quote
 from rewardsmith.text.rated import Kept, rated_answer, rated_conversation
-from rewardsmith.text.reading import Unreadable
-from rewardsmith.text.templates import load_template
+from rewardsmith.text.templates import Template, load_template
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 
 RaterName = Annotated[
     str,
     Refers("models", offer="rate", offer_if=("critique", "rate_turns")),
-    Field(description="which of the recipe's models gives the number"),
+    Field(description="the recipe's model that returns the number"),
 ]
-"""A setting that names a model which gives conversations numbers."""
 
 
 class CritiqueSettings(Settings):
     """A critique that the scalar model reads after the answer."""
 
-    model: JudgeName = Field(min_length=1, description="the model that writes it")
-    template: str = Field(default="critique", min_length=1, description="what it is asked: built-in, or a path")
-    told: str = Field(
+    model: ChatModelName = Field(min_length=1, description="the model that writes it")
+    template: OwnTemplate = "critique"
+    show_template: str = Field(
         default="critique_told",
         min_length=1,
-        description="how the scalar model is told: built-in, or the path of text with {{critique}}; it follows the"
-        " answer as further turns",
+        description="turns that show the critique to the scalar model after the answer: built-in, or a path",
     )
-    longest: Longest = LONGEST
-    asking: AskingSettings = Field(default=AskingSettings(), description="how it is asked")
+    max_chars: MaxChars = MAX_CHARS
+    request: RequestSettings = Field(default=DEFAULT_REQUEST, description="how it is called")
 
 
 class Classifier:
     """Score each rollout by a scalar reward model: a Bradley-Terry model, or any classifier with one label.
 
-    The model reads the prompt's messages and the rollout as the assistant's answer, in its own chat template. With a
-    critique, a model that writes looks at each answer first, and the scalar model reads what it wrote.
+    The model reads the prompt's messages and the rollout as the assistant's answer, in its own chat template.
 
     Attributes:
         deadline: seconds for the numbers of a group; None leaves it to the model.
-        scaleless: whether the numbers say only which of two answers is better, and none means "right".
+        scaleless: whether the numbers only order answers, and none means "right".
     """
 
     def __init__(
@@ -64,7 +77,7 @@ class Classifier:
             CritiqueSettings | None, Field(description="a critique by another model that is read after the answer")
         ] = None,
         system: Annotated[Kept, Field(description="whether the model reads the prompt's system messages")] = "keep",
-        think: Annotated[Kept, Field(description="whether it reads what the policy thinks, up to </think>")] = "drop",
+        think: Annotated[Kept, Field(description="whether it reads the policy's reasoning, up to </think>")] = "drop",
         activation: Annotated[
             Literal["none", "sigmoid"], Field(description="the number as it is, or 1 / (1 + exp(-number))")
         ] = "none",
@@ -73,7 +86,6 @@ class Classifier:
             Field(gt=0, description="seconds for the numbers of a group, waiting included; not set: the model's own"),
         ] = None,
     ) -> None:
-        self._name = model
         self._model: Rater = UnconnectedModel(model)
         self._critic = None if critique is None else Critic(critique)
         self._system, self._think, self._activation = system, think, activation
@@ -81,17 +93,17 @@ class Classifier:
         self.scaleless = activation == "none"
 
     def connect(self, models: Models) -> None:
-        """Take the model, and that which writes critiques."""
-        self._model = models(self._name)
+        """Take the model, and the one that writes critiques."""
+        self._model = models(self._model.name)
         if self._critic is not None:
-            self._critic.asker.connect(models)
+            self._critic.connect(models)
 
     def facts(self) -> dict[str, Any]:
-        """Return what the verdicts depend on beside model and settings, for the record of a run."""
+        """Return what the verdicts depend on apart from model and settings, for the record of a run."""
         return {} if self._critic is None else self._critic.facts()
 
     def require(self, prompt: Prompt) -> None:
-        """Raise `CannotScore` if a prompt has no answer, and the critic is to be shown one."""
+        """Raise `CannotScore` if a prompt has no answer that the critic's template shows."""
         if self._critic is not None:
             self._critic.known(prompt)
 
@@ -99,29 +111,27 @@ class Classifier:
         """Raise if a model cannot work."""
         await self._model.check()
         if self._critic is not None:
-            await self._critic.asker.check()
+            await self._critic.check()
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return one score per rollout, with the critique as feedback; equal answers are asked about once."""
+        """Return one score per rollout, with the critique as feedback; equal answers are rated once."""
         answers = [rated_answer(rollout.text, think=self._think) for rollout in group.rollouts]
         distinct = list(dict.fromkeys(answers))
         critiques = {} if self._critic is None else await self._critic.critiques(group.prompt, distinct)
-        scores = {answer: failed_score(why) for answer, why in critiques.items() if isinstance(why, Exception)}
-        written = {answer: found for answer, found in critiques.items() if isinstance(found, Verdict)}
-        asked = [answer for answer in distinct if answer not in scores]
-        conversations = [self._conversation(group.prompt, answer, written.get(answer)) for answer in asked]
-        found = await together(self._model.rate, conversations, deadline=self.deadline)
-        for answer, number in zip(asked, found, strict=True):
-            feedback = written[answer].feedback if answer in written else ""
-            scores[answer] = self._score(number, feedback)
+        scores = {answer: failed_score(error) for answer, error in critiques.items() if isinstance(error, Exception)}
+        rated = [answer for answer in distinct if answer not in scores]
+        conversations = [self._conversation(group.prompt, answer, critiques.get(answer)) for answer in rated]
+        numbers = await call_batch(self._model.rate, conversations, self.deadline)
+        for answer, number in zip(rated, numbers, strict=True):
+            critique = critiques.get(answer)
+            scores[answer] = self._score(number, critique.feedback if isinstance(critique, Parsed) else "")
         return tuple(scores[answer] for answer in answers)
 
-    def _conversation(self, prompt: Prompt, answer: str, critique: Verdict[str] | None) -> tuple[Message, ...]:
-        """Return what the model reads."""
-        said = rated_conversation(prompt, answer, system=self._system)
-        if self._critic is None or critique is None:
-            return said
-        return (*said, *self._critic.told.render({"critique": harmless(unicode(critique.value))}))
+    def _conversation(self, prompt: Prompt, answer: str, critique: object) -> tuple[Message, ...]:
+        conversation = rated_conversation(prompt, answer, system=self._system)
+        if self._critic is None or not isinstance(critique, Parsed):
+            return conversation
+        return (*conversation, *self._critic.show.render({"critique": harmless(unicode(critique.value))}))
 
     def _score(self, number: float | Exception, feedback: str) -> Score:
         if not isinstance(number, Exception) and not math.isfinite(number):
@@ -131,57 +141,49 @@ class Classifier:
         return Score(sigmoid(number) if self._activation == "sigmoid" else float(number), feedback=feedback)
 
 
-class Critic:
-    """Writes critiques of answers.
+class Critic(Judge):
+    """Writes critiques of answers; `show` has the turns that show one to the scalar model."""
 
-    Args:
-        settings: of the critique.
-
-    Attributes:
-        asker: of the model that writes.
-        told: the turns in which the scalar model is told.
-    """
+    _template: Template
 
     def __init__(self, settings: CritiqueSettings) -> None:
+        super().__init__(settings.model, settings.request)
+        known = ("question", "response", "reference")
         self._template = load_template(
-            settings.template,
-            known=("question", "response", "reference"),
-            needed=("response",),
-            setting="critique.template",
+            settings.template, known=known, needed=("response",), setting="critique.template"
         )
-        self._longest = settings.longest
-        self.told = load_template(settings.told, known=("critique",), needed=("critique",), setting="critique.told")
-        self.asker = Asker(settings.model, settings.asking)
+        self.show = load_template(
+            settings.show_template, known=("critique",), needed=("critique",), setting="critique.show_template"
+        )
+        self._max_chars = settings.max_chars
 
-    def facts(self) -> dict[str, str]:
+    def facts(self) -> dict[str, Any]:
         """Return which templates these are."""
-        told = self.told.facts()
-        return self._template.facts() | {"told": told["template"], "told_sha256": told["template_sha256"]}
+        show = self.show.facts()
+        own = {"show_template": show["template"], "show_template_sha256": show["template_sha256"]}
+        return super().facts() | own
 
     def known(self, prompt: Prompt) -> dict[str, str]:
-        """Return what the critic is shown of a prompt, quoted; `CannotScore` if it lacks that."""
+        """Return what the critic sees of a prompt, quoted; `CannotScore` if the prompt lacks it."""
         known = {"question": quote(question_of(prompt))}
         if "reference" in self._template.places:
             known["reference"] = quote("\n".join(truths(prompt)))
         return known
 
-    async def critiques(self, prompt: Prompt, answers: Sequence[str]) -> Mapping[str, Verdict[str] | Exception]:
+    async def critiques(self, prompt: Prompt, answers: Sequence[str]) -> Mapping[str, Parsed[str] | Exception]:
         """Return the critique of each answer, all written at once, or why there is none."""
         known = self.known(prompt)
-        questions = [self._template.render({**known, "response": quote(a, self._longest)}) for a in answers]
-        written = await settled(lambda question: self.asker.verdict(question, _not_empty), questions)
+        prompts = [self._template.render({**known, "response": quote(a, self._max_chars)}) for a in answers]
+        written = await settle(self.ask(Question(messages)) for messages in prompts)
         return dict(zip(answers, written, strict=True))
 
-
-def _not_empty(text: str) -> str:
-    if not text.strip():
-        raise Unreadable("no critique")
-    return text.strip()
+    def parse(self, reply: str, about: None) -> str:
+        """Return a critique that is not empty."""
+        if not reply.strip():
+            raise Unparsable("no critique")
+        return reply.strip()
 
 
 def sigmoid(x: float) -> float:
     """Return 1 / (1 + e⁻ˣ), for any finite x."""
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
-
-
-__all__ = ["Classifier", "Critic", "CritiqueSettings", "RaterName", "sigmoid"]

@@ -1,116 +1,182 @@
-"""A user's own functions before and after a judge. They run in worker processes, each call with a deadline."""
+"""A user's own functions before and after a judge; they run in killable workers, each call with a deadline.
+
+The first half runs in the trainer, the second half in a worker, which returns JSON: `["done", value]`, or
+`["halt", message]` if the function demands that the run stops.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
-from rewardsmith.llm import Conversation
+from rewardsmith.llm import Unparsable
 from rewardsmith.rewards.base import CannotScore, Halt
-from rewardsmith.rewards.pool import Call, shared, shared_waiting, version_of
-from rewardsmith.text.reading import Unreadable
-from rewardsmith.types import Message, RolloutGroup
+from rewardsmith.rewards.judges.judge import Question, failed_score
+from rewardsmith.rewards.pool import Call, Pool, shared, shared_waiting, version_of
+from rewardsmith.types import Message, RolloutGroup, Score
 
 MEMORY = 1024
-"""MiB that a worker may use for one call, unless a recipe says otherwise."""
-
-_LOADERS = "rewardsmith.rewards.judges.hook_calls"
+"""MiB that a worker may use for one call, unless a recipe sets it."""
 
 
 class Hook:
     """A function that a setting names as `module:function`; it may be a coroutine function.
 
     Args:
-        name: where the function is.
+        name: `module:function`.
         setting: `preprocess` or `postprocess`.
         deadline: seconds for one call.
         memory: MiB for one call.
-
-    Raises:
-        UserError: there is no such function.
     """
 
     def __init__(self, name: str, setting: str, *, deadline: float, memory: int) -> None:
         function = import_name(name)
         if not callable(function) or isinstance(function, type):
-            raise UserError(f"{setting} = {name!r} is no function")
+            raise UserError(f"{setting} = {name!r} is not a function")
         if name.startswith("__main__:"):
-            raise UserError(f"{setting} = {name!r} is in the program that is running: put it in a module of its own")
+            raise UserError(f"{setting} = {name!r} is in the running program: put it in a module of its own")
         waits = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
         self._pool = shared_waiting if waits else shared
-        self._call = Call(name, version=version_of(function), loader=f"{_LOADERS}:load_{setting}")
-        self._setting, self._deadline, self._memory = setting, deadline, memory
+        self._call = Call(name, version=version_of(function), loader=f"{__name__}:load_{setting}")
+        self._setting = setting
+        self._limits: dict[str, Any] = {"deadline": deadline, "memory": memory}
 
     async def ready(self) -> None:
-        """Load the function where workers come from; a `UserError` says why that cannot be done."""
+        """Load the function in the workers; a `UserError` names the reason if that fails."""
         await self._pool().load(self._call)
 
-    async def called(self, argument: Any, text: str = "") -> Any:
-        """Return what `hook_calls` makes of the result.
+    async def questions(self, group: RolloutGroup) -> list[Question | Score]:
+        """Return the question that `preprocess` writes for each rollout, or the failure."""
+        made = await call_in_worker(self._pool(), self._call, (group, ""), self._setting, **self._limits)
+        return [
+            failed_score(CannotScore(*one)) if isinstance(one[0], str) else Question([Message(*turn) for turn in one])
+            for one in made
+        ]
 
-        Raises:
-            CannotScore: the function raised something, took too long, or ended its process.
-            Halt: it says that the run must stop.
-        """
-        try:
-            status, value = await self._pool().result(
-                self._call, argument, text, deadline=self._deadline, memory=self._memory
-            )
-        except CannotScore as error:
-            if error.kind != "timeout":
-                raise
-            raise too_late(self._setting, self._deadline) from None
-        if status == "halt":
-            raise Halt(value)
-        return value
+    async def value(self, reply: str) -> Score:
+        """Return the value that `postprocess` finds in a reply; `Unparsable` if it raised a `ValueError`."""
+        answer = await call_in_worker(self._pool(), self._call, (None, reply), self._setting, **self._limits)
+        value, feedback, reason, detail, invalid = answer
+        if reason:
+            raise Unparsable(reason, detail, invalid=invalid)
+        return Score(float(value), feedback=feedback)
 
 
-def too_late(what: str, deadline: float) -> CannotScore:
-    """Return the failure of a call that was not done in time."""
-    return CannotScore("timeout", f"{what} was not done within {deadline:g} s (deadline): its worker was ended")
-
-
-async def prompts_by(preprocess: Hook, group: RolloutGroup) -> list[Conversation | CannotScore]:
-    """Return the prompt that a hook makes for each rollout, or why there is none."""
-    made = await preprocess.called(group)
-    return [
-        CannotScore(*one) if isinstance(one[0], str) else tuple(Message(role, content) for role, content in one)
-        for one in made
-    ]
-
-
-async def value_by(postprocess: Hook, text: str) -> tuple[float, str]:
-    """Return the value that a hook reads from an answer, and its feedback or "".
+async def call_in_worker(
+    pool: Pool, call: Call, arguments: tuple[Any, str], what: str, *, deadline: float, memory: int
+) -> Any:
+    """Return what a loaded function returns.
 
     Raises:
-        Unreadable: the hook raised a `ValueError`, or its value is not finite; the judge is asked again.
-        CannotScore: whatever else went wrong; the rollout has failed.
+        CannotScore: it raised something, took too long, or ended its process.
+        Halt: it demands that the run stops.
     """
-    value, feedback, reason, detail, invalid = await postprocess.called(None, text)
-    if reason:
-        raise Unreadable(reason, detail, invalid=invalid)
-    return float(value), feedback
+    try:
+        status, value = await pool.result(call, *arguments, deadline=deadline, memory=memory)
+    except CannotScore as error:
+        if error.kind != "timeout":
+            raise
+        late = f"{what} did not return within {deadline:g} s (deadline): its worker was killed"
+        raise CannotScore("timeout", late) from None
+    if status == "halt":
+        raise Halt(value)
+    return value
 
 
-def number(value: Any, whose: str) -> float:
-    """Return what a user's function returned as a finite number; numbers of other libraries count.
+# ---- in the worker -------------------------------------------------------------------------------------------------
 
-    Raises:
-        TypeError: it is none.
-        Unreadable: it is not finite.
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def load_preprocess(name: str) -> Callable[[RolloutGroup, str], list[Any]]:
+    """Return a function from a group to its prompts: for each rollout `[[role, content], …]` or `[kind, detail]`.
+
+    The hook returns one entry per rollout: messages, tables with role and content, text, or None for no prompt.
     """
+    hook = import_name(name)
+    return lambda group, _: unless_halted(_prompts, hook, group)
+
+
+def load_postprocess(name: str) -> Callable[[None, str], list[Any]]:
+    """Return a function from a reply to `[value, feedback, reason, detail, invalid]`; a reason means unparsable."""
+    hook = import_name(name)
+    return lambda _, reply: unless_halted(_value, hook, reply)
+
+
+def unless_halted(work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Return the result of `work`, or that the run must stop."""
+    try:
+        return ["done", work(*arguments)]
+    except Halt as error:
+        return ["halt", str(error)]
+    except asyncio.CancelledError as error:
+        raise CannotScore("cancelled", f"it was cancelled: {error}") from error
+
+
+def finite_number(value: Any, whose: str) -> float:
+    """Return a user's result as a finite number; numbers of other libraries count. Raises `TypeError`, `Unparsable`."""
     if isinstance(value, str | bytes) or value is None:
         raise TypeError(f"{whose} returned {value!r:.60}: it must return a number")
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{whose} returned a {type(value).__name__}: it must return a number") from None
-    if not math.isfinite(found):
-        raise Unreadable("not finite", f"{whose} returned {found}", invalid=True)
-    return found
+    if not math.isfinite(number):
+        raise Unparsable("not finite", f"{whose} returned {number}", invalid=True)
+    return number
 
 
-__all__ = ["MEMORY", "Hook", "number", "prompts_by", "too_late", "value_by"]
+def _prompts(hook: Callable[..., Any], group: RolloutGroup) -> list[Any]:
+    made = _awaited(hook(group))
+    if not isinstance(made, list | tuple) or len(made) != len(group.rollouts):
+        count = f"{len(made)} prompts" if isinstance(made, list | tuple) else f"a {type(made).__name__}"
+        raise TypeError(f"preprocess returned {count} for {len(group.rollouts)} rollouts: return a list with one each")
+    return [_prompt(one) for one in made]
+
+
+def _prompt(made: Any) -> list[Any]:
+    """Return one prompt of a hook; a mistake in it fails its own rollout."""
+    if made is None:
+        return ["invalid", "preprocess has no prompt for this rollout"]
+    try:
+        turns = [Message("user", made)] if isinstance(made, str) else made
+        messages = [Message(one["role"], one["content"]) if isinstance(one, Mapping) else one for one in turns]
+        if isinstance(turns, Sequence) and messages and all(isinstance(message, Message) for message in messages):
+            return [[message.role, message.content] for message in messages]
+    except Exception as error:  # noqa: BLE001 an empty role, text that is not Unicode, a class of the user's
+        return ["crashed", f"preprocess returned an invalid prompt: {type(error).__name__}: {error}"]
+    return ["crashed", f"preprocess returned a {type(made).__name__} as a prompt: return messages, text, or None"]
+
+
+def _value(hook: Callable[..., Any], reply: str) -> list[Any]:
+    try:
+        try:
+            result = _awaited(hook(reply))
+        except (Unparsable, UserError):  # both are kinds of ValueError; a Halt is a UserError
+            raise
+        except ValueError as error:
+            raise Unparsable("refused by postprocess", str(error)) from error
+        value, feedback = result if isinstance(result, tuple) and len(result) == 2 else (result, "")
+        return [finite_number(value, "postprocess"), feedback if isinstance(feedback, str) else "", "", "", False]
+    except Unparsable as error:
+        detail = str(error).removeprefix(error.reason).removeprefix(": ")
+        return [None, "", error.reason or "unparsable", detail, error.invalid]
+
+
+def _awaited(result: Any) -> Any:
+    """Return a result, or that of a coroutine; a worker has one event loop, for clients that hooks keep."""
+    if not inspect.isawaitable(result):
+        return result
+
+    async def wait(pending: Awaitable[Any]) -> Any:
+        return await pending
+
+    global _loop  # noqa: PLW0603
+    _loop = _loop or asyncio.new_event_loop()
+    asyncio.set_event_loop(_loop)
+    return _loop.run_until_complete(wait(result))

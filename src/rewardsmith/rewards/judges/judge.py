@@ -1,268 +1,253 @@
-"""A judge with a prompt of your own."""
+"""What all judges share: a judge renders prompts and parses replies; the `Asker` and this base class do the rest."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Hashable, Mapping
-from typing import Annotated, Any
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.llm import Conversation
-from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, Verdict, judged
-from rewardsmith.rewards.judges.hooks import MEMORY, Hook, prompts_by, value_by
-from rewardsmith.rewards.judges.scale import Read, Reading
-from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Ways, placed, shown
-from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
-from rewardsmith.rewards.rules.truth import extra, truths
-from rewardsmith.text.grading import plain
-from rewardsmith.text.questions import question_of
-from rewardsmith.text.templates import Template, load_template
-from rewardsmith.types import Message, Prompt, RolloutGroup, Score
+from rewardsmith.config import Refers
+from rewardsmith.errors import UserError
+from rewardsmith.llm import Asker, Conversation, ModelCallError, Models, Parsed, RequestSettings, joined_replies, settle
+from rewardsmith.masking import shown
+from rewardsmith.rewards.base import failure_of
+from rewardsmith.rewards.rules.rule_settings import Way
+from rewardsmith.text import answers
+from rewardsmith.text.templates import Template
+from rewardsmith.types import RolloutGroup, Score
 
-ANSWERED = ("response", "final", "answer")
-"""The placeholders that show what the policy wrote."""
+T = TypeVar("T")
+V = TypeVar("V")
 
-PLACES = ("question", *ANSWERED, "reference", "source", "lowest", "highest")
-"""All that there are beside the names of a prompt's info."""
+# ---- settings that several judges have -----------------------------------------------------------------------------
 
-_USUAL = ("question", "response", "final", "reference")
-"""Those that in single braces are surely meant; {answer} may well be how a judge is told to answer."""
+ChatModelName = Annotated[
+    str, Refers("models", offer="chat"), Field(description="the judge, one of the recipe's models")
+]
+Request = Annotated[RequestSettings, Field(description="how the judge is called")]
+Show = Annotated[
+    Literal["response", "final", "answer"],
+    Field(description="what the judge sees: the whole response, what follows </think>, or the extracted answer"),
+]
+Ways = Annotated[tuple[Way, ...], Field(min_length=1, description="ways to find the answer; the first success decides")]
+MaxChars = Annotated[int, Field(ge=100, description="a longer response loses its middle")]
+QuotingStyle = Annotated[Literal["fence", "verbatim"], Field(description="foreign text in a fence, or bare")]
+Votes = Annotated[int, Field(ge=1, le=64, description="verdicts to average; more than half must be parsable")]
+OwnTemplate = Annotated[str, Field(min_length=1, description="a built-in prompt, or the path of your own")]
 
-_HOLE = re.compile(r"\{\{\s*response\s*\}\}|\{response\}")
+DEFAULT_REQUEST = RequestSettings()
+DEFAULT_WAYS: tuple[Way, ...] = ("boxed", "hash", "stated", "final")
+MAX_CHARS = 100_000
 
 
-class Judge(AsksOne):
-    """Ask a model about each rollout with a prompt of your own, and read its answer as you say.
+def require_unset(context: str, **settings: object) -> None:
+    """Raise a `UserError` for the first setting that is not None, because it has no effect with `context`."""
+    for name, value in settings.items():
+        if value is not None:
+            raise UserError(f"{name} = {shown(value)} has no effect with {context}: leave one of the two out")
+
+
+def changed(value: T, default: T) -> T | None:
+    """Return a setting for `require_unset`: None if it has its default."""
+    return None if value == default else value
+
+
+def require_extracting(show: str, ways: Sequence[str]) -> None:
+    """Raise a `UserError` if `extract` is set where no answer is extracted."""
+    if show != "answer":
+        require_unset(f'show = "{show}"', extract=changed(tuple(ways), DEFAULT_WAYS))
+
+
+# ---- stored answers ------------------------------------------------------------------------------------------------
+
+_STORED: ContextVar[tuple[bool, bool]] = ContextVar("stored answers", default=(False, False))
+
+
+@contextmanager
+def stored_answers(*, keep_order: bool = False) -> Iterator[None]:
+    """Treat rollouts as answers of a data file, which need not have the form of a policy's rollouts.
+
+    It holds for the tasks that begin inside the block. With `keep_order` judges of groups show the candidates in the
+    order of the rollouts, which is how position bias is measured.
+    """
+    before = _STORED.set((True, keep_order))
+    try:
+        yield
+    finally:
+        _STORED.reset(before)
+
+
+def are_stored() -> bool:
+    """Whether this task began inside of `stored_answers`."""
+    return _STORED.get()[0]
+
+
+def keeps_order() -> bool:
+    """Whether this task began inside of `stored_answers(keep_order=True)`."""
+    return _STORED.get()[1]
+
+
+def visible_text(text: str, show: str, ways: Sequence[str]) -> str:
+    """Return the part of a response that the judge sees, "" if there is none; a stored answer is seen in any case."""
+    if show == "response":
+        return text if text.strip() else ""
+    found = answers.final(text) if show == "final" else answers.extract(text, ways)
+    if not found and are_stored():
+        found = text
+    return found if found and found.strip() else ""
+
+
+# ---- the base class ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt of a judge.
+
+    Attributes:
+        messages: a conversation, or text that the model continues.
+        about: what `parse` must know about it, such as the points that can be had.
+    """
+
+    messages: Conversation | str
+    about: Any = None
+
+    @property
+    def key(self) -> Hashable:
+        """Equal questions have equal keys."""
+        prompt = self.messages if isinstance(self.messages, str) else tuple((m.role, m.content) for m in self.messages)
+        return prompt, self.about
+
+
+Rendered = Sequence[Score | Question | Sequence[Question]]
+
+
+class Judge:
+    """A reward by verdicts of one chat model: subclasses write `render` and `parse`.
+
+    Equal questions of a group are sent once. A question without a verdict is a failure of its rollouts alone, with all
+    that the judge wrote as feedback.
 
     Attributes:
         deadline: seconds for one verdict.
+        parser: version of the parser, for the record of a run.
     """
 
-    def __init__(
-        self,
-        *,
-        model: JudgeName,
-        template: Annotated[
-            str | None, Field(min_length=1, description="a built-in prompt, or the path of your own; not set: judge")
-        ] = None,
-        prompt: Annotated[
-            str | None, Field(min_length=1, description="the prompt itself, instead of a template")
-        ] = None,
-        prompt_field: Annotated[
-            str | None,
-            Field(min_length=1, description="where a prompt's info has the judge's prompt, with {response} in it"),
-        ] = None,
-        preprocess: Annotated[
-            str | None, Field(min_length=1, description="module:function from a group to one prompt per rollout")
-        ] = None,
-        postprocess: Annotated[
-            str | None, Field(min_length=1, description="module:function from the judge's text to a number")
-        ] = None,
-        quoting: Annotated[
-            Quoting | None,
-            Field(description="foreign text in a fence, or verbatim, its role tokens broken; not set: fence"),
-        ] = None,
-        extract: Ways = WAYS,
-        longest: Annotated[
-            Longest | None,
-            Field(description="characters of a response that are shown, without the middle; not set: 100,000"),
-        ] = None,
-        read: Annotated[
-            Read | None,
-            Field(description="Score: X, a number as last line, yes or no, or a field of JSON; not set: score"),
-        ] = None,
-        marker: Annotated[
-            str | None, Field(pattern=r"\S", description='what stands before the number of "score"; not set: Score')
-        ] = None,
-        key: Annotated[
-            str | None, Field(min_length=1, description='of the number of "json"; dots reach deeper; not set: score')
-        ] = None,
-        lowest: Annotated[float | None, Field(description="the worst number; below is refused; not set: 0")] = None,
-        highest: Annotated[float | None, Field(description="the best number; above is refused; not set: 10")] = None,
-        scale: Annotated[
-            bool | None, Field(description="map lowest to 0 and highest to 1, or keep the number; not set: true")
-        ] = None,
-        votes: Votes = 1,
-        deadline: Annotated[
-            float | None, Field(gt=0, description="seconds for one call of a hook; not set: asking.deadline")
-        ] = None,
-        memory: Annotated[
-            int | None, Field(ge=16, description="MiB that a worker may use for a call of a hook; not set: 1024")
-        ] = None,
-        asking: Asking = AS_USUAL,
-    ) -> None:
-        given = {"template": template, "prompt": prompt, "prompt_field": prompt_field, "preprocess": preprocess}
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) > 1:
-            raise UserError(f"{' and '.join(named)} are given: a judge has one prompt")
-        if preprocess is not None:
-            require_unset("preprocess", quoting=quoting, longest=longest)
-        require_warm(votes, asking)
-        self._field, self._ways, self._votes = prompt_field, extract, votes
-        self._longest, self._quoting = longest or LONGEST, quoting or "fence"
-        if preprocess is None and postprocess is None:
-            require_unset("a judge that has neither preprocess nor postprocess", deadline=deadline, memory=memory)
-        limits: dict[str, Any] = {"deadline": deadline or asking.deadline, "memory": memory or MEMORY}
-        self._preprocess = Hook(preprocess, "preprocess", **limits) if preprocess else None
-        self._postprocess = Hook(postprocess, "postprocess", **limits) if postprocess else None
-        self._template = None if preprocess or prompt_field else _template(template, prompt)
-        places = frozenset() if self._template is None else self._template.places
-        if "answer" not in places:
-            idle = None if tuple(extract) == WAYS else extract
-            require_unset("a prompt that does not have {{answer}}", extract=idle)
-        reading = Reading(read, marker, key, lowest, highest, scale)
-        reading.require_used(
-            postprocess=postprocess is not None,
-            bounds_shown=bool(places & {"lowest", "highest"}),
-            built_in=self._template is not None and self._template.name == "judge",
-        )
-        self._scale = None if postprocess else reading.scale()
-        self._bounds = {"lowest": plain(reading.least), "highest": plain(reading.most)}
-        self._asker = Asker(model, asking)
-        self.deadline = asking.deadline
+    parser = ""
+    _template: Template | None = None
 
-    def facts(self) -> dict[str, Any]:
-        """Return what the verdicts depend on beside model and settings, for the record of a run."""
-        return {
-            **({} if self._template is None else self._template.facts()),
-            "parser": "postprocess" if self._scale is None else self._scale.parser,
-        }
+    def __init__(self, model: str, request: RequestSettings, votes: int = 1) -> None:
+        if votes > 1 and request.temperature == 0:
+            raise UserError(f"votes = {votes} needs request.temperature above 0, such as 0.7: at 0 all votes are equal")
+        self._asker = Asker(model, request)
+        self._votes = votes
+        self.deadline = request.deadline
 
-    def require(self, prompt: Prompt) -> None:
-        """Raise `CannotScore` if a prompt lacks what the judge's prompt is made of; a hook is not called."""
-        if self._preprocess is None:
-            self._rendered(prompt)
+    def render(self, group: RolloutGroup) -> Rendered | Awaitable[Rendered]:
+        """Return the question about each rollout, or several questions, or the score of one that needs no verdict."""
+        raise NotImplementedError
 
-    async def check(self) -> None:
-        """Raise if the model cannot work, or a hook cannot be loaded in a worker."""
-        for hook in (self._preprocess, self._postprocess):
-            if hook is not None:
-                await hook.ready()
-        await super().check()
+    def parse(self, reply: str, about: Any) -> Any:
+        """Return the value of a reply, or a `Score`; raise `Unparsable`."""
+        raise NotImplementedError
+
+    def combine(self, questions: Sequence[Question], scores: Sequence[Score]) -> Score:
+        """Return the score of a rollout from those of its questions."""
+        return scores[0]
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return one score per rollout, each with the judge's text as feedback."""
-        prompts = await self._prompts(group)
-        keys = [_key(prompt) for prompt in prompts]  # equal prompts have one verdict, whatever they were made of
-        by_key = dict(zip(keys, prompts, strict=True))
-
-        async def one(key: Hashable) -> Score:
-            prompt = by_key[key]
-            if isinstance(prompt, CannotScore):
-                raise prompt
-            return await voted(lambda vote: self._verdict(prompt, vote), self._votes)
-
-        return await judged(keys, one)
-
-    async def _verdict(self, prompt: Conversation, vote: int) -> Verdict[float]:
-        verdict: Verdict[tuple[float, str]] = await self._asker.verdict(prompt, self._read, sample=vote)
-        value, feedback = verdict.value
-        return Verdict(value, feedback or verdict.feedback, verdict.attempts)
-
-    async def _read(self, text: str) -> tuple[float, str]:
-        if self._scale is not None:
-            return self._scale.value(text), ""
-        assert self._postprocess is not None
-        return await value_by(self._postprocess, text)
-
-    # ---- the prompt ------------------------------------------------------------------------------------------------
-
-    async def _prompts(self, group: RolloutGroup) -> list[Conversation | CannotScore]:
-        """Return the judge's prompt for each rollout, or why there is none."""
-        if self._preprocess is not None:
-            return await prompts_by(self._preprocess, group)
-        render, texts = self._rendered(group.prompt), [rollout.text for rollout in group.rollouts]
-        rendered = {text: render(text) for text in dict.fromkeys(texts)}
-        return [rendered[text] for text in texts]
-
-    def _rendered(self, prompt: Prompt) -> Callable[[str], Conversation]:
-        """Return what makes the judge's prompt from a response."""
-        if self._template is None:
-            return self._from_field(prompt, self._field or "")
-        template = self._template
-        known = {
-            name: placed(_known(prompt, name, template), self._quoting)
-            for name in template.places - {*ANSWERED, *self._bounds}
-        }
-
-        def render(response: str) -> Conversation:
-            own = {name: self._said(response, name) for name in template.places & {*ANSWERED}}
-            return template.render({**known, **own, **self._bounds})
-
-        return render
-
-    def _from_field(self, prompt: Prompt, field: str) -> Callable[[str], Conversation]:
-        found = extra(prompt, field)
-        if isinstance(found, str):
-            found = [{"role": "user", "content": found}]
-        if not isinstance(found, list | tuple) or not found or not all(_is_message(one) for one in found):
-            raise CannotScore("invalid", f"the prompt {prompt.id!r} has no {field!r} that is text or messages")
-        if not any(_HOLE.search(one["content"]) for one in found):
-            raise CannotScore(
-                "invalid", f"{field!r} of the prompt {prompt.id!r} has no {{response}}: the judge would not see it"
-            )
-
-        def render(response: str) -> Conversation:
-            put = self._said(response, "response")
-            return tuple(Message(one["role"], _HOLE.sub(lambda hole: put, one["content"])) for one in found)
-
-        return render
-
-    def _said(self, response: str, name: str) -> str:
-        return placed(shown(response, name, self._ways), self._quoting, self._longest)
-
-
-def _known(prompt: Prompt, name: str, template: Template) -> str:
-    """Return what a placeholder stands for that is the same for all rollouts."""
-    if name == "question":
-        return question_of(prompt)
-    if name == "reference":
-        return "\nor: ".join(truths(prompt))
-    if name == "source":
-        return prompt.source
-    found = extra(prompt, name)
-    if _can_be_shown(found):
-        return str(found)
-    nested = extra(prompt, "extra_info")
-    info = {**(nested if isinstance(nested, Mapping) else {}), **prompt.info}
-    own = [key[:60] for key, value in info.items() if _can_be_shown(value)][:40]
-    raise CannotScore(
-        "invalid",
-        f"the prompt {prompt.id!r} has no text or number {name!r} in its info, which {template.where} names."
-        f"{nearest(name, [*PLACES, *own])} Known: {listing(PLACES)}; in this prompt's info: {listing(own)}",
-    )
-
-
-def _can_be_shown(value: object) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
-
-
-def _key(prompt: Conversation | CannotScore) -> Hashable:
-    """Return what tells a prompt from others; each that there is none for stands alone."""
-    return prompt if isinstance(prompt, CannotScore) else tuple((one.role, one.content) for one in prompt)
-
-
-def _is_message(one: Any) -> bool:
-    return isinstance(one, Mapping) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
-
-
-def _template(template: str | None, prompt: str | None) -> Template:
-    if prompt is None:
-        made = load_template(template or "judge", known=None, usual=_USUAL)
-    else:
-        made = Template.parse(prompt, "", known=None, usual=_USUAL, setting="prompt")
-    if not made.places & {*ANSWERED}:
-        has = sorted(made.places - {*PLACES})
-        hint = next((f" {{{{{name}}}}}:{close}" for name in has if (close := nearest(name, ANSWERED))), "")
-        raise UserError(
-            f"{made.where} has none of {{{{response}}}}, {{{{final}}}}, {{{{answer}}}}: the judge would not see what it"
-            f" judges.{hint}"
+        """Return one score per rollout, each with the judge's replies as feedback."""
+        rendered = self.render(group)
+        items = await rendered if inspect.isawaitable(rendered) else rendered
+        lists = [[item] if isinstance(item, Question) else item for item in items]
+        questions = {question.key: question for one in lists if not isinstance(one, Score) for question in one}
+        found = zip(questions, await settle(map(self.verdict, questions.values())), strict=True)
+        scores = {key: failed_score(one) if isinstance(one, Exception) else one for key, one in found}
+        return tuple(
+            one if isinstance(one, Score) else self.combine(one, [scores[question.key] for question in one])
+            for one in lists
         )
-    return made
+
+    async def verdict(self, question: Question) -> Score:
+        """Return the mean of the votes on a question."""
+
+        def parse(reply: str) -> Any:
+            return self.parse(reply, question.about)
+
+        if self._votes == 1:
+            parsed = await self._asker.request(question.messages, parse)
+            value = parsed.value
+            if isinstance(value, Score):
+                return replace(value, feedback=value.feedback or parsed.feedback)
+            return Score(value, feedback=parsed.feedback)
+        votes = await self._asker.votes(question.messages, parse, self._votes)
+        values: list[Any] = [vote.value.value if isinstance(vote.value, Score) else vote.value for vote in votes]
+        pairs = enumerate(zip(values, votes, strict=True), 1)
+        notes = [f"[vote {i} of {len(votes)}: {value:.4g}]\n{vote.feedback}" for i, (value, vote) in pairs]
+        return Score(sum(values) / len(values), feedback=joined_replies(notes))
+
+    async def ask(self, question: Question) -> Parsed[Any]:
+        """Return what `parse` makes of the judge's reply, for judges whose verdict is more than a number."""
+        return await self._asker.request(question.messages, lambda reply: self.parse(reply, question.about))
+
+    def connect(self, models: Models) -> None:
+        """Take the model."""
+        self._asker.connect(models)
+
+    async def check(self) -> None:
+        """Raise if the model cannot work."""
+        await self._asker.model.check()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the verdicts depend on apart from model and settings, for the record of a run."""
+        parser = {"parser": self.parser} if self.parser else {}
+        return parser if self._template is None else {**self._template.facts(), **parser}
 
 
-__all__ = ["Judge"]
+def failed_score(error: BaseException, parts: Iterable[str] = ()) -> Score:
+    """Return an exception as a failed score, with what the judge wrote as feedback; a `Halt` is raised."""
+    failed = Score(failure=failure_of(error))
+    return replace(failed, parts=dict.fromkeys(parts, failed), feedback=getattr(error, "replies", ""))
+
+
+# ---- models that return numbers or vectors -------------------------------------------------------------------------
+
+
+async def call_batch(
+    call: Callable[[Sequence[T]], Awaitable[Iterable[V]]], items: Sequence[T], deadline: float | None = None
+) -> list[V | Exception]:
+    """Return the result of `rate` or `embed` for each item, or why there is none, within `deadline` seconds.
+
+    All items go in one call; if the model refuses it, each has a call of its own.
+    """
+
+    async def results(batch: Sequence[T]) -> list[V]:
+        found = list(await call(batch))
+        if len(found) != len(batch):
+            raise ModelCallError("invalid", f"the model returned {len(found)} results for {len(batch)}")
+        return found
+
+    if not items:
+        return []
+    try:
+        async with asyncio.timeout(deadline):
+            (whole,) = await settle([results(items)])
+            if not isinstance(whole, Exception):
+                return [*whole]
+            alone_helps = isinstance(whole, ModelCallError) and whole.kind not in (
+                "unreachable",
+                "timeout",
+                "cancelled",
+            )
+            if not alone_helps or len(items) == 1:
+                return [whole for _ in items]
+            alone = await settle(results([item]) for item in items)
+            return [one if isinstance(one, Exception) else one[0] for one in alone]
+    except TimeoutError:
+        return [ModelCallError("timeout", f"no result within {deadline:g} s (deadline)") for _ in items]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -13,24 +13,29 @@ from pydantic import Field
 from rewardsmith.algorithms.bradley_terry import bradley_terry, chances
 from rewardsmith.algorithms.offsets import connected, largest
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.asking import Asker, AskingSettings, AsksOne, failed_score, feedback_of, written
+from rewardsmith.llm import joined_replies, settle
 from rewardsmith.rewards.judges.candidates import (
     Candidates,
+    CandidateWay,
     Criteria,
-    JudgeModel,
-    Longest,
-    Place,
-    Way,
-    candidates_of,
+    GroupJudge,
+    MaxCandidateChars,
+    ReferencePlace,
+    all_pairs,
+    random_rings,
     require_apart,
-    require_shown,
-    shown_of,
-    without,
+    ring,
+    skipped,
 )
-from rewardsmith.rewards.judges.orders import all_pairs, random_rings, ring
-from rewardsmith.rewards.judges.rounds import DIGITS, first_cause
-from rewardsmith.rewards.judges.together import settled
-from rewardsmith.rewards.judges.unused import require_unset
+from rewardsmith.rewards.judges.judge import (
+    DEFAULT_REQUEST,
+    ChatModelName,
+    Question,
+    Request,
+    failed_score,
+    require_unset,
+)
+from rewardsmith.rewards.judges.ranking import DIGITS, first_cause
 from rewardsmith.rewards.rules.truth import references_of
 from rewardsmith.text.comparisons import PARSER, read_comparison
 from rewardsmith.text.quoting import quote
@@ -38,12 +43,11 @@ from rewardsmith.text.ranking_prompts import PLACES
 from rewardsmith.text.templates import load_template
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
-_ASKING = AskingSettings()
 _SHARES = {"A": 1.0, "B": 0.0, "tie": 0.5}
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedPair:
     """Two texts, compared in both orders.
 
     Attributes:
@@ -51,11 +55,11 @@ class Compared:
         share: of the first: 1 when it won twice, 0 when it lost twice, the mean of both verdicts between.
         contradicted: whether the two verdicts name different winners: the judge went by the position.
         feedback: what the judge wrote, first with the first of the two as A, then as B; "" for nothing.
-        error: why they are not compared: a verdict that failed. The share says nothing then.
+        error: why they are not compared: a verdict that failed. `share` is meaningless then.
     """
 
     pair: tuple[int, int]
-    share: float
+    share: float = 0.5
     contradicted: bool = False
     feedback: tuple[str, ...] = ()
     error: Exception | None = None
@@ -64,125 +68,109 @@ class Compared:
         """Return the share of one of the two."""
         return self.share if candidate == self.pair[0] else 1 - self.share
 
-    def told(self, candidate: int) -> list[str]:
-        """Return what the judge wrote, with the name by which it knew one of the two."""
-        names = "AB" if candidate == self.pair[0] else "BA"
-        told = zip(names, self.feedback, strict=False)
-        return [f"[this answer is {name}]\n{text}" for name, text in told if text]
-
     def other(self, candidate: int) -> int:
         """Return the opponent."""
         return self.pair[1] if candidate == self.pair[0] else self.pair[0]
 
 
-class Pairwise(AsksOne):
+class Pairwise(GroupJudge):
     """Let a model compare rollouts two at a time, each pair twice with A and B swapped.
 
-    Verdicts that contradict each other are a tie. A pair of which one verdict could not be read is left out.
+    Verdicts that contradict each other are a tie. A pair of which one verdict failed is left out.
 
     Attributes:
-        deadline: seconds for one verdict.
         parts: `contradicted` is the share of a rollout's pairs on which the judge contradicted itself.
-        whole: the scores of a group belong together: after an outage the whole group is asked again.
     """
 
     parts = ("contradicted",)
-    whole = True
+    parser = PARSER
 
     def __init__(
         self,
         *,
-        model: JudgeModel,
+        model: ChatModelName,
         template: Annotated[str, Field(min_length=1, description="pairwise, or the path of your own")] = "pairwise",
         criteria: Criteria = "",
-        against: Annotated[
-            Literal["group", "reference"], Field(description="whom a rollout is compared with: its siblings, or a text")
-        ] = "group",
-        reference: Place = "answer",
+        against: Annotated[Literal["group", "reference"], Field(description="the opponents of a rollout")] = "group",
+        reference: ReferencePlace = "answer",
         pairs: Annotated[
             Literal["all", "ring", "random"] | None,
-            Field(description="all meet; neighbours in a ring; or others that are drawn; not set: all"),
+            Field(description="all meet; neighbours in a ring; or drawn opponents; not set: all"),
         ] = None,
-        opponents: Annotated[
-            int | None,
-            Field(ge=2, multiple_of=2, description="met at most, under ring and random; even; not set: 4"),
-        ] = None,
-        least: Annotated[int, Field(ge=1, description="a rollout with fewer readable pairs has failed")] = 1,
-        turn_into: Annotated[
+        opponents: Annotated[int | None, Field(ge=2, multiple_of=2, description="per rollout; not set: 4")] = None,
+        min_pairs: Annotated[int, Field(ge=1, description="a rollout with fewer parsable pairs has failed")] = 1,
+        aggregate: Annotated[
             Literal["wins", "bradley-terry"], Field(description="mean of 1, 0.5 and 0 over the pairs; or a fit")
         ] = "wins",
         prior: Annotated[
             float | None, Field(ge=1e-6, description="bradley-terry: 1 / variance of log-strengths; not set: 0.1")
         ] = None,
         unit: Annotated[
-            bool | None,
-            Field(description="bradley-terry: true is the chance to beat an average one, false the log-strength"),
+            bool | None, Field(description="bradley-terry: chance to beat an average one, or (false) the log-strength")
         ] = None,
-        extract: Way = "whole",
-        longest: Longest = 20_000,
+        extract: CandidateWay = "whole",
+        max_chars: MaxCandidateChars = 20_000,
         invalid_reward: Annotated[
             float | None, Field(description="of a rollout without a valid answer; not set: -0.5, half below the worst")
         ] = None,
-        lone: Annotated[
+        single_answer_reward: Annotated[
             float | None, Field(description="of the only distinct valid answer; not set: that of an average one")
         ] = None,
-        asking: Annotated[AskingSettings, Field(description="how the judge is asked")] = _ASKING,
+        request: Request = DEFAULT_REQUEST,
     ) -> None:
-        self._fit, self._by_reference = turn_into == "bradley-terry", against == "reference"
+        self._fit, self._by_reference = aggregate == "bradley-terry", against == "reference"
         if self._fit and self._by_reference:
-            raise UserError('turn_into = "bradley-terry" needs a group: against = "reference" goes with wins')
+            raise UserError('aggregate = "bradley-terry" needs a group: against = "reference" goes with wins')
         if self._by_reference:
-            require_unset('against = "reference"', pairs=pairs, opponents=opponents, lone=lone)
+            unused = {"pairs": pairs, "opponents": opponents, "single_answer_reward": single_answer_reward}
+            require_unset('against = "reference"', **unused)
         if pairs in (None, "all"):
             require_unset('pairs = "all"', opponents=opponents)
         if not self._fit:
-            require_unset('turn_into = "wins"', prior=prior, unit=unit)
+            require_unset('aggregate = "wins"', prior=prior, unit=unit)
         self._prior, self._unit = 0.1 if prior is None else prior, unit is not False
         if not self._unit and invalid_reward is None:
             raise UserError("invalid_reward is not set: log-strengths have no worst value that it could lie below")
-        self._lone = (0.5 if self._unit else 0.0) if lone is None else lone
+        self._single = (0.5 if self._unit else 0.0) if single_answer_reward is None else single_answer_reward
         self._invalid = -0.5 if invalid_reward is None else invalid_reward
-        require_apart(self._invalid, self._lone, worst=0.0 if self._unit else math.inf)
-        self._pairs, self._opponents, self._least = pairs or "all", opponents or 4, least
-        self._way, self._longest = extract, longest
-        self._reference, self._criteria = reference, criteria
-        self._template = load_template(template, known=(*PLACES, "first", "second"), needed=["first", "second"])
-        require_shown(self._template, criteria=criteria, reference=None if self._by_reference else reference)
-        self._asker = Asker(model, asking)
-        self.deadline = asking.deadline
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the verdicts depend on beside model and settings, for the record of a run."""
-        return {**self._template.facts(), "parser": PARSER}
+        require_apart(self._invalid, self._single, worst=0.0 if self._unit else math.inf)
+        self._pairs, self._opponents, self._min_pairs = pairs or "all", opponents or 4, min_pairs
+        super().__init__(
+            model,
+            request,
+            load_template(template, known=(*PLACES, "first", "second"), needed=["first", "second"]),
+            criteria=criteria,
+            reference=reference,
+            extract=extract,
+            max_chars=max_chars,
+            reference_used=self._by_reference,
+        )
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt lacks the reference, or something else that the template shows."""
-        shown_of(prompt, self._template, reference=self._reference, criteria=self._criteria)
+        super().require(prompt)
         if self._by_reference:
             references_of(prompt, self._reference)
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return one score per rollout; who has no opponent with another text is not shown to anyone."""
-        found = candidates_of(group, self._way, self._longest)
+        """Return one score per rollout; who has no opponent with another text needs no call."""
+        found = self.candidates(group)
         references = references_of(group.prompt, self._reference) if self._by_reference else []
         texts = [*found.texts, *(reference.strip() for reference in references)]
         pairs = self._drawn_pairs(group.prompt.id, found.texts, len(texts))
-        known = [Compared(pair, 0.5) for pair in pairs if texts[pair[0]] == texts[pair[1]]]
-        asked = [pair for pair in pairs if texts[pair[0]] != texts[pair[1]]]
-        lost: list[Compared] = []
-        if asked:
-            shown = shown_of(group.prompt, self._template, reference=self._reference, criteria=self._criteria)
+        compared = [ComparedPair(pair) for pair in pairs if texts[pair[0]] == texts[pair[1]]]
+        if len(compared) < len(pairs):
+            known = self.known(group.prompt)
             quoted = [quote(text) for text in texts]  # each is shown many times
-            answers = await settled(lambda pair: self._compare(shown, quoted, pair), asked)
-            met = [
-                Compared(pair, 0.5, error=answer) if isinstance(answer, Exception) else answer
-                for pair, answer in zip(asked, answers, strict=True)
+            different = [pair for pair in pairs if texts[pair[0]] != texts[pair[1]]]
+            answers = await settle(self._compare(known, quoted, pair) for pair in different)
+            compared += [
+                ComparedPair(pair, error=answer) if isinstance(answer, Exception) else answer
+                for pair, answer in zip(different, answers, strict=True)
             ]
-            known += [one for one in met if one.error is None]
-            lost = [one for one in met if one.error is not None]
-        by_candidate = self._scores(found, known, lost)
-        invalid = Score(self._invalid, parts=without(self.parts, "there is no valid answer to compare"))
-        return tuple(invalid if i is None else by_candidate[i] for i in found.of)
+        scores = self._scores(found, compared)
+        invalid = Score(self._invalid, parts=skipped(self.parts, "there is no valid answer to compare"))
+        return tuple(invalid if i is None else scores[i] for i in found.of)
 
     def _drawn_pairs(self, key: str, texts: Sequence[str], count: int) -> list[tuple[int, int]]:
         if self._by_reference:
@@ -193,52 +181,51 @@ class Pairwise(AsksOne):
             return ring(range(len(texts)), self._opponents)  # their order is drawn
         return random_rings(key, texts, self._opponents)
 
-    async def _compare(self, shown: Mapping[str, str], quoted: Sequence[str], pair: tuple[int, int]) -> Compared:
-        async def ask(order: tuple[int, int]) -> tuple[float, str]:
-            values = {**shown, "first": quoted[order[0]], "second": quoted[order[1]]}
-            verdict = await self._asker.verdict(self._template.render(values), read_comparison)
-            return _SHARES[verdict.value], verdict.feedback
-
-        ahead, behind = both = await settled(ask, [pair, (pair[1], pair[0])])
+    async def _compare(self, known: Mapping[str, str], quoted: Sequence[str], pair: tuple[int, int]) -> ComparedPair:
+        orders = [pair, (pair[1], pair[0])]
+        prompts = [self._template.render({**known, "first": quoted[i], "second": quoted[j]}) for i, j in orders]
+        ahead, behind = both = await settle(self.ask(Question(messages)) for messages in prompts)
         if isinstance(ahead, Exception) or isinstance(behind, Exception):
-            told = tuple(written(one) if isinstance(one, Exception) else one[1] for one in both)
-            return Compared(pair, 0.5, feedback=told, error=next(one for one in both if isinstance(one, Exception)))
-        share = (ahead[0] + 1 - behind[0]) / 2
-        return Compared(pair, share, ahead[0] == behind[0] != 0.5, (ahead[1], behind[1]))
+            feedback = tuple(
+                getattr(one, "replies", "") if isinstance(one, Exception) else one.feedback for one in both
+            )
+            return ComparedPair(pair, feedback=feedback, error=next(one for one in both if isinstance(one, Exception)))
+        share = (ahead.value + 1 - behind.value) / 2
+        return ComparedPair(pair, share, ahead.value == behind.value != 0.5, (ahead.feedback, behind.feedback))
 
-    def _scores(self, found: Candidates, known: Sequence[Compared], lost: Sequence[Compared]) -> list[Score]:
+    def parse(self, reply: str, about: None) -> float:
+        """Return the share of the first answer: 1, 0.5 or 0."""
+        return _SHARES[read_comparison(reply)]
+
+    def _scores(self, found: Candidates, compared: Sequence[ComparedPair]) -> list[Score]:
         """Return the score of each distinct answer."""
         count = len(found.texts)
         if not self._by_reference and count < 2:
-            alone = without(self.parts, "there is no other answer to compare it with")
-            return [Score(self._lone, parts=alone)] * count
-        own = [[one for one in known if i in one.pair] for i in range(count)]
-        errors = [(one.pair, one.error) for one in lost if one.error is not None]
-        kept = [True] * count if self._by_reference else self._connected(count, known)
-        values = self._strengths(count, known) if self._fit else [_wins(found, i, own[i]) for i in range(count)]
+            alone = skipped(self.parts, "there is no other answer to compare it with")
+            return [Score(self._single, parts=alone)] * count
+        valid = [one for one in compared if one.error is None]
+        errors = [(one.pair, one.error) for one in compared if one.error is not None]
+        kept = [True] * count if self._by_reference else _connected(count, valid)
+        strengths = self._strengths(count, valid) if self._fit else []
         scores = []
         for i in range(count):
-            if kept[i] and len(own[i]) >= min(self._least, len(own[i]) + sum(i in pair for pair, _ in errors)):
-                contradicted = sum(one.contradicted for one in own[i]) / len(own[i])
-                told = feedback_of([text for one in own[i] for text in one.told(i)])
-                parts = {"contradicted": Score(contradicted)}
-                scores.append(Score(round(values[i], DIGITS), parts=parts, feedback=told))
-            else:
-                about = [one for one in (*lost, *own[i]) if i in one.pair]
-                told = feedback_of([text for one in about for text in one.told(i)])
-                scores.append(replace(failed_score(first_cause(i, errors), self.parts), feedback=told))
+            about = [one for one in compared if i in one.pair]
+            own = [one for one in about if one.error is None]
+            if not kept[i] or len(own) < min(self._min_pairs, len(about)):
+                lost_first = sorted(about, key=lambda one: one.error is None)
+                scores.append(
+                    replace(failed_score(first_cause(i, errors), self.parts), feedback=_feedback(lost_first, i))
+                )
+                continue
+            value = strengths[i] if self._fit else _wins(found, i, own)
+            contradicted = sum(one.contradicted for one in own) / len(own)
+            parts = {"contradicted": Score(contradicted)}
+            scores.append(Score(round(value, DIGITS), parts=parts, feedback=_feedback(own, i)))
         return scores
 
-    @staticmethod
-    def _connected(count: int, known: Sequence[Compared]) -> list[bool]:
-        seen = np.zeros((len(known), count), dtype=bool)
-        for row, one in zip(seen, known, strict=True):
-            row[list(one.pair)] = True
-        return [bool(one) for one in largest(connected(seen))]
-
-    def _strengths(self, count: int, known: Sequence[Compared]) -> list[float]:
+    def _strengths(self, count: int, compared: Sequence[ComparedPair]) -> list[float]:
         wins = np.zeros((count, count))
-        for one in known:
+        for one in compared:
             first, second = one.pair
             wins[first, second] += one.share
             wins[second, first] += 1 - one.share
@@ -246,15 +233,29 @@ class Pairwise(AsksOne):
         return list(map(float, chances(strengths) if self._unit else strengths))
 
 
-def _wins(found: Candidates, candidate: int, own: Sequence[Compared]) -> float:
+def _connected(count: int, compared: Sequence[ComparedPair]) -> list[bool]:
+    met = np.zeros((len(compared), count), dtype=bool)
+    for row, one in zip(met, compared, strict=True):
+        row[list(one.pair)] = True
+    return list(map(bool, largest(connected(met))))
+
+
+def _feedback(compared: Sequence[ComparedPair], candidate: int) -> str:
+    """Return what the judge wrote about a candidate, with the name that the candidate had."""
+    notes = []
+    for one in compared:
+        names = "AB" if candidate == one.pair[0] else "BA"
+        texts = zip(names, one.feedback, strict=False)
+        notes += [f"[this answer is {name}]\n{text}" for name, text in texts if text]
+    return joined_replies(notes)
+
+
+def _wins(found: Candidates, candidate: int, own: Sequence[ComparedPair]) -> float:
     """Return the mean share over opponents, one for each rollout that has the opponent's text; copies are ties.
 
     With all pairs it is the chance to be preferred to another rollout of the group that is picked at random.
     """
-    met = [(one.share_of(candidate), max(1, found.copies(one.other(candidate)))) for one in own]
-    copies = found.copies(candidate) - 1 if all(one.other(candidate) < len(found.texts) for one in own) else 0
+    met = [(one.share_of(candidate), max(1, found.of.count(one.other(candidate)))) for one in own]
+    copies = found.of.count(candidate) - 1 if all(one.other(candidate) < len(found.texts) for one in own) else 0
     total = copies + sum(count for _, count in met)
     return (copies / 2 + sum(share * count for share, count in met)) / total if total else 0.5
-
-
-__all__ = ["Compared", "Pairwise"]

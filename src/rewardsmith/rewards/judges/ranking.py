@@ -1,51 +1,61 @@
-"""Rank a whole group in one call: what is hard to grade alone is easy to compare."""
+"""Rank a whole group in one call: what is hard to grade alone is easy to compare.
+
+A large group, or one that is shown in several orders, needs several calls, whose shares are joined:
+
+    ask(order) -> Ballot            one call: some candidates in some order
+    Ballot, Ballot, … -> JoinedShares    a share in [0, 1] for each candidate, or why it has none
+
+A call that failed is no vote. Who has no share because of it has the failure instead; the others keep theirs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from rewardsmith.algorithms.offsets import connected, largest, without_offsets
+from rewardsmith.algorithms.ranks import average_ranks
 from rewardsmith.config import Settings
 from rewardsmith.errors import UserError
+from rewardsmith.llm import RequestSettings, joined_replies, settle
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.asking import Asker, AskingSettings, AsksOne, failed_score, feedback_of, written
 from rewardsmith.rewards.judges.candidates import (
     Candidates,
+    CandidateWay,
     Criteria,
-    JudgeModel,
-    Longest,
-    Place,
-    Way,
-    are_shown_as_given,
-    candidates_of,
+    GroupJudge,
+    MaxCandidateChars,
+    ReferencePlace,
+    arranged,
+    balanced,
+    heats,
     require_apart,
-    require_shown,
-    shown_of,
-    without,
+    skipped,
+    windows,
 )
-from rewardsmith.rewards.judges.orders import arranged
-from rewardsmith.rewards.judges.rounds import Design, Outcome, Seen
-from rewardsmith.rewards.judges.shown import are_stored
-from rewardsmith.rewards.judges.unused import require_unset
+from rewardsmith.rewards.judges.judge import (
+    ChatModelName,
+    Question,
+    are_stored,
+    failed_score,
+    keeps_order,
+    require_unset,
+)
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.ranking_prompts import Verdicts, load_ranking_template, quoted_ranking_prompt
-from rewardsmith.text.rankings import (
-    MOST,
-    PARSER,
-    Output,
-    Ranked,
-    Reading,
-    letters_of,
-    placing,
-    read_ranking,
-)
-from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
+from rewardsmith.text.rankings import MOST, PARSER, Output, Reading, letters_of, placing, read_ranking
+from rewardsmith.types import Rollout, RolloutGroup, Score
+
+DIGITS = 9
+"""Shares are rounded to so many digits: equal candidates must not differ by a rounding error."""
 
 
-class OverlongSettings(Settings):
+class OverlongPenalty(Settings):
     """0 up to limit − buffer tokens, then −factor · (tokens − (limit − buffer)) / buffer, and −factor from limit on."""
 
     limit: int = Field(ge=1, description="tokens of a rollout from which the whole factor is subtracted")
@@ -53,202 +63,157 @@ class OverlongSettings(Settings):
     factor: float = Field(ge=0, description="largest penalty, in units of the reward")
 
     @model_validator(mode="after")
-    def _fits(self) -> OverlongSettings:
+    def _fits(self) -> OverlongPenalty:
         if self.buffer > self.limit:
-            raise ValueError(
-                f"buffer is {self.buffer}, more than limit = {self.limit}: every rollout would be overlong"
-            )
+            raise ValueError(f"buffer is {self.buffer}, above limit = {self.limit}: every rollout would be overlong")
         return self
 
     def penalty(self, rollout: Rollout) -> float:
-        """Return what is added to the reward of a rollout, at most 0.
-
-        Raises:
-            CannotScore: the tokens of the rollout are not known.
-        """
+        """Return what is added to the reward of a rollout, at most 0; `CannotScore` if its tokens are unknown."""
         length = len(rollout.tokens)
         if rollout.text and not length:
-            raise CannotScore(
-                "invalid", "the rollout has no tokens, so that overlong cannot be counted: score it without overlong"
-            )
+            raise CannotScore("invalid", "the rollout has no tokens to count for overlong: score it without overlong")
         return 0.0 - self.factor * min(1.0, max(0.0, (length - (self.limit - self.buffer)) / self.buffer))
 
 
-class RankingAsking(AskingSettings):
-    """How a ranking judge is asked: it compares at length."""
+class RankingRequest(RequestSettings):
+    """How a ranking judge is called: its replies are long."""
 
-    max_tokens: int = Field(default=8192, ge=1, description="longest answer; one that is cut off is not read")
-    deadline: float = Field(default=300.0, gt=0, description="seconds for one verdict, all tries together")
-
-
-@dataclass(frozen=True)
-class Scale:
-    """From what the judge says to the reward; a share is 0 for the worst possible and 1 for the best.
-
-    Attributes:
-        lowest: score of the worst candidate possible.
-        highest: score of the best.
-        decimals: whether scores between integers are allowed.
-        worst: reward of the worst candidate possible.
-        best: reward of the best.
-        invalid: reward of a rollout without a valid answer.
-        lone: reward of the only distinct valid answer.
-    """
-
-    lowest: float
-    highest: float
-    decimals: bool
-    worst: float
-    best: float
-    invalid: float
-    lone: float
-
-    def __post_init__(self) -> None:
-        if not self.lowest < self.highest:
-            raise UserError(f"lowest is {self.lowest:g} and highest {self.highest:g}: the range of scores is empty")
-        if not self.decimals and (self.lowest != int(self.lowest) or self.highest != int(self.highest)):
-            raise UserError(f"{self.lowest:g} and {self.highest:g} must be integers, unless decimals = true")
-        require_apart(self.invalid, self.lone, self.worst)
-
-    def share(self, score: float) -> float:
-        """Return a score as a share."""
-        return (score - self.lowest) / (self.highest - self.lowest)
-
-    def score(self, share: float) -> float:
-        """Return a share as a score."""
-        return self.lowest + (self.highest - self.lowest) * share
-
-    def reward(self, share: float) -> float:
-        """Return the reward of a share."""
-        return self.worst + (self.best - self.worst) * share
+    max_tokens: int = Field(default=8192, ge=1, description="token limit of a reply; a truncated reply is not parsed")
+    deadline: float = Field(default=300.0, gt=0, description="seconds for one parsed reply, all tries together")
 
 
-_ASKING = RankingAsking()
+_REQUEST = RankingRequest()
 
 
-class Ranking(AsksOne):
+class Ranking(GroupJudge):
     """Let a model rank all rollouts of a group against each other (GRRM's group quality metric).
 
     Identical answers are shown once and share their score. What could not be judged is a failure, never a number.
 
     Attributes:
-        deadline: seconds for one verdict.
         parts: `judge` is the score between `lowest` and `highest`; `overlong` is the penalty, where there is one.
-        whole: the scores of a group belong together: after an outage the whole group is asked again.
     """
 
-    whole = True
+    parser = PARSER
 
     def __init__(
         self,
         *,
-        model: JudgeModel,
+        model: ChatModelName,
         template: Annotated[
             str, Field(min_length=1, description="ranking, ranking_translation, or the path of your own")
         ] = "ranking",
         criteria: Criteria = "",
-        reference: Place = "answer",
+        reference: ReferencePlace = "answer",
         output: Annotated[Output, Field(description="what the judge writes: a ranking, scores, or both")] = "both",
         lowest: Annotated[float, Field(description="score of the worst candidate possible")] = 0.0,
         highest: Annotated[float, Field(description="score of the best candidate possible")] = 10.0,
         decimals: Annotated[bool, Field(description="whether 7.5 is a score")] = False,
-        reading: Annotated[Reading, Field(description="how much of the form is overlooked")] = "lenient",
+        reading: Annotated[Reading, Field(description="how strictly the form of the reply is parsed")] = "lenient",
         orders: Annotated[
             int, Field(ge=1, description="candidate orders, averaged against position bias; best even")
         ] = 1,
-        least_orders: Annotated[int, Field(ge=1, description="fewer readable orders than this are a failure")] = 1,
-        most: Annotated[
+        min_orders: Annotated[int, Field(ge=1, description="fewer parsable orders than this are a failure")] = 1,
+        max_candidates: Annotated[
             int, Field(ge=2, le=MOST, description="candidates in one call; GRRM was trained with 2 to 4")
         ] = 8,
-        larger: Annotated[
-            Literal["subgroups", "tournament"], Field(description="how groups are judged that are larger")
+        large_groups: Annotated[
+            Literal["subgroups", "tournament"], Field(description="how groups above max_candidates are judged")
         ] = "subgroups",
         overlap: Annotated[
-            int | None,
-            Field(ge=1, description="candidates that neighbouring subgroups share; not set: a quarter of most"),
+            int | None, Field(ge=1, description="candidates that two subgroups share; not set: max_candidates / 4")
         ] = None,
-        extract: Way = "whole",
-        longest: Longest = 20_000,
+        extract: CandidateWay = "whole",
+        max_chars: MaxCandidateChars = 20_000,
         normalise: Annotated[Literal["unit", "none"], Field(description="unit: scores become 0 to 1")] = "unit",
         scale: Annotated[float, Field(gt=0, description="factor of the score, after that")] = 1.0,
         invalid_reward: Annotated[
             float | None,
             Field(description="without a valid answer; never scaled; not set: half a range below the worst"),
         ] = None,
-        lone: Annotated[
+        single_answer_reward: Annotated[
             float | None, Field(description="of the only distinct valid answer; never scaled; not set: the middle")
         ] = None,
-        overlong: Annotated[OverlongSettings | None, Field(description="a penalty for length")] = None,
-        asking: Annotated[RankingAsking, Field(description="how the judge is asked")] = _ASKING,
+        overlong: Annotated[OverlongPenalty | None, Field(description="a penalty for length")] = None,
+        request: Annotated[RankingRequest, Field(description="how the judge is called")] = _REQUEST,
     ) -> None:
+        if not lowest < highest:
+            raise UserError(f"lowest is {lowest:g} and highest {highest:g}: the range of scores is empty")
+        if not decimals and (lowest != int(lowest) or highest != int(highest)):
+            raise UserError(f"{lowest:g} and {highest:g} must be integers, unless decimals = true")
+        if large_groups == "tournament":
+            require_unset('large_groups = "tournament"', overlap=overlap)
         worst, best = (scale * end for end in ((0.0, 1.0) if normalise == "unit" else (lowest, highest)))
-        invalid = worst - (best - worst) / 2 if invalid_reward is None else invalid_reward
-        middle = (worst + best) / 2 if lone is None else lone
-        self._scale = Scale(lowest, highest, decimals, worst, best, invalid, middle)
-        if larger == "tournament":
-            require_unset('larger = "tournament"', overlap=overlap)
-        shared = max(1, most // 4) if overlap is None else overlap
-        self._design = Design(most, orders, least_orders, shared, larger == "tournament", output == "ranking")
-        self._output, self._reading = output, reading
-        self._way, self._longest, self._overlong = extract, longest, overlong
-        self._reference, self._criteria = reference, criteria
-        self._template = load_ranking_template(template)
-        self._verdicts = Verdicts(output, lowest, highest, decimals)
-        require_shown(self._template, criteria=criteria, reference=reference)
-        self._asker = Asker(model, asking)
-        self.deadline = asking.deadline
+        self._worst, self._best = worst, best
+        self._invalid = worst - (best - worst) / 2 if invalid_reward is None else invalid_reward
+        self._single = (worst + best) / 2 if single_answer_reward is None else single_answer_reward
+        require_apart(self._invalid, self._single, worst)
+        shared = max(1, max_candidates // 4) if overlap is None else overlap
+        self._design = Design(
+            max_candidates, orders, min_orders, shared, large_groups == "tournament", output == "ranking"
+        )
+        self._verdicts, self._reading, self._overlong = Verdicts(output, lowest, highest, decimals), reading, overlong
+        super().__init__(
+            model,
+            request,
+            load_ranking_template(template),
+            criteria=criteria,
+            reference=reference,
+            extract=extract,
+            max_chars=max_chars,
+        )
         self.parts = ("judge",) if overlong is None else ("judge", "overlong")
 
-    def facts(self) -> dict[str, Any]:
-        """Return what the verdicts depend on beside model and settings, for the record of a run."""
-        return {**self._template.facts(), "parser": PARSER}
-
-    def require(self, prompt: Prompt) -> None:
-        """Raise `CannotScore` if a prompt lacks something that the template shows."""
-        shown_of(prompt, self._template, reference=self._reference, criteria=self._criteria)
-
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return one score per rollout; a group with fewer than two distinct valid answers is not shown to anyone."""
-        found = candidates_of(group, self._way, self._longest)
-        outcome = await self._judged(group, found) if len(found.texts) > 1 else None
+        """Return one score per rollout; fewer than two distinct valid answers need no call."""
+        found = self.candidates(group)
+        outcome = await self._judge(group, found) if len(found.texts) > 1 else None
         return tuple(self._score(rollout, i, outcome) for rollout, i in zip(group.rollouts, found.of, strict=True))
 
-    async def _judged(self, group: RolloutGroup, found: Candidates) -> Outcome:
-        shown = shown_of(group.prompt, self._template, reference=self._reference, criteria=self._criteria)
+    async def _judge(self, group: RolloutGroup, found: Candidates) -> JoinedShares:
+        known = self.known(group.prompt)
         quoted = [quote(text) for text in found.texts]  # each is shown in every order
-        unread: list[Seen] = []
+        failed: list[Ballot] = []
 
-        async def ask(order: tuple[int, ...]) -> Seen:
+        async def ask(order: tuple[int, ...]) -> Ballot:
+            shown = [quoted[i] for i in order]
+            messages = quoted_ranking_prompt(self._template, known, shown, self._verdicts)
             try:
-                return await self._ask(shown, quoted, order)
+                parsed = await self.ask(Question(messages, letters_of(len(order))))
             except Exception as error:
-                unread.append(Seen(order, {}, written(error)))
+                failed.append(Ballot(order, {}, getattr(error, "replies", "")))
                 raise
+            return Ballot(order, dict(zip(order, parsed.value, strict=True)), parsed.feedback)
 
         count = len(found.texts)
-        members = arranged(count) if are_shown_as_given() else range(count)  # else their order is drawn
+        members = arranged(count) if keeps_order() else range(count)  # else their order is drawn
         outcome = await self._design.judge(ask, members)
-        return replace(outcome, unread=sorted(unread, key=lambda one: one.order))
+        return replace(outcome, failed=sorted(failed, key=lambda ballot: ballot.order))
 
-    async def _ask(self, shown: Mapping[str, str], quoted: Sequence[str], order: tuple[int, ...]) -> Seen:
-        letters, scale = letters_of(len(order)), self._scale
-        bounds = {"lowest": scale.lowest, "highest": scale.highest}
+    def parse(self, reply: str, about: str) -> list[float]:
+        """Return the share of each candidate, by its letter: 0 for the worst possible and 1 for the best."""
+        form = self._verdicts
+        ranked = read_ranking(
+            reply,
+            about,
+            form.output,
+            lowest=form.lowest,
+            highest=form.highest,
+            decimals=form.decimals,
+            reading=self._reading,
+        )
+        if not ranked.scores:
+            shares = placing(ranked.levels)
+            return [shares[letter] for letter in about]
+        return [(ranked.scores[letter] - form.lowest) / (form.highest - form.lowest) for letter in about]
 
-        def read(text: str) -> Ranked:
-            return read_ranking(text, letters, self._output, **bounds, decimals=scale.decimals, reading=self._reading)
-
-        prompt = quoted_ranking_prompt(self._template, shown, [quoted[i] for i in order], self._verdicts)
-        verdict = await self._asker.verdict(prompt, read)
-        shares = {letter: scale.share(score) for letter, score in verdict.value.scores.items()}
-        shares = shares or placing(verdict.value.levels)
-        return Seen(order, {i: shares[letter] for i, letter in zip(order, letters, strict=True)}, verdict.feedback)
-
-    def _score(self, rollout: Rollout, candidate: int | None, outcome: Outcome | None) -> Score:
+    def _score(self, rollout: Rollout, candidate: int | None, outcome: JoinedShares | None) -> Score:
         if candidate is None:
-            return Score(self._scale.invalid, parts=without(self.parts, "there is no valid answer to judge"))
+            return Score(self._invalid, parts=skipped(self.parts, "there is no valid answer to judge"))
         penalty, parts = 0.0, {}
         if self._overlong is not None and are_stored() and not len(rollout.tokens):
-            parts = without(["overlong"], "a stored answer has no tokens that could be counted")
+            parts = skipped(["overlong"], "a stored answer has no tokens to count")
         elif self._overlong is not None:
             try:
                 penalty = self._overlong.penalty(rollout)
@@ -256,26 +221,174 @@ class Ranking(AsksOne):
                 return failed_score(error, self.parts)
             parts = {"overlong": Score(penalty)}
         if outcome is None:
-            alone = without(["judge"], "there is no other answer to compare it with")
-            return Score(self._scale.lone + penalty, parts=alone | parts)
+            alone = skipped(["judge"], "there is no other answer to compare it with")
+            return Score(self._single + penalty, parts=alone | parts)
         if candidate in outcome.failures:
-            failed = failed_score(outcome.failures[candidate], self.parts)
-            told = _told([*outcome.unread, *outcome.seen], candidate)
-            return replace(failed, feedback=told or failed.feedback)
-        share = outcome.shares[candidate]
-        told = _told(outcome.seen, candidate)
-        parts = {"judge": Score(self._scale.score(share)), **parts}
-        return Score(self._scale.reward(share) + penalty, parts=parts, feedback=told)
+            failure = failed_score(outcome.failures[candidate], self.parts)
+            feedback = _feedback([*outcome.failed, *outcome.ballots], candidate)
+            return replace(failure, feedback=feedback or failure.feedback)
+        share, form = outcome.shares[candidate], self._verdicts
+        parts = {"judge": Score(form.lowest + (form.highest - form.lowest) * share), **parts}
+        value = self._worst + (self._best - self._worst) * share + penalty
+        return Score(value, parts=parts, feedback=_feedback(outcome.ballots, candidate))
 
 
-def _told(seen: Sequence[Seen], candidate: int) -> str:
-    """Return what the judge wrote about a candidate, each time with the letter that it knew this candidate by."""
-    told = []
-    for one in seen:
-        if candidate in one.order and one.feedback:
-            letter = letters_of(len(one.order))[one.order.index(candidate)]
-            told.append(f"[this answer is candidate {letter} of {len(one.order)}]\n{one.feedback}")
-    return feedback_of(told)
+def _feedback(ballots: Sequence[Ballot], candidate: int) -> str:
+    """Return what the judge wrote about a candidate, each time with the letter of this candidate."""
+    notes = []
+    for ballot in ballots:
+        if candidate in ballot.order and ballot.feedback:
+            letter = letters_of(len(ballot.order))[ballot.order.index(candidate)]
+            notes.append(f"[this answer is candidate {letter} of {len(ballot.order)}]\n{ballot.feedback}")
+    return joined_replies(notes)
 
 
-__all__ = ["OverlongSettings", "Ranking", "RankingAsking"]
+# ---- several calls, joined -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """The parsed reply to one call.
+
+    Attributes:
+        order: the candidates as they were shown.
+        shares: of each, 0 for the worst possible and 1 for the best; empty if the call failed.
+        feedback: what the judge wrote.
+    """
+
+    order: tuple[int, ...]
+    shares: Mapping[int, float]
+    feedback: str = ""
+
+
+@dataclass
+class JoinedShares:
+    """The result for a group.
+
+    Attributes:
+        shares: of the candidates whose place is known.
+        failures: of all others, the cause.
+        ballots: the calls that could be parsed; `failed` are the others.
+    """
+
+    shares: dict[int, float] = field(default_factory=dict)
+    failures: dict[int, Exception] = field(default_factory=dict)
+    ballots: list[Ballot] = field(default_factory=list)
+    failed: list[Ballot] = field(default_factory=list)
+
+
+Ask = Callable[[tuple[int, ...]], Coroutine[Any, Any, Ballot]]
+
+
+@dataclass(frozen=True)
+class Design:
+    """Which calls a group needs; the fields are settings of `Ranking`.
+
+    Attributes:
+        ordinal: whether the judge writes only an order.
+    """
+
+    max_candidates: int = 8
+    orders: int = 1
+    min_orders: int = 1
+    overlap: int = 2
+    tournament: bool = False
+    ordinal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.min_orders > self.orders:
+            raise UserError(f"min_orders is {self.min_orders}, more than orders = {self.orders}")
+        if self.overlap >= self.max_candidates:
+            raise UserError(f"overlap is {self.overlap}: it must be below max_candidates = {self.max_candidates}")
+
+    async def judge(self, ask: Ask, members: Sequence[int]) -> JoinedShares:
+        """Make all calls for a group, and join their shares."""
+        if self.tournament and len(members) > self.max_candidates:
+            return await self._by_tournament(ask, members)
+        return await self._by_subgroups(ask, members)
+
+    async def _in_orders(self, ask: Ask, members: Sequence[int]) -> list[Ballot]:
+        """Show the same candidates in several orders; raise the first error when too few replies are left."""
+        found = await settle(map(ask, balanced(members, self.orders)))
+        ballots = [one for one in found if isinstance(one, Ballot)]
+        errors = [one for one in found if isinstance(one, Exception)]
+        if errors and len(ballots) < min(self.min_orders, len(found)):
+            raise errors[0]
+        return ballots
+
+    async def _by_subgroups(self, ask: Ask, members: Sequence[int]) -> JoinedShares:
+        """Judge overlapping subgroups at once, and join their scores through the candidates that they share.
+
+        Every reply is a panel with a level of its own; see `without_offsets`. Joined shares that leave [0, 1] are moved
+        back together, and shrunk if they must be; those of an ordinal judge are made into one order of all. Where
+        failures have left candidates unconnected, the largest connected set keeps its shares.
+        """
+        subgroups = windows(members, self.max_candidates, self.overlap)
+        found = await settle(self._in_orders(ask, subgroup) for subgroup in subgroups)
+        ballots = [ballot for one in found if not isinstance(one, Exception) for ballot in one]
+        place = {candidate: i for i, candidate in enumerate(members)}
+        scores = np.full((len(ballots), len(members)), np.nan)
+        for row, ballot in zip(scores, ballots, strict=True):
+            row[[place[candidate] for candidate in ballot.order]] = [ballot.shares[i] for i in ballot.order]
+        kept = largest(connected(~np.isnan(scores)))
+        ranked = [candidate for candidate in members if kept[place[candidate]]]
+        used = scores[:, kept][~np.isnan(scores[:, kept]).all(axis=1)]
+        shares = without_offsets(used).round(DIGITS) if ranked else np.empty(0)
+        if len(subgroups) > 1 and ranked:
+            shares = (average_ranks(shares) - 1) / max(1, len(shares) - 1) if self.ordinal else _fitted(shares)
+        errors = [(who, one) for who, one in zip(subgroups, found, strict=True) if isinstance(one, Exception)]
+        return JoinedShares(
+            shares=dict(zip(ranked, shares.tolist(), strict=True)),
+            failures={lost: first_cause(lost, errors) for lost in members if not kept[place[lost]]},
+            ballots=ballots,
+        )
+
+    async def _by_tournament(self, ask: Ask, members: Sequence[int]) -> JoinedShares:
+        """Judge the candidates in heats, from which the better half advances, until one heat holds all that are left.
+
+        The share of a candidate is (rounds that it survived + its mean share in its last heat) / rounds. Who advances
+        among equals is drawn by lot. The members of a heat that failed have failed; the others go on. One that failures
+        have left without an opponent has survived the rounds before; if it was never judged, it has failed with them.
+        """
+        outcome, alive, rounds = JoinedShares(), list(members), 0
+        last: dict[int, float] = {}
+        while len(alive) > 1:
+            groups = [heat for heat in heats(alive, self.max_candidates) if len(heat) > 1]
+            playing = {candidate for heat in groups for candidate in heat}
+            is_final = len(alive) <= self.max_candidates
+            found = await settle(self._in_orders(ask, heat) for heat in groups)
+            alive = [candidate for candidate in alive if candidate not in playing]
+            for heat, ballots in zip(groups, found, strict=True):
+                if isinstance(ballots, Exception):
+                    outcome.failures |= dict.fromkeys(heat, ballots)
+                    continue
+                outcome.ballots += ballots
+                means = {i: round(sum(one.shares[i] for one in ballots) / len(ballots), DIGITS) for i in heat}
+                last |= {i: rounds + means[i] for i in heat}
+                best = sorted(heat, key=means.__getitem__, reverse=True)[: (len(heat) + 1) // 2]  # heats are drawn
+                alive += [] if is_final else best
+            rounds += 1
+        for i in alive:  # nobody is left to meet it
+            if i in last:
+                last[i] = max(last[i], rounds - 1)
+            else:
+                outcome.failures[i] = next(iter(outcome.failures.values()))
+        outcome.shares = {i: at / rounds for i, at in last.items() if i not in outcome.failures}
+        return outcome
+
+
+def first_cause(candidate: int, errors: Sequence[tuple[Sequence[int], Exception]]) -> Exception:
+    """Return why a candidate has no share: the first failed call about it, or else the first of all.
+
+    A candidate whose calls all succeeded has none when failed calls about others left it unconnected.
+    """
+    own = [error for members, error in errors if candidate in members]
+    return (own or [error for _, error in errors])[0]
+
+
+def _fitted(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return shares within [0, 1]: clipping each alone would make different candidates equal."""
+    low, high = float(shares.min()), float(shares.max())
+    if high - low > 1:
+        return (shares - low) / (high - low)
+    return (shares - min(low, 0.0) - max(high - 1.0, 0.0)).clip(0.0, 1.0).round(DIGITS)  # clip: rounding errors

@@ -3,50 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rewardsmith.config import Settings
 from rewardsmith.errors import UserError
+from rewardsmith.llm import joined_replies
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.asking import (
-    AS_USUAL,
-    Asker,
-    Asking,
-    AsksOne,
-    JudgeName,
-    failed_score,
-    feedback_of,
-    judged,
+from rewardsmith.rewards.judges.judge import (
+    DEFAULT_REQUEST,
+    DEFAULT_WAYS,
+    MAX_CHARS,
+    ChatModelName,
+    Judge,
+    MaxChars,
+    Question,
+    QuotingStyle,
+    Rendered,
+    Request,
+    Show,
+    Votes,
+    Ways,
+    require_extracting,
+    require_unset,
+    visible_text,
 )
-from rewardsmith.rewards.judges.criteria import (
+from rewardsmith.rewards.rules.truth import extra, truths
+from rewardsmith.text import grades, verdicts
+from rewardsmith.text.criteria import (
     DECIMALS,
     MOST_POINTS,
     Criterion,
-    CriterionSettings,
-    from_recipe,
+    NotCriteria,
     listed,
-    of_prompt,
+    read_criteria,
+    rounded,
     total_of,
+    what_is_wrong,
 )
-from rewardsmith.rewards.judges.shown import (
-    LONGEST,
-    WAYS,
-    Longest,
-    Quoting,
-    Show,
-    Ways,
-    placed,
-    require_extracting,
-    shown,
-)
-from rewardsmith.rewards.judges.together import settled
-from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
-from rewardsmith.rewards.rules.truth import truths
-from rewardsmith.text import grades, verdicts
 from rewardsmith.text.grades import read_grade
-from rewardsmith.text.grading import grading_prompt, load_grading_template, plain
+from rewardsmith.text.grading import grading_prompt, load_grading_template, placed, plain
 from rewardsmith.text.questions import question_of
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.text.verdicts import NO, YES, read_boolean
@@ -55,51 +52,54 @@ from rewardsmith.types import Prompt, RolloutGroup, Score
 _MET = {"yes": ("met", "fully met", *YES), "no": ("not met", "unmet", *NO)}
 
 
-class Rubric(AsksOne):
+class CriterionSettings(Settings):
+    """One criterion of a recipe."""
+
+    text: str = Field(min_length=1, description="what an answer must do")
+    points: float = Field(default=1.0, description="its weight; below 0 for a fault, which needs mark = met")
+    name: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9_-]+$", description="of its part in scores and metrics; not set: c1, c2, …"
+    )
+
+
+class Rubric(Judge):
     """Grade each rollout by criteria with points; the value is the share of the points, in [0, 1].
 
-    A response that is empty, or has no answer where `show` asks for one, is worth 0, and nobody is asked.
+    A response that is empty, or has no answer where `show` demands one, is worth 0 without a call.
 
     Attributes:
-        deadline: seconds for one verdict.
-        parts: the names of the criteria, where the recipe gives a list and each has a call of its own.
+        parts: the names of the criteria, where the recipe lists them and each has a call of its own.
     """
+
+    _template: Template
 
     def __init__(
         self,
         *,
-        model: JudgeName,
+        model: ChatModelName,
         criteria: Annotated[
             str | list[CriterionSettings] | None,
             Field(description="for all prompts: text, or a list of tables; not set: each prompt has its own"),
         ] = None,
-        field: Annotated[
-            str | None,
-            Field(min_length=1, description="where a prompt's info or extra_info has its own; not set: criteria"),
-        ] = None,
-        calls: Annotated[
-            Literal["whole", "each"], Field(description="one call for the whole rubric, or one for each criterion")
-        ] = "whole",
+        field: Annotated[str | None, Field(min_length=1, description="of info, extra_info; not set: criteria")] = None,
+        calls: Annotated[Literal["whole", "each"], Field(description="calls per rubric, or per criterion")] = "whole",
         mark: Annotated[
-            Literal["points", "met"], Field(description="with one call each: from 0 to its points, or met or not")
+            Literal["points", "met"], Field(description="of each criterion: points, or yes or no")
         ] = "points",
         total: Annotated[
-            float | None,
-            Field(ge=0.01, le=MOST_POINTS, description="points in all, where the criteria are text; not set: 10"),
+            float | None, Field(ge=0.01, le=MOST_POINTS, description="points of criteria that are text; not set: 10")
         ] = None,
         above: Annotated[
             Literal["refuse", "clamp"] | None,
-            Field(description="a grade above the total is unreadable, or it is the total; not set: refuse"),
+            Field(description="what becomes of a grade above the total; not set: refuse"),
         ] = None,
         show: Show = "response",
-        extract: Ways = WAYS,
-        longest: Longest = LONGEST,
-        quoting: Quoting = "fence",
-        template: Annotated[
-            str | None, Field(min_length=1, description="path of a prompt of your own; not set: the built-in one")
-        ] = None,
+        extract: Ways = DEFAULT_WAYS,
+        max_chars: MaxChars = MAX_CHARS,
+        quoting: QuotingStyle = "fence",
+        template: Annotated[str | None, Field(min_length=1, description="path of your own; not set: built-in")] = None,
         votes: Votes = 1,
-        asking: Asking = AS_USUAL,
+        request: Request = DEFAULT_REQUEST,
     ) -> None:
         if mark == "met" and calls == "whole":
             raise UserError('mark = "met" needs calls = "each": a whole rubric has points')
@@ -110,76 +110,111 @@ class Rubric(AsksOne):
         if mark == "met":
             require_unset('mark = "met"', above=above)
         require_extracting(show, extract)
-        require_warm(votes, asking)
-        self._votes = votes
-        self._field, self._calls, self._mark, self._clamp = field or "criteria", calls, mark, above == "clamp"
+        self._field, self._each, self._met, self._clamp = (
+            field or "criteria",
+            calls == "each",
+            mark == "met",
+            above == "clamp",
+        )
         self._total = 10.0 if total is None else round(total, DECIMALS)
-        self._show, self._ways, self._longest, self._quoting = show, extract, longest, quoting
-        self._given = self._checked(criteria)
-        self._template = _template(template, "whole" if calls == "whole" else mark)
-        self._asker = Asker(model, asking)
-        self.deadline = asking.deadline
+        self._show, self._ways, self._max_chars, self._quoting = show, extract, max_chars, quoting
+        self._given = None if criteria is None else self._checked(criteria)
+        kind = "criterion_met" if self._met else "criterion" if self._each else "whole"
+        super().__init__(model, request, votes)
+        self._template = _load_template(template, kind)
+        self.parser = verdicts.PARSER if self._met else grades.PARSER
         self.parts: tuple[str, ...] = ()
-        if calls == "each" and isinstance(self._given, tuple):
+        if self._each and isinstance(self._given, tuple):
             self.parts = tuple(criterion.name for criterion in self._given)
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the verdicts depend on beside model and settings, for the record of a run."""
-        return {**self._template.facts(), "parser": verdicts.PARSER if self._mark == "met" else grades.PARSER}
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt lacks criteria that can be graded, or what else the template shows."""
         self._rubric_of(prompt)
         self._known(prompt)
 
-    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return one score per rollout, each with the judge's text as feedback."""
-        rubric = self._rubric_of(group.prompt)
-        known = self._known(group.prompt)
+    def render(self, group: RolloutGroup) -> Rendered:
+        """Return the rubric with each response, whole or one question per criterion."""
+        rubric, known = self._rubric_of(group.prompt), self._known(group.prompt)
+        texts = [visible_text(rollout.text, self._show, self._ways) for rollout in group.rollouts]
+        nothing = Score(0.0, parts={name: Score(0.0) for name in self.parts}, feedback="There is nothing to grade.")
+        if isinstance(rubric, str) or not self._each:
+            return [self._whole(rubric, text, known) if text else nothing for text in texts]
+        quoted = {name: placed(value, self._quoting) for name, value in known.items()}
+        return [[self._one(criterion, text, quoted) for criterion in rubric] if text else nothing for text in texts]
 
-        async def one(text: str) -> Score:
-            if not text:
-                nothing = Score(0.0)
-                return Score(0.0, parts=dict.fromkeys(self.parts, nothing), feedback="There is nothing to grade.")
-            values = {**known, "response": text}
-            if self._calls == "whole":
-                return await self._graded(rubric, values)
-            assert not isinstance(rubric, str)  # _refused says so
-            quoted = {name: placed(value, self._quoting) for name, value in known.items()}
-            return await self._summed(rubric, {**quoted, "response": placed(text, self._quoting, self._longest)})
+    def _whole(self, rubric: str | tuple[Criterion, ...], text: str, known: Mapping[str, str]) -> Question:
+        total = self._total if isinstance(rubric, str) else total_of(rubric)
+        criteria = rubric if isinstance(rubric, str) else listed(rubric)
+        messages = grading_prompt(
+            self._template,
+            criteria=criteria,
+            total=total,
+            response=text,
+            quoting=self._quoting,
+            longest=self._max_chars,
+            **known,
+        )
+        return Question(messages, total)
 
-        texts = [shown(rollout.text, self._show, self._ways) for rollout in group.rollouts]
-        return await judged(texts, one, self.parts)
+    def _one(self, criterion: Criterion, text: str, quoted: Mapping[str, str]) -> Question:
+        own = {"criterion": placed(criterion.text, self._quoting), "points": plain(criterion.points)}
+        response = placed(text, self._quoting, self._max_chars)
+        return Question(self._template.render({**quoted, **own, "response": response}), criterion)
 
-    def _checked(self, criteria: str | list[CriterionSettings] | None) -> str | tuple[Criterion, ...] | None:
-        """Return the criteria of the recipe; None if it has none."""
-        if criteria is None:
-            return None
+    def parse(self, reply: str, about: float | Criterion) -> float:
+        """Return the share of the points of the whole rubric, or of one criterion."""
+        if self._met:
+            return float(read_boolean(reply, **_MET))
+        total = about.points if isinstance(about, Criterion) else about
+        return read_grade(reply, total, clamp=self._clamp).share
+
+    def combine(self, questions: Sequence[Question], scores: Sequence[Score]) -> Score:
+        """Return the share of all points; the first criterion that failed, or an outage, is why there is none."""
+        if not self._each:
+            return scores[0]
+        criteria = [question.about for question in questions]
+        notes = [f"[{c.name}] {score.feedback}" for c, score in zip(criteria, scores, strict=True)]
+        parts = dict(zip(self.parts, scores, strict=True)) if self.parts else {}
+        failures = sorted((s.failure for s in scores if s.failure), key=lambda failure: failure.kind != "unreachable")
+        if failures:
+            return Score(failure=failures[0], parts=parts, feedback=joined_replies(notes))
+        earned = sum(c.points * (score.value or 0.0) for c, score in zip(criteria, scores, strict=True))
+        share = min(1.0, max(0.0, earned / total_of(criteria)))
+        return Score(share, parts=parts, feedback=joined_replies(notes))
+
+    def _checked(self, criteria: str | list[CriterionSettings]) -> str | tuple[Criterion, ...]:
+        """Return the criteria of the recipe."""
         if not criteria or (isinstance(criteria, str) and not criteria.strip()):
             raise UserError("criteria is empty: leave it out to take those of each prompt")
-        given = criteria.strip() if isinstance(criteria, str) else from_recipe(criteria)
-        wrong = self._refused(given)
-        if wrong:
-            raise UserError(f"criteria {wrong}")
+        if isinstance(criteria, str):
+            given: str | tuple[Criterion, ...] = criteria.strip()
+            problem = self._problem(given)
+        else:
+            given = tuple(rounded(one.text, one.points, one.name or f"c{i}") for i, one in enumerate(criteria, 1))
+            names = [criterion.name for criterion in given]
+            twice = [f"has two called {name!r}" for name in names if names.count(name) > 1]
+            problem = twice[0] if twice else what_is_wrong(given) or self._problem(given)
+        if problem:
+            raise UserError(f"criteria {problem}")
         return given
 
     def _rubric_of(self, prompt: Prompt) -> str | tuple[Criterion, ...]:
         if self._given is not None:
             return self._given
-        rubric = of_prompt(prompt, self._field)
-        wrong = self._refused(rubric)
-        if wrong:
-            raise CannotScore("invalid", f"{self._field!r} of the prompt {prompt.id!r} {wrong}")
+        try:
+            rubric = read_criteria(extra(prompt, self._field), self._field, f"the prompt {prompt.id!r}")
+        except NotCriteria as error:
+            raise CannotScore("invalid", str(error)) from None
+        if problem := self._problem(rubric):
+            raise CannotScore("invalid", f"{self._field!r} of the prompt {prompt.id!r} {problem}")
         return rubric
 
-    def _refused(self, rubric: str | Sequence[Criterion]) -> str:
-        """Return why criteria cannot be graded as the settings say; "" if they can."""
-        if self._calls == "each" and isinstance(rubric, str):
-            return 'is text: calls = "each" needs a list of criteria'
-        faults = not isinstance(rubric, str) and any(criterion.points < 0 for criterion in rubric)
-        return (
-            'has negative points: these need calls = "each" and mark = "met"' if faults and self._mark != "met" else ""
-        )
+    def _problem(self, rubric: str | Sequence[Criterion]) -> str:
+        """Return why criteria cannot be graded with these settings; "" if they can."""
+        if isinstance(rubric, str):
+            return 'is text: calls = "each" needs a list of criteria' if self._each else ""
+        faults = any(criterion.points < 0 for criterion in rubric)
+        return 'has negative points: these need calls = "each" and mark = "met"' if faults and not self._met else ""
 
     def _known(self, prompt: Prompt) -> dict[str, str]:
         known = {"question": question_of(prompt)}
@@ -187,54 +222,12 @@ class Rubric(AsksOne):
             known["reference"] = "\nor: ".join(truths(prompt))
         return known
 
-    async def _graded(self, rubric: str | tuple[Criterion, ...], values: Mapping[str, str]) -> Score:
-        """Return the score of one call for the whole rubric."""
-        total = self._total if isinstance(rubric, str) else total_of(rubric)
-        criteria = rubric if isinstance(rubric, str) else listed(rubric)
-        prompt = grading_prompt(
-            self._template, criteria=criteria, total=total, quoting=self._quoting, longest=self._longest, **values
-        )
 
-        def read(text: str) -> float:
-            return read_grade(text, total, clamp=self._clamp).share
-
-        return await voted(lambda vote: self._asker.verdict(prompt, read, sample=vote), self._votes)
-
-    async def _summed(self, rubric: tuple[Criterion, ...], values: Mapping[str, str]) -> Score:
-        """Return the score of one call for each criterion; the first that fails is why the whole has none."""
-        found = await settled(lambda criterion: self._one(criterion, values), rubric)
-        shares = [failed_score(one) if isinstance(one, Exception) else one for one in found]
-        feedback = feedback_of([f"[{c.name}] {share.feedback}" for c, share in zip(rubric, shares, strict=True)])
-        parts = dict(zip(self.parts, shares, strict=True)) if self.parts else {}
-        causes = [share.failure for share in shares if share.failure is not None]
-        if causes:  # a judge that is gone is waited for, so that is the cause that counts
-            causes.sort(key=lambda cause: cause.kind != "unreachable")
-            return Score(failure=causes[0], parts=parts, feedback=feedback)
-        earned = sum(c.points * (share.value or 0.0) for c, share in zip(rubric, shares, strict=True))
-        return Score(min(1.0, max(0.0, earned / total_of(rubric))), parts=parts, feedback=feedback)
-
-    async def _one(self, criterion: Criterion, values: Mapping[str, str]) -> Score:
-        """Return the share of one criterion."""
-        points = plain(criterion.points)
-        prompt = self._template.render({**values, "criterion": placed(criterion.text, self._quoting), "points": points})
-
-        def read(text: str) -> float:
-            if self._mark == "met":
-                return float(read_boolean(text, **_MET))
-            return read_grade(text, criterion.points, clamp=self._clamp).share
-
-        return await voted(lambda vote: self._asker.verdict(prompt, read, sample=vote), self._votes)
-
-
-def _template(name: str | None, one: str) -> Template:
-    """Return the prompt of a call for the whole rubric, for the points of one criterion, or for whether it is met."""
-    if one == "whole":
-        return load_grading_template(name or "rubric")
+def _load_template(path: str | None, kind: str) -> Template:
+    if kind == "whole":
+        return load_grading_template(path or "rubric")
     return load_template(
-        name or {"points": "criterion", "met": "criterion_met"}[one],
+        path or kind,
         known=("question", "response", "reference", "criterion", "points"),
         needed=("criterion", "response"),
     )
-
-
-__all__ = ["Rubric"]

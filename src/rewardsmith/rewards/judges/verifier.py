@@ -1,27 +1,29 @@
-"""A model that says whether an answer is the reference answer in other words, as TinyV does."""
+"""A model that decides whether an answer is the reference answer in other words, as TinyV does."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from pydantic import Field
-
-from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, judged
-from rewardsmith.rewards.judges.shown import (
-    LONGEST,
-    WAYS,
-    Longest,
-    Quoting,
+from rewardsmith.rewards.judges.judge import (
+    DEFAULT_REQUEST,
+    DEFAULT_WAYS,
+    MAX_CHARS,
+    ChatModelName,
+    Judge,
+    MaxChars,
+    OwnTemplate,
+    Question,
+    QuotingStyle,
+    Rendered,
+    Request,
     Show,
+    Votes,
     Ways,
-    placed,
     require_extracting,
-    shown,
+    visible_text,
 )
-from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
 from rewardsmith.rewards.rules.truth import truths
+from rewardsmith.text.grading import placed
 from rewardsmith.text.questions import question_of
-from rewardsmith.text.templates import load_template
+from rewardsmith.text.templates import Template, load_template
 from rewardsmith.text.verdicts import NO, PARSER, YES, read_boolean
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
@@ -29,67 +31,51 @@ _YES = (*YES, "equivalent", "correct")
 _NO = (*NO, "not equivalent", "incorrect", "wrong")
 
 
-class Verifier(AsksOne):
-    """Ask a model whether the answer means the same as the reference answer: 1 if it does, else 0.
+class Verifier(Judge):
+    """Score 1 if a model finds the answer equivalent to the reference answer, else 0; with votes, the share of yes.
 
-    With several votes the value is the share of those that say yes.
-
-    A response without an answer is worth 0, and nobody is asked. Equal answers of a group are asked about once.
-
-    Attributes:
-        deadline: seconds for one verdict.
+    A response without an answer is worth 0 without a call.
     """
+
+    parser = PARSER
+    _template: Template
 
     def __init__(
         self,
         *,
-        model: JudgeName,
+        model: ChatModelName,
         show: Show = "answer",
-        extract: Ways = WAYS,
-        longest: Longest = LONGEST,
-        quoting: Quoting = "fence",
-        template: Annotated[
-            str, Field(min_length=1, description="a built-in prompt, or the path of your own")
-        ] = "verifier",
+        extract: Ways = DEFAULT_WAYS,
+        max_chars: MaxChars = MAX_CHARS,
+        quoting: QuotingStyle = "fence",
+        template: OwnTemplate = "verifier",
         votes: Votes = 1,
-        asking: Asking = AS_USUAL,
+        request: Request = DEFAULT_REQUEST,
     ) -> None:
         require_extracting(show, extract)
-        require_warm(votes, asking)
-        self._votes = votes
-        self._show, self._ways, self._longest, self._quoting = show, extract, longest, quoting
-        self._template = load_template(
-            template, known=("question", "reference", "response"), needed=("reference", "response")
-        )
-        self._asker = Asker(model, asking)
-        self.deadline = asking.deadline
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the verdicts depend on beside model and settings, for the record of a run."""
-        return {**self._template.facts(), "parser": PARSER}
+        super().__init__(model, request, votes)
+        self._show, self._ways, self._max_chars, self._quoting = show, extract, max_chars, quoting
+        known = ("question", "reference", "response")
+        self._template = load_template(template, known=known, needed=("reference", "response"))
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt has no reference answer."""
         truths(prompt)
 
-    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return one score per rollout; a prompt without a reference answer cannot be scored."""
-        # Any one of several is right, and the judge must know that they are several.
-        reference = placed("\nor: ".join(truths(group.prompt)), self._quoting)
-        question = placed(question_of(group.prompt), self._quoting)
+    def render(self, group: RolloutGroup) -> Rendered:
+        """Return question, reference and answer; any one of several references is right."""
+        known = {
+            "reference": placed("\nor: ".join(truths(group.prompt)), self._quoting),
+            "question": placed(question_of(group.prompt), self._quoting),
+        }
+        texts = [visible_text(rollout.text, self._show, self._ways) for rollout in group.rollouts]
+        return [
+            Question(self._template.render({**known, "response": placed(text, self._quoting, self._max_chars)}))
+            if text
+            else Score(0.0, feedback="There is no answer.")
+            for text in texts
+        ]
 
-        async def one(text: str) -> Score:
-            if not text:
-                return Score(0.0, feedback="There is no answer.")
-            response = placed(text, self._quoting, self._longest)
-            prompt = self._template.render({"question": question, "reference": reference, "response": response})
-            return await voted(lambda vote: self._asker.verdict(prompt, _read, sample=vote), self._votes)
-
-        return await judged([shown(rollout.text, self._show, self._ways) for rollout in group.rollouts], one)
-
-
-def _read(text: str) -> float:
-    return float(read_boolean(text, yes=_YES, no=_NO))
-
-
-__all__ = ["Verifier"]
+    def parse(self, reply: str, about: None) -> float:
+        """Return 1 for equivalent, else 0."""
+        return float(read_boolean(reply, yes=_YES, no=_NO))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import nullcontext
 from copy import copy
 from dataclasses import astuple, replace
 from typing import Any, TypeVar
@@ -18,8 +17,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, Models, Usage, WrappedModel
 from rewardsmith.rewards.base import score
 from rewardsmith.rewards.component import Component, UseInstead
-from rewardsmith.rewards.judges.candidates import shown_as_given
-from rewardsmith.rewards.judges.shown import stored_answers
+from rewardsmith.rewards.judges.judge import stored_answers
 from rewardsmith.rewards.measure import Measures
 from rewardsmith.rewards.tree import check, components_of, walk
 from rewardsmith.types import NOT_ASKED, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
@@ -254,7 +252,7 @@ class Scorer:
         values: list[Values] = []
 
         async def one(group: RolloutGroup) -> ScoredGroup:
-            with stored_answers(), shown_as_given() if in_given_order else nullcontext():
+            with stored_answers(keep_order=in_given_order):
                 return await score(reward, group)
 
         def keep(_: RolloutGroup, scored: ScoredGroup) -> None:

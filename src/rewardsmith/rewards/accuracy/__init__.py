@@ -1,1 +1,0 @@
-"""Rewards that train judges: how near a judge's verdict is to one that is known."""
