@@ -20,7 +20,7 @@ from rewardsmith.data.gqm.building import CANNOT_RENAME, NAMES_LEFT_OUT
 from rewardsmith.data.gqm.seen import Seen
 from rewardsmith.data.preparing.splitting import limit_of_count, limit_of_share, source_key
 from rewardsmith.rewards.accuracy import RankingAccuracy
-from rewardsmith.rewards.judges.ranking import Ranking
+from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.text.ranking_prompts import Verdicts
 from rewardsmith.text.rankings import letters_of, read_ranking
 from tests.data.gqm_rows import prepare, read_rows, row
@@ -137,7 +137,7 @@ def test_prompts_are_byte_for_byte_what_the_ranking_reward_asks(tmp_path: Path, 
         )
     assert len(rows) == 24
     model = Scripted(lambda question: "no verdict")
-    reward = Ranking(
+    reward = RankingJudge(
         model="judge",
         template="ranking" if asks else "ranking_translation",
         criteria="the tone",
