@@ -12,7 +12,7 @@ from rewardsmith import RolloutGroup, UserError
 from rewardsmith.data import SOURCES, TranslationRanking
 from rewardsmith.data.translation import prompt_of
 from rewardsmith.llm import ChatRequest
-from rewardsmith.rewards.judges.ranking import Ranking
+from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.text.rankings import letters_of, read_ranking, write_ranking
 from rewardsmith.text.words import errors, score_of
 from rewardsmith.types import Rollout
@@ -73,7 +73,7 @@ def test_the_reward_asks_byte_for_byte_what_the_judge_was_trained_on(count: int)
         return write_ranking(json.loads(trained_on.answer), "A:kP.aT.bV!=8")
 
     judge = Scripted(answer)
-    reward = Ranking(model="judge", template="ranking_short", max_candidates=4, reading="strict")
+    reward = RankingJudge(model="judge", template="ranking_short", max_candidates=4, reading="strict")
     reward.connect({"judge": judge}.__getitem__)
     scores = asyncio.run(reward.score(RolloutGroup(prompt_of("kab"), [Rollout(text) for text in texts])))
     assert [score.value for score in scores] == [score_of(errors("kab", text)) / 10 for text in texts]

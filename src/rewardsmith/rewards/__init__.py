@@ -17,7 +17,7 @@ from rewardsmith.rewards.judges.classifier import Classifier
 from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
-from rewardsmith.rewards.judges.ranking import Ranking
+from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
@@ -37,7 +37,7 @@ REWARDS: dict[str, type[Reward]] = {
     "classifier": Classifier,
     "similarity": Similarity,
     # a model scores a whole group
-    "ranking": Ranking,
+    "ranking": RankingJudge,
     "pairwise": Pairwise,
     # a model that learns with the policy
     "implicit": Implicit,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards.base import score as scored
-from rewardsmith.rewards.judges.ranking import Ranking
+from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.text.rankings import write_ranking
 from tests.rewards.models import Scripted, text_of
 
@@ -35,7 +35,7 @@ def by_number(question: ChatRequest, grade: Callable[[int, str], float] | None =
 
 
 def scores(judge: Scripted, rollouts: RolloutGroup, **settings: object) -> tuple[Score, ...]:
-    reward = Ranking(model="judge", **settings)
+    reward = RankingJudge(model="judge", **settings)
     reward.connect({"judge": judge}.__getitem__)
     return tuple(asyncio.run(scored(reward, rollouts)).scores)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.candidates import WAYS, Candidates
-from rewardsmith.rewards.judges.ranking import Ranking
+from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.text.templates import Template
 
 
@@ -49,7 +49,7 @@ def test_megabytes_do_not_hang(piece: str) -> None:
 
 def candidates(*texts: str) -> Candidates:
     rollouts = [Rollout(text) for text in texts]
-    reward = Ranking(model="judge", max_chars=10)
+    reward = RankingJudge(model="judge", max_chars=10)
     return reward.candidates(RolloutGroup(Prompt("p", [Message("user", "?")]), rollouts))
 
 
@@ -65,7 +65,7 @@ def test_candidates_have_an_order_of_their_own(texts: list[str]) -> None:
 
 
 def shown(template: str, **prompt: object) -> dict[str, str]:
-    reward = Ranking(model="judge")
+    reward = RankingJudge(model="judge")
     reward._template, reward._criteria = Template.parse(template, "t", known=None), " be kind "
     return reward.known(Prompt("p", [Message("user", "Say it.")], **prompt))
 

@@ -21,7 +21,7 @@ from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.hooks import MEMORY, Hook
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
-from rewardsmith.rewards.judges.ranking import Ranking
+from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
@@ -35,7 +35,7 @@ PAGES = {
 PAGE = PAGES["judges"]
 SETTINGS = {
     "judges": (Rubric, Verifier, CustomJudge, Plugin),
-    "ranking": (Ranking, Pairwise),
+    "ranking": (RankingJudge, Pairwise),
     "scalar_models": (Classifier, CritiqueSettings, Similarity),
 }
 

@@ -9,7 +9,7 @@ from rewardsmith.config import settings_of
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError
 from rewardsmith.rewards.judges import ranking
-from rewardsmith.rewards.judges.ranking import OverlongPenalty, Ranking, RankingRequest
+from rewardsmith.rewards.judges.ranking import OverlongPenalty, RankingJudge, RankingRequest
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import show_candidates, write_ranking
 from tests.rewards.judges.ranked import PROMPT, by_number, group, scores, shown, values
@@ -79,7 +79,7 @@ def test_a_lone_answer_is_worth_more_than_an_invalid_one_and_nobody_is_asked() -
     assert judge.asked == []
     for lone in (-0.5, -1.0):
         with pytest.raises(UserError, match="must be worth less"):
-            Ranking(model="judge", single_answer_reward=lone)
+            RankingJudge(model="judge", single_answer_reward=lone)
 
 
 def test_identical_answers_are_shown_once_and_share_the_score() -> None:
@@ -183,7 +183,7 @@ def test_too_few_readable_orders_are_a_failure() -> None:
     # two candidates have two orders, and all of them were readable
     assert values(Scripted(by_number), rollouts, orders=8, min_orders=8) == [0.3, 0.8]
     with pytest.raises(UserError, match="more than orders"):
-        Ranking(model="judge", orders=2, min_orders=3)
+        RankingJudge(model="judge", orders=2, min_orders=3)
 
 
 # --- settings
@@ -201,12 +201,14 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         ({"normalise": "none", "lowest": 2.0, "invalid_reward": 3.0}, "must not be above 2"),
     ):
         with pytest.raises(UserError, match=message):
-            Ranking(model="judge", **wrong)
-    Ranking(model="judge", highest=0.5, decimals=True)
-    Ranking(model="judge", invalid_reward=0.0)
-    fields = settings_of(Ranking).model_fields
+            RankingJudge(model="judge", **wrong)
+    RankingJudge(model="judge", highest=0.5, decimals=True)
+    RankingJudge(model="judge", invalid_reward=0.0)
+    fields = settings_of(RankingJudge).model_fields
     assert all(field.description for field in fields.values())
-    assert settings_of(Ranking).model_validate({"model": "judge", "orders": 2, "request": {"tries": 1}}).orders == 2
+    assert (
+        settings_of(RankingJudge).model_validate({"model": "judge", "orders": 2, "request": {"tries": 1}}).orders == 2
+    )
 
 
 # --- templates and hostile answers
@@ -225,10 +227,10 @@ def test_translations_are_shown_with_their_languages(tmp_path) -> None:
     assert [message.role for message in judge.asked[0].prompt] == ["system", "user"]
     assert "```\nref\n```" in judge.seen[0]
     with pytest.raises(UserError, match=r'criteria = "x" has no effect with template = .*, which has no'):
-        Ranking(model="judge", template=str(own), criteria="x")
+        RankingJudge(model="judge", template=str(own), criteria="x")
     own.write_text("{{question}}", encoding="utf-8")
     with pytest.raises(UserError, match="candidates"):
-        Ranking(model="judge", template=str(own))
+        RankingJudge(model="judge", template=str(own))
 
 
 HOSTILE = [

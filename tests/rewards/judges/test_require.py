@@ -9,7 +9,7 @@ from rewardsmith.rewards.judges.classifier import Classifier
 from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
-from rewardsmith.rewards.judges.ranking import Ranking
+from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
@@ -33,7 +33,7 @@ COLUMN = {"prompt_field": "rm_prompt"}
         (CustomJudge, COLUMN, {"rm_prompt": "{response}?"}, {}, "no 'rm_prompt'"),
         (CustomJudge, COLUMN, {"rm_prompt": "{response}?"}, {"rm_prompt": "?"}, "has no {response}"),
         (Plugin, {"file": DIGITS, **COLUMN}, {"rm_prompt": "?"}, {}, "no text 'rm_prompt'"),
-        (Ranking, {"template": "ranking_translation"}, LANGUAGES, {}, "info.src_lang"),
+        (RankingJudge, {"template": "ranking_translation"}, LANGUAGES, {}, "info.src_lang"),
         (Pairwise, {"against": "reference"}, {}, NONE, "no reference text in answer"),
         (Pairwise, {"against": "reference", "reference": "own"}, {"own": "x"}, {}, "no reference text in info.own"),
         (Similarity, {}, {}, NONE, "no reference text in answer"),
@@ -74,7 +74,7 @@ def test_a_critic_who_is_shown_the_reference(tmp_path: Path) -> None:
         (CustomJudge, {}),
         (CustomJudge, {"preprocess": "tests.rewards.judges.hooks:broken"}),
         (Plugin, {"file": DIGITS}),
-        (Ranking, {}),
+        (RankingJudge, {}),
         (Pairwise, {}),
         (Classifier, {}),
         (Classifier, {"critique": {"model": "judge"}}),

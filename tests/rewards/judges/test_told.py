@@ -7,7 +7,7 @@ import pytest
 from rewardsmith.llm import ChatReply, ChatRequest, RequestSettings
 from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.pairwise import Pairwise
-from rewardsmith.rewards.judges.ranking import Ranking
+from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.verifier import Verifier
 from tests.rewards.judges.asked import group, judge, outcomes
@@ -45,7 +45,7 @@ def test_each_criterion() -> None:
 
 
 def test_a_ranking_with_the_letter_of_each_answer() -> None:
-    (a, b), model = judge(Ranking, lambda question: "I cannot", group("3", "8"), orders=2, **TWICE)
+    (a, b), model = judge(RankingJudge, lambda question: "I cannot", group("3", "8"), orders=2, **TWICE)
     assert outcomes([a, b]) == ["unparsable", "unparsable"]
     assert len(model.asked) == 4
     for score in (a, b):

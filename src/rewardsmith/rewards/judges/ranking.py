@@ -86,7 +86,7 @@ class RankingRequest(RequestSettings):
 _REQUEST = RankingRequest()
 
 
-class Ranking(GroupJudge):
+class RankingJudge(GroupJudge):
     """Let a model rank all rollouts of a group against each other (GRRM's group quality metric).
 
     Identical answers are shown once and share their score. What could not be judged is a failure, never a number.
@@ -282,7 +282,7 @@ Ask = Callable[[tuple[int, ...]], Coroutine[Any, Any, Ballot]]
 
 @dataclass(frozen=True)
 class Design:
-    """Which calls a group needs; the fields are settings of `Ranking`.
+    """Which calls a group needs; the fields are settings of `RankingJudge`.
 
     Attributes:
         ordinal: whether the judge writes only an order.
