@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rewardsmith.engines.client import ServedModel
@@ -32,3 +35,22 @@ async def outcome(model: ServedModel, asked: ChatRequest) -> ChatReply | ModelCa
 def kind_of(result: ChatReply | ModelCallError) -> str:
     """Return `ok`, or the kind of the failure."""
     return result.kind if isinstance(result, ModelCallError) else "ok"
+
+
+def run_async(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test; if its first argument is called `server`, with a `FaultyServer`."""
+    parameters = list(inspect.signature(test).parameters.values())
+    served = bool(parameters) and parameters[0].name == "server"
+
+    async def main(arguments: dict[str, Any]) -> None:
+        if not served:
+            return await test(**arguments)
+        async with FaultyServer() as server:
+            await test(server, **arguments)
+
+    def run(**arguments: Any) -> None:
+        asyncio.run(main(arguments))
+
+    run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+    run.__signature__ = inspect.Signature(parameters[served:])  # type: ignore[attr-defined]
+    return run

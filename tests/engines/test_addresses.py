@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import math
 import selectors
 from collections.abc import Callable, Coroutine
@@ -37,6 +38,16 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         runner.run(main())
 
 
+def jumping(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test with the clock that jumps."""
+
+    @functools.wraps(test)
+    def in_loop(**arguments: Any) -> None:
+        run(lambda: test(**arguments))
+
+    return in_loop
+
+
 def now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -60,29 +71,25 @@ async def begins(*jobs: Coroutine[Any, Any, float]) -> list[float]:
     return [t - times[0] for t in times]
 
 
-def test_no_more_requests_than_slots_are_in_flight() -> None:
-    async def main() -> None:
-        pool = make_pool(3)
-        assert await begins(*(hold(pool, 10.0) for _ in range(8))) == pytest.approx([0, 0, 0, 10, 10, 10, 20, 20])
-        assert pool.addresses[0].busy == 0
-
-    run(main)
+@jumping
+async def test_no_more_requests_than_slots_are_in_flight() -> None:
+    pool = make_pool(3)
+    assert await begins(*(hold(pool, 10.0) for _ in range(8))) == pytest.approx([0, 0, 0, 10, 10, 10, 20, 20])
+    assert pool.addresses[0].busy == 0
 
 
-def test_requests_and_tokens_are_spread_over_the_minute() -> None:
-    async def main() -> None:
-        slow = make_pool(100, requests=30)
-        assert await begins(*(hold(slow, 0.0) for _ in range(7))) == pytest.approx([2.0 * i for i in range(7)])
-        await asyncio.sleep(600)  # unused time is not saved up
-        assert await begins(*(hold(slow, 0.0) for _ in range(3))) == pytest.approx([0, 2, 4])
-        paced = make_pool(100, tokens=6000)  # 100 a second
-        assert await begins(*(hold(paced, 0.0, tokens=t) for t in (500, 100, 100))) == pytest.approx([0, 5, 6])
-        await asyncio.sleep(100)
-        # 1000 were expected and 200 used, which is known after a second: the next one goes after 2 s, not after 10 s.
-        jobs = hold(paced, 1.0, tokens=1000, used=200), hold(paced, 0.0, tokens=100)
-        assert await begins(*jobs) == pytest.approx([0, 2])
-
-    run(main)
+@jumping
+async def test_requests_and_tokens_are_spread_over_the_minute() -> None:
+    slow = make_pool(100, requests=30)
+    assert await begins(*(hold(slow, 0.0) for _ in range(7))) == pytest.approx([2.0 * i for i in range(7)])
+    await asyncio.sleep(600)  # unused time is not saved up
+    assert await begins(*(hold(slow, 0.0) for _ in range(3))) == pytest.approx([0, 2, 4])
+    paced = make_pool(100, tokens=6000)  # 100 a second
+    assert await begins(*(hold(paced, 0.0, tokens=t) for t in (500, 100, 100))) == pytest.approx([0, 5, 6])
+    await asyncio.sleep(100)
+    # 1000 were expected and 200 used, which is known after a second: the next one goes after 2 s, not after 10 s.
+    jobs = hold(paced, 1.0, tokens=1000, used=200), hold(paced, 0.0, tokens=100)
+    assert await begins(*jobs) == pytest.approx([0, 2])
 
 
 @given(
@@ -118,153 +125,137 @@ def test_no_minute_has_more_requests_than_the_limit(
     run(main)
 
 
-def test_the_least_loaded_address_is_used() -> None:
-    async def main() -> None:
-        pool = make_pool(6, "http://one", "http://two")
-        one, two = pool.addresses
-        two.adaptive = 2.0
-        taken = [await pool.take(0) for _ in range(8)]
-        assert (taken.count(one), taken.count(two)) == (6, 2)
-        waiter = asyncio.ensure_future(pool.take(0))
-        await asyncio.sleep(0)
-        one.release()
-        assert await waiter is one
-        one.release()
-        two.release()
-        assert await pool.take(0, avoid=one) is two
-
-    run(main)
+@jumping
+async def test_the_least_loaded_address_is_used() -> None:
+    pool = make_pool(6, "http://one", "http://two")
+    one, two = pool.addresses
+    two.adaptive = 2.0
+    taken = [await pool.take(0) for _ in range(8)]
+    assert (taken.count(one), taken.count(two)) == (6, 2)
+    waiter = asyncio.ensure_future(pool.take(0))
+    await asyncio.sleep(0)
+    one.release()
+    assert await waiter is one
+    one.release()
+    two.release()
+    assert await pool.take(0, avoid=one) is two
 
 
-def test_retries_go_first_and_otherwise_the_order_is_that_of_arrival() -> None:
-    async def main() -> None:
-        pool = make_pool(1)
-        held = await pool.take(0)
-        order: list[str] = []
+@jumping
+async def test_retries_go_first_and_otherwise_the_order_is_that_of_arrival() -> None:
+    pool = make_pool(1)
+    held = await pool.take(0)
+    order: list[str] = []
 
-        async def wait(name: str) -> None:
-            slot = await pool.take(0, retry=name.startswith("retry"))
-            order.append(name)
-            slot.release()
+    async def wait(name: str) -> None:
+        slot = await pool.take(0, retry=name.startswith("retry"))
+        order.append(name)
+        slot.release()
 
-        tasks = [asyncio.ensure_future(wait(name)) for name in ("first", "second", "retry 1", "retry 2")]
-        await asyncio.sleep(0)
-        held.release()
-        await asyncio.gather(*tasks)
-        assert order == ["retry 1", "retry 2", "first", "second"]
-
-    run(main)
+    tasks = [asyncio.ensure_future(wait(name)) for name in ("first", "second", "retry 1", "retry 2")]
+    await asyncio.sleep(0)
+    held.release()
+    await asyncio.gather(*tasks)
+    assert order == ["retry 1", "retry 2", "first", "second"]
 
 
-def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
-    async def main() -> None:
-        pool = make_pool(1)
-        held = await pool.take(0)
-        waiters = [asyncio.ensure_future(pool.take(0)) for _ in range(3)]
-        await asyncio.sleep(0)
-        waiters[0].cancel()
-        held.release()  # goes to the second one, which is cancelled at the same moment
-        waiters[1].cancel()
-        last = await waiters[2]
-        with contextlib.suppress(asyncio.CancelledError):
-            await waiters[1]
-        last.release()
-        assert held.busy == 0
-
-    run(main)
+@jumping
+async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
+    pool = make_pool(1)
+    held = await pool.take(0)
+    waiters = [asyncio.ensure_future(pool.take(0)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiters[0].cancel()
+    held.release()  # goes to the second one, which is cancelled at the same moment
+    waiters[1].cancel()
+    last = await waiters[2]
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiters[1]
+    last.release()
+    assert held.busy == 0
 
 
-def test_a_failed_address_cools_down_is_probed_and_comes_back() -> None:
-    async def main() -> None:
-        pool = make_pool(50, "http://dead", "http://alive")
-        dead, alive = pool.addresses
+@jumping
+async def test_a_failed_address_cools_down_is_probed_and_comes_back() -> None:
+    pool = make_pool(50, "http://dead", "http://alive")
+    dead, alive = pool.addresses
 
-        async def sent_to_dead() -> int:
-            taken = [await pool.take(0) for _ in range(20)]
-            for each in taken:
-                each.release()
-            return taken.count(dead)
+    async def sent_to_dead() -> int:
+        taken = [await pool.take(0) for _ in range(20)]
+        for each in taken:
+            each.release()
+        return taken.count(dead)
 
-        dead.cool_down(now())
+    dead.cool_down(now())
+    assert await sent_to_dead() == 0
+    cooldowns = []
+    for _ in range(7):
+        begun = now()
+        while await sent_to_dead() == 0:
+            await asyncio.sleep(0.5)
+        cooldowns.append(now() - begun)  # one request probed it
         assert await sent_to_dead() == 0
-        cooldowns = []
-        for _ in range(7):
-            begun = now()
-            while await sent_to_dead() == 0:
-                await asyncio.sleep(0.5)
-            cooldowns.append(now() - begun)  # one request probed it
-            assert await sent_to_dead() == 0
-            dead.cool_down(now())
-        assert cooldowns == sorted(cooldowns)
-        assert cooldowns[-1] == pytest.approx(MAX_COOLDOWN, abs=1)
-        dead.end_cooldown()
-        assert await sent_to_dead() > 0
         dead.cool_down(now())
-        alive.cool_down(now())
-        assert 0 < await sent_to_dead() < 20  # if all failed, all are used
-
-    run(main)
+    assert cooldowns == sorted(cooldowns)
+    assert cooldowns[-1] == pytest.approx(MAX_COOLDOWN, abs=1)
+    dead.end_cooldown()
+    assert await sent_to_dead() > 0
+    dead.cool_down(now())
+    alive.cool_down(now())
+    assert 0 < await sent_to_dead() < 20  # if all failed, all are used
 
 
 @pytest.mark.parametrize(("checked_at", "expected"), [(5.0, [0, 1, 10, 11, 20]), (0.5, [0, 0.5, 10, 10.5, 20])])
-def test_waiters_use_an_address_that_comes_back(checked_at: float, expected: list[float]) -> None:
-    async def main() -> None:
-        pool = make_pool(1, "http://one", "http://two")
-        two = pool.addresses[1]
-        two.cool_down(now())  # one of the waiters probes it after a second, if no check finds it before
-        jobs = [asyncio.ensure_future(hold(pool, 10.0)) for _ in range(5)]
-        await asyncio.sleep(checked_at)
-        two.end_cooldown()
-        pool.serve()
-        begun = await asyncio.gather(*jobs)
-        assert [t - begun[0] for t in begun] == pytest.approx(expected)
-
-    run(main)
+@jumping
+async def test_waiters_use_an_address_that_comes_back(checked_at: float, expected: list[float]) -> None:
+    pool = make_pool(1, "http://one", "http://two")
+    two = pool.addresses[1]
+    two.cool_down(now())  # one of the waiters probes it after a second, if no check finds it before
+    jobs = [asyncio.ensure_future(hold(pool, 10.0)) for _ in range(5)]
+    await asyncio.sleep(checked_at)
+    two.end_cooldown()
+    pool.serve()
+    begun = await asyncio.gather(*jobs)
+    assert [t - begun[0] for t in begun] == pytest.approx(expected)
 
 
-def test_waiters_do_not_use_an_address_that_failed_unless_all_did() -> None:
-    async def main() -> None:
-        pool = make_pool(1, "http://one", "http://two")
-        one, two = [await pool.take(0) for _ in range(2)]
-        waiters = [asyncio.ensure_future(pool.take(0)) for _ in range(2)]
-        await asyncio.sleep(0)
-        two.cool_down(now())
-        two.release()
-        await asyncio.sleep(0)
-        assert not any(waiter.done() for waiter in waiters)
-        one.cool_down(now())
-        one.release()
-        assert {await waiters[0], await waiters[1]} == {one, two}
-
-    run(main)
+@jumping
+async def test_waiters_do_not_use_an_address_that_failed_unless_all_did() -> None:
+    pool = make_pool(1, "http://one", "http://two")
+    one, two = [await pool.take(0) for _ in range(2)]
+    waiters = [asyncio.ensure_future(pool.take(0)) for _ in range(2)]
+    await asyncio.sleep(0)
+    two.cool_down(now())
+    two.release()
+    await asyncio.sleep(0)
+    assert not any(waiter.done() for waiter in waiters)
+    one.cool_down(now())
+    one.release()
+    assert {await waiters[0], await waiters[1]} == {one, two}
 
 
-def test_a_new_request_does_not_overtake_those_that_wait() -> None:
-    async def main() -> None:
-        pool = make_pool(64, requests=60)
-        await hold(pool, 0.0)
-        waiting = asyncio.ensure_future(hold(pool, 0.0))
-        await asyncio.sleep(0)
-        asyncio.get_running_loop().selector.waited += 1.5  # type: ignore[attr-defined] the loop was busy
-        late_begin = await hold(pool, 0.0)
-        assert late_begin - await waiting == pytest.approx(1)
-
-    run(main)
+@jumping
+async def test_a_new_request_does_not_overtake_those_that_wait() -> None:
+    pool = make_pool(64, requests=60)
+    await hold(pool, 0.0)
+    waiting = asyncio.ensure_future(hold(pool, 0.0))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().selector.waited += 1.5  # type: ignore[attr-defined] the loop was busy
+    late_begin = await hold(pool, 0.0)
+    assert late_begin - await waiting == pytest.approx(1)
 
 
-def test_requests_that_wait_move_to_a_new_pool() -> None:
-    async def main() -> None:
-        old, new = make_pool(1, "http://old"), make_pool(1, "http://new")
-        await old.take(0)
-        waiting = [asyncio.ensure_future(old.take(0)) for _ in range(2)]
-        await asyncio.sleep(0)
-        old.move_to(new)
-        slot = await waiting[0]
-        assert slot is new.addresses[0]
-        slot.release()
-        assert await waiting[1] is slot
-
-    run(main)
+@jumping
+async def test_requests_that_wait_move_to_a_new_pool() -> None:
+    old, new = make_pool(1, "http://old"), make_pool(1, "http://new")
+    await old.take(0)
+    waiting = [asyncio.ensure_future(old.take(0)) for _ in range(2)]
+    await asyncio.sleep(0)
+    old.move_to(new)
+    slot = await waiting[0]
+    assert slot is new.addresses[0]
+    slot.release()
+    assert await waiting[1] is slot
 
 
 # ---- overload --------------------------------------------------------------------------------------------------------
@@ -314,43 +305,39 @@ class Overloaded:
         ({"seconds": 0.5}, 6.5),
     ],
 )
-def test_an_overloaded_address_is_used_about_as_much_as_it_can_bear(server: dict[str, float], ideal: float) -> None:
-    async def main() -> None:
-        used, overloaded = make_pool(64), Overloaded(**server)
+@jumping
+async def test_an_overloaded_address_is_used_about_as_much_as_it_can_bear(
+    server: dict[str, float], ideal: float
+) -> None:
+    used, overloaded = make_pool(64), Overloaded(**server)
+    begun = now()
+    await asyncio.gather(*(overloaded.call(used) for _ in range(800)))
+    assert overloaded.refused <= (130 if len(server) > 1 else 0)  # of 64 that were sent at once
+    assert now() - begun < 1.6 * ideal
+    assert used.addresses[0].busy == 0
+
+
+@jumping
+async def test_the_full_concurrency_comes_back_after_an_overload() -> None:
+    used, server = make_pool(64), Overloaded(slots=0, seconds=0.01)
+    jobs = [asyncio.ensure_future(server.call(used)) for _ in range(600)]
+    await asyncio.sleep(30)
+    refused = server.refused
+    assert refused < 64 + 8 + 30  # one a second in the end
+    server.slots = math.inf
+    await asyncio.gather(*jobs)
+    begun = now()
+    await asyncio.gather(*(server.call(used) for _ in range(640)))
+    assert now() - begun < 1
+    assert server.refused == refused
+
+
+@jumping
+async def test_retry_after_holds_all_requests_back_up_to_a_limit() -> None:
+    pool = make_pool(4)
+    for asked, held in ((7.0, 7.0), (3600.0, MAX_HOLD)):
+        slot = await pool.take(0)
+        slot.reduce(now(), asked, now())
+        slot.release()
         begun = now()
-        await asyncio.gather(*(overloaded.call(used) for _ in range(800)))
-        assert overloaded.refused <= (130 if len(server) > 1 else 0)  # of 64 that were sent at once
-        assert now() - begun < 1.6 * ideal
-        assert used.addresses[0].busy == 0
-
-    run(main)
-
-
-def test_the_full_concurrency_comes_back_after_an_overload() -> None:
-    async def main() -> None:
-        used, server = make_pool(64), Overloaded(slots=0, seconds=0.01)
-        jobs = [asyncio.ensure_future(server.call(used)) for _ in range(600)]
-        await asyncio.sleep(30)
-        refused = server.refused
-        assert refused < 64 + 8 + 30  # one a second in the end
-        server.slots = math.inf
-        await asyncio.gather(*jobs)
-        begun = now()
-        await asyncio.gather(*(server.call(used) for _ in range(640)))
-        assert now() - begun < 1
-        assert server.refused == refused
-
-    run(main)
-
-
-def test_retry_after_holds_all_requests_back_up_to_a_limit() -> None:
-    async def main() -> None:
-        pool = make_pool(4)
-        for asked, held in ((7.0, 7.0), (3600.0, MAX_HOLD)):
-            slot = await pool.take(0)
-            slot.reduce(now(), asked, now())
-            slot.release()
-            begun = now()
-            assert await hold(pool, 0.0) - begun == pytest.approx(held)
-
-    run(main)
+        assert await hold(pool, 0.0) - begun == pytest.approx(held)

@@ -14,6 +14,7 @@ from rewardsmith.engines.model_settings import ManagedSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.types import Message
+from tests.engines.asked import run_async
 from tests.engines.faulty import FaultyServer
 from tests.engines.processes import alive
 
@@ -46,24 +47,22 @@ async def pid_of(model: ManagedModel) -> int:
 # ---- a life without trouble ------------------------------------------------------------------------------------------
 
 
-def test_the_first_question_starts_the_server_and_close_stops_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        told = Told()
-        model = managed(tmp_path, "--after", "0.3", told=told)
-        answer = await model.chat(question())
-        assert isinstance(answer, ChatReply)
-        assert (model.usage.calls, model.usage.tokens) == (1, 1)
-        pid = int(answer.text)
-        assert alive(pid)
-        assert await pid_of(model) == pid
-        await model.check()
-        await model.close()
-        assert not alive(pid)
-        await model.close()
-        assert "starting a server on port" in told
-        assert "ready after" in told
-
-    asyncio.run(run())
+@run_async
+async def test_the_first_question_starts_the_server_and_close_stops_it(tmp_path: Path) -> None:
+    told = Told()
+    model = managed(tmp_path, "--after", "0.3", told=told)
+    answer = await model.chat(question())
+    assert isinstance(answer, ChatReply)
+    assert (model.usage.calls, model.usage.tokens) == (1, 1)
+    pid = int(answer.text)
+    assert alive(pid)
+    assert await pid_of(model) == pid
+    await model.check()
+    await model.close()
+    assert not alive(pid)
+    await model.close()
+    assert "starting a server on port" in told
+    assert "ready after" in told
 
 
 def test_many_askers_start_one_server(tmp_path: Path) -> None:
@@ -80,32 +79,28 @@ def test_many_askers_start_one_server(tmp_path: Path) -> None:
     assert len(asyncio.run(run())) == 1
 
 
-def test_an_asker_that_is_cancelled_does_not_stop_the_start(tmp_path: Path) -> None:
-    async def run() -> None:
-        told = Told()
-        model = managed(tmp_path, "--after", "0.5", told=told)
-        try:
-            impatient = asyncio.create_task(model.check())
-            other = asyncio.create_task(pid_of(model))
-            await asyncio.sleep(0.2)
-            impatient.cancel()
-            assert await other > 0
-            assert sum("starting a server" in line for line in told) == 1
-        finally:
-            await model.close()
-
-    asyncio.run(run())
+@run_async
+async def test_an_asker_that_is_cancelled_does_not_stop_the_start(tmp_path: Path) -> None:
+    told = Told()
+    model = managed(tmp_path, "--after", "0.5", told=told)
+    try:
+        impatient = asyncio.create_task(model.check())
+        other = asyncio.create_task(pid_of(model))
+        await asyncio.sleep(0.2)
+        impatient.cancel()
+        assert await other > 0
+        assert sum("starting a server" in line for line in told) == 1
+    finally:
+        await model.close()
 
 
-def test_a_server_without_a_health_page_is_healthy_when_it_lists_its_models(tmp_path: Path) -> None:
-    async def run() -> None:
-        model = managed(tmp_path, "--no-health")
-        try:
-            await model.check()
-        finally:
-            await model.close()
-
-    asyncio.run(run())
+@run_async
+async def test_a_server_without_a_health_page_is_healthy_when_it_lists_its_models(tmp_path: Path) -> None:
+    model = managed(tmp_path, "--no-health")
+    try:
+        await model.check()
+    finally:
+        await model.close()
 
 
 def test_the_server_sees_the_environment_of_the_recipe(tmp_path: Path) -> None:
@@ -146,20 +141,18 @@ def test_secrets_of_a_server_come_from_the_environment_and_are_shown_nowhere(
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_stranger_that_repeats_the_key_in_its_list_of_models_does_not_get_it_shown(
+@run_async
+async def test_a_stranger_that_repeats_the_key_in_its_list_of_models_does_not_get_it_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", "hunter2-hunter2")
 
-    async def run() -> None:
-        async with FaultyServer(models=["hunter2-hunter2", "other"]) as stranger:
-            model = managed(tmp_path, port=stranger.port, api_key_env="JUDGE_KEY")
-            with pytest.raises(UserError, match="other") as caught:
-                await model.check()
-            assert "hunter2" not in str(caught.value)
-            await model.close()
-
-    asyncio.run(run())
+    async with FaultyServer(models=["hunter2-hunter2", "other"]) as stranger:
+        model = managed(tmp_path, port=stranger.port, api_key_env="JUDGE_KEY")
+        with pytest.raises(UserError, match="other") as caught:
+            await model.check()
+        assert "hunter2" not in str(caught.value)
+        await model.close()
 
 
 def test_sleep_and_wake_reach_the_server(tmp_path: Path) -> None:
@@ -207,19 +200,17 @@ def test_a_health_page_that_hangs_does_not_outlast_the_limit(tmp_path: Path) -> 
     assert time.monotonic() - begun < 8  # a look at a server may last ten seconds
 
 
-def test_a_key_is_looked_at_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_async
+async def test_a_key_is_looked_at_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_KEY", raising=False)
     model = managed(tmp_path, api_key_env="JUDGE_KEY", startup_timeout=30.0)
     with pytest.raises(UserError, match="JUDGE_KEY is not set"):
-        asyncio.run(model.check())
+        await model.check()
     assert not (tmp_path / "judge.log").exists()
     monkeypatch.setenv("JUDGE_KEY", "secret\n")  # as a file that ends with a line gives it
 
-    async def run() -> None:
-        await model.check()
-        await model.close()
-
-    asyncio.run(run())
+    await model.check()
+    await model.close()
 
 
 def test_progress_is_told_with_the_last_line_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +223,7 @@ def test_progress_is_told_with_the_last_line_of_the_log(tmp_path: Path, monkeypa
         await model.close()
         return told
 
-    assert "judge: starting for 0 s: started with" in asyncio.run(run())
+    assert " s: started with" in asyncio.run(run())
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from rewardsmith.engines.managed import ManagedModel
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
+from tests.engines.asked import run_async
 from tests.engines.processes import alive, eventually
 from tests.engines.test_managed import Told, managed, pid_of, question
 
@@ -88,16 +89,14 @@ def test_a_forked_process_that_lives_on_does_not_keep_the_server(tmp_path: Path)
             os.kill(forked, signal.SIGKILL)
 
 
-def test_ctrl_c_in_a_terminal_does_not_reach_the_server(tmp_path: Path) -> None:
-    async def run() -> None:
-        model = managed(tmp_path, "--child", str(tmp_path / "pids"))
-        await model.check()
-        server, _ = family(tmp_path)
-        assert os.getsid(server) != os.getsid(0)  # a terminal sends it to the processes of its own session
-        assert os.getpgid(server) == supervisor_of(server)
-        await model.close()
-
-    asyncio.run(run())
+@run_async
+async def test_ctrl_c_in_a_terminal_does_not_reach_the_server(tmp_path: Path) -> None:
+    model = managed(tmp_path, "--child", str(tmp_path / "pids"))
+    await model.check()
+    server, _ = family(tmp_path)
+    assert os.getsid(server) != os.getsid(0)  # a terminal sends it to the processes of its own session
+    assert os.getpgid(server) == supervisor_of(server)
+    await model.close()
 
 
 # ---- the server ends -------------------------------------------------------------------------------------------------
@@ -110,31 +109,29 @@ async def killed(model: ManagedModel, pid: int) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_a_server_that_was_killed_is_started_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        told = Told()
-        model = managed(tmp_path, "--child", str(tmp_path / "pids"), told=told)
-        try:
-            first = await pid_of(model)
-            _, child = family(tmp_path)
-            waiting = [asyncio.create_task(model.chat(question("wait 30"))) for _ in range(4)]
-            await asyncio.sleep(0.3)
-            os.kill(first, signal.SIGKILL)
-            for result in await asyncio.gather(*waiting, return_exceptions=True):
-                assert isinstance(result, ModelCallError)
-                assert result.kind == "unreachable"
-            await asyncio.gather(*(model.check() for _ in range(5)))
-            assert not alive(child)
-            second = await pid_of(model)
-            assert second != first
-            assert alive(second)
-            assert "judge: the server ended by signal 9 (SIGKILL); restart 1 of 2" in told
-            assert sum("starting a server" in line for line in told) == 2
-            assert "started with" in (tmp_path / "judge.log.1").read_text()
-        finally:
-            await model.close()
-
-    asyncio.run(run())
+@run_async
+async def test_a_server_that_was_killed_is_started_again(tmp_path: Path) -> None:
+    told = Told()
+    model = managed(tmp_path, "--child", str(tmp_path / "pids"), told=told)
+    try:
+        first = await pid_of(model)
+        _, child = family(tmp_path)
+        waiting = [asyncio.create_task(model.chat(question("wait 30"))) for _ in range(4)]
+        await asyncio.sleep(0.3)
+        os.kill(first, signal.SIGKILL)
+        for result in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(result, ModelCallError)
+            assert result.kind == "unreachable"
+        await asyncio.gather(*(model.check() for _ in range(5)))
+        assert not alive(child)
+        second = await pid_of(model)
+        assert second != first
+        assert alive(second)
+        assert "judge: the server ended by signal 9 (SIGKILL); restart 1 of 2" in told
+        assert sum("starting a server" in line for line in told) == 2
+        assert "started with" in (tmp_path / "judge.log.1").read_text()
+    finally:
+        await model.close()
 
 
 def test_a_server_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
@@ -158,85 +155,75 @@ def test_a_server_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
     assert sum("after 1 restarts" in line for line in told) == 1
 
 
-def test_a_question_to_a_server_that_dies_for_the_last_time_is_not_waited_for(tmp_path: Path) -> None:
-    async def run() -> None:
-        model = managed(tmp_path, restarts=0)
-        try:
-            pid = await pid_of(model)
-            waiting = asyncio.create_task(model.chat(question("wait 30")))
-            await asyncio.sleep(0.3)
-            os.kill(pid, signal.SIGKILL)
-            with pytest.raises(ModelCallError, match="is not restarted") as caught:
-                await waiting
-            assert caught.value.kind == "crashed"  # what is unreachable would be waited for
-        finally:
-            await model.close()
-
-    asyncio.run(run())
+@run_async
+async def test_a_question_to_a_server_that_dies_for_the_last_time_is_not_waited_for(tmp_path: Path) -> None:
+    model = managed(tmp_path, restarts=0)
+    try:
+        pid = await pid_of(model)
+        waiting = asyncio.create_task(model.chat(question("wait 30")))
+        await asyncio.sleep(0.3)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ModelCallError, match="is not restarted") as caught:
+            await waiting
+        assert caught.value.kind == "crashed"  # what is unreachable would be waited for
+    finally:
+        await model.close()
 
 
-def test_a_server_that_died_asleep_is_put_to_sleep_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        model = managed(tmp_path, offload=True)
-        try:
-            pid = await pid_of(model)
+@run_async
+async def test_a_server_that_died_asleep_is_put_to_sleep_again(tmp_path: Path) -> None:
+    model = managed(tmp_path, offload=True)
+    try:
+        pid = await pid_of(model)
+        await model.sleep()
+        await killed(model, pid)
+        await model.check()
+        assert "/sleep?level=1" in (tmp_path / "judge.log").read_text()
+        await model.wake()
+        assert await pid_of(model) != pid
+    finally:
+        await model.close()
+
+
+@run_async
+async def test_a_server_that_died_of_the_order_to_sleep_is_started_awake(tmp_path: Path) -> None:
+    model = managed(tmp_path, "--dies-once", str(tmp_path / "died"), offload=True)
+    try:
+        await model.check()
+        with pytest.raises(ModelCallError):
             await model.sleep()
-            await killed(model, pid)
-            await model.check()
-            assert "/sleep?level=1" in (tmp_path / "judge.log").read_text()
-            await model.wake()
-            assert await pid_of(model) != pid
-        finally:
-            await model.close()
-
-    asyncio.run(run())
+        await model.check()
+        assert await pid_of(model) > 0
+        assert "/sleep" not in (tmp_path / "judge.log").read_text()
+    finally:
+        await model.close()
 
 
-def test_a_server_that_died_of_the_order_to_sleep_is_started_awake(tmp_path: Path) -> None:
-    async def run() -> None:
-        model = managed(tmp_path, "--dies-once", str(tmp_path / "died"), offload=True)
-        try:
-            await model.check()
-            with pytest.raises(ModelCallError):
-                await model.sleep()
-            await model.check()
-            assert await pid_of(model) > 0
-            assert "/sleep" not in (tmp_path / "judge.log").read_text()
-        finally:
-            await model.close()
-
-    asyncio.run(run())
-
-
-def test_a_server_that_is_started_again_with_other_weights_is_another_model(tmp_path: Path) -> None:
+@run_async
+async def test_a_server_that_is_started_again_with_other_weights_is_another_model(tmp_path: Path) -> None:
     weights = tmp_path / "judge.gguf"
     weights.write_bytes(b"one")
 
-    async def run() -> None:
-        model = managed(tmp_path, model=str(weights))
-        try:
-            pid, before = await pid_of(model), await model.identity()
-            weights.write_bytes(b"two")
-            assert await model.identity() == before  # it has the first ones
-            await killed(model, pid)
-            await model.check()
-            assert await model.identity() != before
-        finally:
-            await model.close()
-
-    asyncio.run(run())
+    model = managed(tmp_path, model=str(weights))
+    try:
+        pid, before = await pid_of(model), await model.identity()
+        weights.write_bytes(b"two")
+        assert await model.identity() == before  # it has the first ones
+        await killed(model, pid)
+        await model.check()
+        assert await model.identity() != before
+    finally:
+        await model.close()
 
 
-def test_a_supervisor_that_was_killed_takes_all_along(tmp_path: Path) -> None:
-    async def run() -> None:
-        model = managed(tmp_path, "--child", str(tmp_path / "pids"))
-        try:
-            server = await pid_of(model)
-            pids = family(tmp_path)
-            await killed(model, supervisor_of(server))
-            eventually(lambda: not any(alive(pid) for pid in pids))
-            assert await pid_of(model) != server
-        finally:
-            await model.close()
-
-    asyncio.run(run())
+@run_async
+async def test_a_supervisor_that_was_killed_takes_all_along(tmp_path: Path) -> None:
+    model = managed(tmp_path, "--child", str(tmp_path / "pids"))
+    try:
+        server = await pid_of(model)
+        pids = family(tmp_path)
+        await killed(model, supervisor_of(server))
+        eventually(lambda: not any(alive(pid) for pid in pids))
+        assert await pid_of(model) != server
+    finally:
+        await model.close()

@@ -1,6 +1,5 @@
 """Keys and passwords: refused in a recipe, and kept out of what servers send back."""
 
-import asyncio
 import json
 import tomllib
 from typing import Any
@@ -12,7 +11,7 @@ from rewardsmith.engines.model_settings import ClientSettings, ManagedSettings
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.masking import secrets_in, without_secrets
 from rewardsmith.recipe import ModelChoice, explain, override, parse_recipe
-from tests.engines.asked import kind_of, outcome, question
+from tests.engines.asked import kind_of, outcome, question, run_async
 from tests.engines.faulty import KEY, FaultyServer, raw
 
 
@@ -20,57 +19,48 @@ from tests.engines.faulty import KEY, FaultyServer, raw
 @pytest.mark.parametrize(
     "written", [KEY, json.dumps(KEY)[1:-1], "".join(f"\\u{ord(c):04x}" for c in KEY)], ids=["plain", "json", "escaped"]
 )
-def test_a_key_that_a_server_repeats_in_its_reply_is_taken_out(first_token_timeout: float | None, written: str) -> None:
+@run_async
+async def test_a_key_that_a_server_repeats_in_its_reply_is_taken_out(
+    server: FaultyServer, first_token_timeout: float | None, written: str
+) -> None:
     """Replies go to rollouts, report, cache and log."""
 
-    async def main() -> None:
-        async with FaultyServer() as server:
-            token = "tok/en+" + "9" * 12
-            body = {"metadata": {"token": {"env": "BODY_TOKEN"}}}
-            how = ClientSettings(api_key_env="JUDGE_KEY", first_token_timeout=first_token_timeout, body=body)
-            env = {"JUDGE_KEY": KEY, "BODY_TOKEN": token}
-            model = ServedModel(how, [server.url], model="tiny", name="judge", get_key=env.get)
-            server.say = lambda body: f"You sent {KEY} and {body['metadata']['token']}. Score: 7"
-            texts = [(await model.chat(question())).text]
-            thought = f'{{"choices": [{{"message": {{"content": "Score: 7", "reasoning_content": "x {written} y"}}}}]}}'
-            server.plan(raw(thought.encode()))
-            answer = await model.chat(question())
-            texts += [answer.text, answer.thought]
-            assert server.bodies[0]["metadata"] == {"token": token}
-            assert all("Score: 7" in text or "x " in text for text in texts)
-            assert not [text for text in texts if KEY in text or token in text]
-            assert token not in await model.identity()
-            await model.close()
-
-    asyncio.run(main())
+    token = "tok/en+" + "9" * 12
+    body = {"metadata": {"token": {"env": "BODY_TOKEN"}}}
+    how = ClientSettings(api_key_env="JUDGE_KEY", first_token_timeout=first_token_timeout, body=body)
+    env = {"JUDGE_KEY": KEY, "BODY_TOKEN": token}
+    model = ServedModel(how, [server.url], model="tiny", name="judge", get_key=env.get)
+    server.say = lambda body: f"You sent {KEY} and {body['metadata']['token']}. Score: 7"
+    texts = [(await model.chat(question())).text]
+    thought = f'{{"choices": [{{"message": {{"content": "Score: 7", "reasoning_content": "x {written} y"}}}}]}}'
+    server.plan(raw(thought.encode()))
+    answer = await model.chat(question())
+    texts += [answer.text, answer.thought]
+    assert server.bodies[0]["metadata"] == {"token": token}
+    assert all("Score: 7" in text or "x " in text for text in texts)
+    assert not [text for text in texts if KEY in text or token in text]
+    assert token not in await model.identity()
+    await model.close()
 
 
-def test_a_short_key_that_is_none_leaves_replies_as_they_are() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.say = lambda body: "EMPTY. Score: 1"
-            for key in ("EMPTY", "1"):
-                env = {"JUDGE_KEY": key}
-                model = ServedModel(
-                    ClientSettings(api_key_env="JUDGE_KEY"), [server.url], model="tiny", get_key=env.get
-                )
-                assert (await model.chat(question())).text == "EMPTY. Score: 1"
-                await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_a_short_key_that_is_none_leaves_replies_as_they_are(server: FaultyServer) -> None:
+    server.say = lambda body: "EMPTY. Score: 1"
+    for key in ("EMPTY", "1"):
+        env = {"JUDGE_KEY": key}
+        model = ServedModel(ClientSettings(api_key_env="JUDGE_KEY"), [server.url], model="tiny", get_key=env.get)
+        assert (await model.chat(question())).text == "EMPTY. Score: 1"
+        await model.close()
 
 
-def test_a_variable_that_a_body_names_must_be_set() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            how = ClientSettings(body={"token": {"env": "NOWHERE"}})
-            model = ServedModel(how, [server.url], model="tiny", name="judge", get_key={}.get)
-            with pytest.raises(UserError, match=r"models\.judge\.body: .*NOWHERE is not set"):
-                await model.check()
-            assert kind_of(await outcome(model, question())) == "refused"
-            await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_a_variable_that_a_body_names_must_be_set(server: FaultyServer) -> None:
+    how = ClientSettings(body={"token": {"env": "NOWHERE"}})
+    model = ServedModel(how, [server.url], model="tiny", name="judge", get_key={}.get)
+    with pytest.raises(UserError, match=r"models\.judge\.body: .*NOWHERE is not set"):
+        await model.check()
+    assert kind_of(await outcome(model, question())) == "refused"
+    await model.close()
 
 
 SECRET = "hunter2hunter2"

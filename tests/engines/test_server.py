@@ -20,7 +20,7 @@ from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.llm import ChatRequest
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.types import Message
-from tests.engines.asked import client, kind_of, outcome, question
+from tests.engines.asked import client, kind_of, outcome, question, run_async
 from tests.engines.faulty import FAULTS, KEY, FaultyServer, completion, error, last_text, raw, said, status
 
 
@@ -29,80 +29,72 @@ def test_importing_the_client_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_question_is_sent_as_it_is_and_counted() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            model = client(server, price_in=2.0, price_out=10.0, body={"chat_template_kwargs": {"thinking": False}})
-            asked = ChatRequest(
-                [Message("system", "be brief"), Message("user", "hi é \U0001f600")],
-                temperature=0.5,
-                top_p=0.9,
-                max_tokens=77,
-                stop=("###",),
-                seed=5,
-                logprobs=True,
-            )
-            answer = await model.chat(asked)
-            assert answer.text == "echo: hi é \U0001f600"
-            assert (answer.truncated, answer.attempts, answer.prompt_tokens, answer.tokens) == (False, 1, 11, 3)
-            assert answer.logprobs == (-0.5, -1.5)
-            [(path, headers, body)] = server.requests
-            assert path == "/v1/chat/completions"
-            assert headers["User-Agent"] == f"rewardsmith/{rewardsmith.__version__}"
-            assert "Authorization" not in headers
-            assert body == {
-                "model": "tiny",
-                "messages": [
-                    {"role": "system", "content": "be brief"},
-                    {"role": "user", "content": "hi é \U0001f600"},
-                ],
-                "temperature": 0.5,
-                "top_p": 0.9,
-                "max_tokens": 77,
-                "stop": ["###"],
-                "seed": 5,
-                "logprobs": True,
-                "chat_template_kwargs": {"thinking": False},
-            }
-            usage = model.usage
-            assert (usage.calls, usage.retries, usage.failed) == (1, 0, 0)
-            assert (usage.prompt_tokens, usage.tokens) == (11, 3)
-            assert usage.cost == pytest.approx((11 * 2.0 + 3 * 10.0) / 1e6)
-            assert usage.seconds > 0
-
-    asyncio.run(main())
+@run_async
+async def test_a_question_is_sent_as_it_is_and_counted(server: FaultyServer) -> None:
+    model = client(server, price_in=2.0, price_out=10.0, body={"chat_template_kwargs": {"thinking": False}})
+    asked = ChatRequest(
+        [Message("system", "be brief"), Message("user", "hi é \U0001f600")],
+        temperature=0.5,
+        top_p=0.9,
+        max_tokens=77,
+        stop=("###",),
+        seed=5,
+        logprobs=True,
+    )
+    answer = await model.chat(asked)
+    assert answer.text == "echo: hi é \U0001f600"
+    assert (answer.truncated, answer.attempts, answer.prompt_tokens, answer.tokens) == (False, 1, 11, 3)
+    assert answer.logprobs == (-0.5, -1.5)
+    [(path, headers, body)] = server.requests
+    assert path == "/v1/chat/completions"
+    assert headers["User-Agent"] == f"rewardsmith/{rewardsmith.__version__}"
+    assert "Authorization" not in headers
+    assert body == {
+        "model": "tiny",
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "hi é \U0001f600"},
+        ],
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_tokens": 77,
+        "stop": ["###"],
+        "seed": 5,
+        "logprobs": True,
+        "chat_template_kwargs": {"thinking": False},
+    }
+    usage = model.usage
+    assert (usage.calls, usage.retries, usage.failed) == (1, 0, 0)
+    assert (usage.prompt_tokens, usage.tokens) == (11, 3)
+    assert usage.cost == pytest.approx((11 * 2.0 + 3 * 10.0) / 1e6)
+    assert usage.seconds > 0
 
 
-def test_a_text_is_continued() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            answer = await client(server).chat(ChatRequest("once upon", logprobs=True))
-            assert answer.text == "echo: once upon"
-            assert answer.logprobs == (-0.5, -1.5)
-            [(path, _, body)] = server.requests
-            assert path == "/v1/completions"
-            # Greedy: a seed, a stop and a share of probability would have no effect, and some servers refuse them.
-            assert body == {
-                "model": "tiny",
-                "prompt": "once upon",
-                "temperature": 0.0,
-                "max_tokens": 1024,
-                "logprobs": 1,
-            }
-
-    asyncio.run(main())
+@run_async
+async def test_a_text_is_continued(server: FaultyServer) -> None:
+    answer = await client(server).chat(ChatRequest("once upon", logprobs=True))
+    assert answer.text == "echo: once upon"
+    assert answer.logprobs == (-0.5, -1.5)
+    [(path, _, body)] = server.requests
+    assert path == "/v1/completions"
+    # Greedy: a seed, a stop and a share of probability would have no effect, and some servers refuse them.
+    assert body == {
+        "model": "tiny",
+        "prompt": "once upon",
+        "temperature": 0.0,
+        "max_tokens": 1024,
+        "logprobs": 1,
+    }
 
 
-def test_a_question_of_megabytes() -> None:
-    async def main() -> None:
-        async with FaultyServer(say=lambda body: str(len(last_text(body)))) as server:
-            server.plan("500")
-            model = client(server)
-            assert (await model.chat(question("é\U0001f600x" * 1_000_000))).text == "3000000"
-            assert server.requests[1][1]["Content-Type"] == "application/json"
-            await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_a_question_of_megabytes() -> None:
+    async with FaultyServer(say=lambda body: str(len(last_text(body)))) as server:
+        server.plan("500")
+        model = client(server)
+        assert (await model.chat(question("é\U0001f600x" * 1_000_000))).text == "3000000"
+        assert server.requests[1][1]["Content-Type"] == "application/json"
+        await model.close()
 
 
 CHAT = {"messages": []}
@@ -135,63 +127,58 @@ def test_answers_that_are_read(body: dict, text: str, thought: str, truncated: b
     found.text.encode()  # whatever came, it is text now
 
 
-def test_errors_say_the_status_the_address_and_what_the_server_said() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan(status(422, "the field is wrong " + "x" * 5000))
-            result = await outcome(client(server), question())
-            assert "status 422" in str(result)
-            assert server.url in str(result)
-            assert "the field is wrong" in str(result)
-            assert len(str(result)) < 500
-            server.plan("redirect")
-            told = str(await outcome(client(server), question()))
-            assert "set the address to http://elsewhere.test/v1" in told
-            assert "hush" not in told
-
-    asyncio.run(main())
+@run_async
+async def test_errors_say_the_status_the_address_and_what_the_server_said(server: FaultyServer) -> None:
+    server.plan(status(422, "the field is wrong " + "x" * 5000))
+    result = await outcome(client(server), question())
+    assert "status 422" in str(result)
+    assert server.url in str(result)
+    assert "the field is wrong" in str(result)
+    assert len(str(result)) < 500
+    server.plan("redirect")
+    told = str(await outcome(client(server), question()))
+    assert "set the address to http://elsewhere.test/v1" in told
+    assert "hush" not in told
 
 
-def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with FaultyServer(key=KEY) as server:
-            env = {"JUDGE_KEY": f"{KEY}\n", "WRONG": f"{KEY}-wrong", "ODD": "sk\r\nx: y"}
-            told = []
+@run_async
+async def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCaptureFixture) -> None:
+    async with FaultyServer(key=KEY) as server:
+        env = {"JUDGE_KEY": f"{KEY}\n", "WRONG": f"{KEY}-wrong", "ODD": "sk\r\nx: y"}
+        told = []
 
-            def model(variable: str | None, **more: Any) -> ServedModel:
-                how = ClientSettings(api_key_env=variable, **more)
-                return ServedModel(how, [server.url], model="tiny", name="judge", get_key=env.get)
+        def model(variable: str | None, **more: Any) -> ServedModel:
+            how = ClientSettings(api_key_env=variable, **more)
+            return ServedModel(how, [server.url], model="tiny", name="judge", get_key=env.get)
 
-            right = model("JUDGE_KEY")
-            await right.check()
-            assert (await right.chat(question())).text == "echo: hi"
-            leaks = [status(400, f"your key {KEY} is fine, the rest is not"), raw(f"<p>{KEY}</p>".encode())]
-            leaks += [raw(json.dumps(each).encode()) for each in ({"error": {"message": KEY}}, {"your key": KEY})]
-            for n in range(200, 300, 7):  # where an error's text is cut
-                text = "x" * n + KEY
-                leaks += [status(400, text), raw(json.dumps({"error": {"message": text}}).encode())]
-                leaks += [raw(json.dumps({"error": text + "y" * 400}).encode()), raw(json.dumps([text]).encode())]
-                leaks += [raw(json.dumps({"error": "y" * 400 + text[::-1][:9] + KEY + "z" * (n // 2)}).encode())]
-                leaks += [said("", message={"refusal": f"{server.url} {text}"})]
-            server.plan(*leaks)
-            one_try = model("JUDGE_KEY", retries=0)
-            told += [str(await outcome(one_try, question())) for _ in leaks]
-            parts = [KEY[i : i + 7] for i in range(len(KEY) - 6)]
-            assert not [text for text in told if any(part in text for part in parts)]
-            assert not server._plan
-            told += [repr(right), repr(vars(right)), await right.identity()]
-            for variable, remedy in [("MISSING", "MISSING is not set"), ("WRONG", "WRONG"), (None, "api_key_env")]:
-                with pytest.raises(UserError, match=remedy) as raised:
-                    await model(variable).check()
-                told.append(str(raised.value))
-                result = await outcome(model(variable), question())
-                assert kind_of(result) == "refused"
-                told.append(str(result))
-            with pytest.raises(UserError, match="ODD"):
-                await model("ODD").check()
-            assert not [text for text in [*told, caplog.text] if KEY in text]
-
-    asyncio.run(main())
+        right = model("JUDGE_KEY")
+        await right.check()
+        assert (await right.chat(question())).text == "echo: hi"
+        leaks = [status(400, f"your key {KEY} is fine, the rest is not"), raw(f"<p>{KEY}</p>".encode())]
+        leaks += [raw(json.dumps(each).encode()) for each in ({"error": {"message": KEY}}, {"your key": KEY})]
+        for n in range(200, 300, 7):  # where an error's text is cut
+            text = "x" * n + KEY
+            leaks += [status(400, text), raw(json.dumps({"error": {"message": text}}).encode())]
+            leaks += [raw(json.dumps({"error": text + "y" * 400}).encode()), raw(json.dumps([text]).encode())]
+            leaks += [raw(json.dumps({"error": "y" * 400 + text[::-1][:9] + KEY + "z" * (n // 2)}).encode())]
+            leaks += [said("", message={"refusal": f"{server.url} {text}"})]
+        server.plan(*leaks)
+        one_try = model("JUDGE_KEY", retries=0)
+        told += [str(await outcome(one_try, question())) for _ in leaks]
+        parts = [KEY[i : i + 7] for i in range(len(KEY) - 6)]
+        assert not [text for text in told if any(part in text for part in parts)]
+        assert not server._plan
+        told += [repr(right), repr(vars(right)), await right.identity()]
+        for variable, remedy in [("MISSING", "MISSING is not set"), ("WRONG", "WRONG"), (None, "api_key_env")]:
+            with pytest.raises(UserError, match=remedy) as raised:
+                await model(variable).check()
+            told.append(str(raised.value))
+            result = await outcome(model(variable), question())
+            assert kind_of(result) == "refused"
+            told.append(str(result))
+        with pytest.raises(UserError, match="ODD"):
+            await model("ODD").check()
+        assert not [text for text in [*told, caplog.text] if KEY in text]
 
 
 @pytest.mark.parametrize(
@@ -241,23 +228,20 @@ def test_an_address_that_is_none(url: str) -> None:
         ServedModel(ClientSettings(), [])
 
 
-def test_the_version_in_an_address_is_sent() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            url = f"{server.url}?api-version=2024-10-21&version=1.2"
-            seen = []
+@run_async
+async def test_the_version_in_an_address_is_sent(server: FaultyServer) -> None:
+    url = f"{server.url}?api-version=2024-10-21&version=1.2"
+    seen = []
 
-            async def look(server: FaultyServer, request: web.Request, body: dict) -> web.StreamResponse:
-                seen.append(request.query_string)
-                return await FAULTS["ok"](server, request, body)
+    async def look(server: FaultyServer, request: web.Request, body: dict) -> web.StreamResponse:
+        seen.append(request.query_string)
+        return await FAULTS["ok"](server, request, body)
 
-            server.plan(look)
-            model = ServedModel(ClientSettings(), [url], model="tiny")
-            assert (await model.chat(question())).text == "echo: hi"
-            assert seen == ["api-version=2024-10-21&version=1.2"]
-            await model.close()
-
-    asyncio.run(main())
+    server.plan(look)
+    model = ServedModel(ClientSettings(), [url], model="tiny")
+    assert (await model.chat(question())).text == "echo: hi"
+    assert seen == ["api-version=2024-10-21&version=1.2"]
+    await model.close()
 
 
 @pytest.mark.parametrize("body", [{"x": date(2024, 1, 1)}, {"x": {"y": [float("nan")]}}])
@@ -266,37 +250,31 @@ def test_a_body_that_is_no_json(body: dict) -> None:
         ClientSettings(body=body)
 
 
-def test_a_server_that_knows_the_limit_by_another_name() -> None:
+@run_async
+async def test_a_server_that_knows_the_limit_by_another_name(server: FaultyServer) -> None:
     async def strict(server: FaultyServer, request: object, body: dict) -> object:
         if "max_tokens" in body:
             return error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
         return await FAULTS["ok"](server, request, body)  # type: ignore[arg-type]
 
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan(*[strict] * 9)
-            model = client(server, retries=0)
-            answers = await asyncio.gather(*(model.chat(question(max_tokens=9)) for _ in range(3)))
-            assert [answer.attempts for answer in answers] == [2, 2, 2]
-            assert (await model.chat(question(max_tokens=9))).attempts == 1
-            assert server.bodies[-1]["max_completion_tokens"] == 9
-            assert "max_tokens" not in server.bodies[-1]
-            stubborn = client(server, body={"max_tokens": 5})  # the recipe insists: the server's word is final
-            assert kind_of(await outcome(stubborn, question())) == "refused"
-
-    asyncio.run(main())
+    server.plan(*[strict] * 9)
+    model = client(server, retries=0)
+    answers = await asyncio.gather(*(model.chat(question(max_tokens=9)) for _ in range(3)))
+    assert [answer.attempts for answer in answers] == [2, 2, 2]
+    assert (await model.chat(question(max_tokens=9))).attempts == 1
+    assert server.bodies[-1]["max_completion_tokens"] == 9
+    assert "max_tokens" not in server.bodies[-1]
+    stubborn = client(server, body={"max_tokens": 5})  # the recipe insists: the server's word is final
+    assert kind_of(await outcome(stubborn, question())) == "refused"
 
 
-def test_log_probabilities_that_do_not_come_are_a_failure() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            silent = raw(json.dumps(completion({"messages": []}, "yes")).encode())
-            server.plan(silent, said("yes", logprobs=(float("nan"),)))
-            model = client(server, retries=0)
-            assert kind_of(await outcome(model, question(logprobs=True))) == "refused"
-            assert kind_of(await outcome(model, question(logprobs=True))) == "unparsable"
-
-    asyncio.run(main())
+@run_async
+async def test_log_probabilities_that_do_not_come_are_a_failure(server: FaultyServer) -> None:
+    silent = raw(json.dumps(completion({"messages": []}, "yes")).encode())
+    server.plan(silent, said("yes", logprobs=(float("nan"),)))
+    model = client(server, retries=0)
+    assert kind_of(await outcome(model, question(logprobs=True))) == "refused"
+    assert kind_of(await outcome(model, question(logprobs=True))) == "unparsable"
 
 
 def test_the_model_is_used_in_one_event_loop_after_the_other() -> None:
@@ -314,13 +292,11 @@ def test_the_model_is_used_in_one_event_loop_after_the_other() -> None:
     assert model.usage.calls == 9
 
 
-def test_closing_is_not_the_end() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server, client(server) as model:
-            await model.close()
-            await model.chat(question())
-            await model.close()
-            await model.close()
-            assert (await model.chat(question())).text == "echo: hi"
-
-    asyncio.run(main())
+@run_async
+async def test_closing_is_not_the_end() -> None:
+    async with FaultyServer() as server, client(server) as model:
+        await model.close()
+        await model.chat(question())
+        await model.close()
+        await model.close()
+        assert (await model.chat(question())).text == "echo: hi"

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from rewardsmith.engines.client import replies
 from rewardsmith.engines.client.replies import RequestError, retry_after
 from rewardsmith.llm import ModelCallError
-from tests.engines.asked import client, kind_of, outcome, question
+from tests.engines.asked import client, kind_of, outcome, question, run_async
 from tests.engines.faulty import FAULTS, FaultyServer, status
 
 ENDS = {
@@ -67,49 +67,43 @@ ENDS = {
 """Kind and attempts with two tries; 0: as often as the deadline and the pace of an overloaded server allow."""
 
 
-def test_every_fault_has_its_end_if_it_stays() -> None:
+@run_async
+async def test_every_fault_has_its_end_if_it_stays(server: FaultyServer) -> None:
     assert ENDS.keys() == FAULTS.keys()
 
-    async def main() -> None:
-        async with FaultyServer() as server:
-            for name, (kind, attempts) in ENDS.items():
-                model = client(server, retries=2)
-                server.plan(*[name] * (attempts or 1000), clear=True)
-                slow = kind == "timeout" or not attempts
-                result = await outcome(model, question(deadline=0.5 if slow else 20.0))
-                assert (name, kind_of(result)) == (name, kind)
-                if not attempts:
-                    assert 2 <= result.attempts <= 8  # after 20, 40, 80, … ms, and not as often as there are retries
-                    assert model.usage.failed == 1
-                    await model.close()
-                    continue
-                assert (name, result.attempts) == (name, attempts)
-                if isinstance(result, ModelCallError):
-                    assert server.url in str(result)
-                    assert len(str(result)) < 1000
-                answered = kind == "ok"
-                assert (model.usage.calls, model.usage.failed) == (answered, not answered)
-                assert model.usage.retries == attempts - 1
-                await model.close()
-                assert not server._plan
-
-    asyncio.run(main())
+    for name, (kind, attempts) in ENDS.items():
+        model = client(server, retries=2)
+        server.plan(*[name] * (attempts or 1000), clear=True)
+        slow = kind == "timeout" or not attempts
+        result = await outcome(model, question(deadline=0.5 if slow else 20.0))
+        assert (name, kind_of(result)) == (name, kind)
+        if not attempts:
+            assert 2 <= result.attempts <= 8  # after 20, 40, 80, … ms, and not as often as there are retries
+            assert model.usage.failed == 1
+            await model.close()
+            continue
+        assert (name, result.attempts) == (name, attempts)
+        if isinstance(result, ModelCallError):
+            assert server.url in str(result)
+            assert len(str(result)) < 1000
+        answered = kind == "ok"
+        assert (model.usage.calls, model.usage.failed) == (answered, not answered)
+        assert model.usage.retries == attempts - 1
+        await model.close()
+        assert not server._plan
 
 
-def test_every_passing_fault_passes() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            for name, (kind, attempts) in ENDS.items():
-                if attempts == 1:
-                    continue
-                model = client(server, retries=1)
-                server.plan(name)
-                answer = await model.chat(question(name))
-                assert (answer.text, answer.attempts) == (f"echo: {name}", 2), kind
-                assert (model.usage.calls, model.usage.retries, model.usage.failed) == (1, 1, 0)
-                await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_every_passing_fault_passes(server: FaultyServer) -> None:
+    for name, (kind, attempts) in ENDS.items():
+        if attempts == 1:
+            continue
+        model = client(server, retries=1)
+        server.plan(name)
+        answer = await model.chat(question(name))
+        assert (answer.text, answer.attempts) == (f"echo: {name}", 2), kind
+        assert (model.usage.calls, model.usage.retries, model.usage.failed) == (1, 1, 0)
+        await model.close()
 
 
 @pytest.mark.parametrize(
@@ -138,38 +132,32 @@ def test_a_date_without_the_servers_clock_is_read_by_ours() -> None:
     assert 90 < (retry_after({"retry-after": then}) or 0) <= 101
 
 
-def test_retry_after_is_waited_for_but_never_beyond_the_deadline() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            model = client(server, retries=3)
-            server.plan(status(429, Retry_After="0.3"))
-            answer = await model.chat(question())
-            assert answer.attempts == 2
-            assert answer.seconds >= 0.3
-            server.plan(status(429, Retry_After="3600"))
-            begun = time.monotonic()
-            result = await outcome(model, question(deadline=20.0))
-            assert (kind_of(result), result.attempts) == ("refused", 1)
-            assert "3600 s" in str(result)
-            assert time.monotonic() - begun < 10  # it did not wait
-
-    asyncio.run(main())
+@run_async
+async def test_retry_after_is_waited_for_but_never_beyond_the_deadline(server: FaultyServer) -> None:
+    model = client(server, retries=3)
+    server.plan(status(429, Retry_After="0.3"))
+    answer = await model.chat(question())
+    assert answer.attempts == 2
+    assert answer.seconds >= 0.3
+    server.plan(status(429, Retry_After="3600"))
+    begun = time.monotonic()
+    result = await outcome(model, question(deadline=20.0))
+    assert (kind_of(result), result.attempts) == ("refused", 1)
+    assert "3600 s" in str(result)
+    assert time.monotonic() - begun < 10  # it did not wait
 
 
-def test_one_deadline_for_all_tries() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan(*["500"] * 10_000)
-            model = client(server, retries=1_000_000, backoff=0.05, max_backoff=0.05)
-            begun = time.monotonic()
-            result = await outcome(model, question(deadline=1.0))
-            assert time.monotonic() - begun < 10
-            assert kind_of(result) in ("refused", "timeout")  # the deadline may strike while a request is on its way
-            assert len(server.requests) > 2
-            assert 0 <= result.attempts - len(server.requests) <= 1
-            assert model.usage.retries == result.attempts - 1
-
-    asyncio.run(main())
+@run_async
+async def test_one_deadline_for_all_tries(server: FaultyServer) -> None:
+    server.plan(*["500"] * 10_000)
+    model = client(server, retries=1_000_000, backoff=0.05, max_backoff=0.05)
+    begun = time.monotonic()
+    result = await outcome(model, question(deadline=1.0))
+    assert time.monotonic() - begun < 10
+    assert kind_of(result) in ("refused", "timeout")  # the deadline may strike while a request is on its way
+    assert len(server.requests) > 2
+    assert 0 <= result.attempts - len(server.requests) <= 1
+    assert model.usage.retries == result.attempts - 1
 
 
 def test_a_host_that_never_takes_the_call_is_unreachable_not_late() -> None:
@@ -262,25 +250,25 @@ def test_any_json_is_read_or_is_a_fault(body: object, logprobs: bool, chat: bool
         ("identity", bytes),
     ],
 )
-def test_a_reply_that_is_packed_unasked_is_read(encoding: str, pack: Callable[[bytes], bytes]) -> None:
+@run_async
+async def test_a_reply_that_is_packed_unasked_is_read(
+    server: FaultyServer, encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
     reply = json.dumps({"choices": [{"finish_reason": "stop", "message": {"content": "packed"}}]}).encode()
 
     async def respond(server: FaultyServer, request: web.Request, body: dict) -> web.StreamResponse:
         headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
         return web.Response(body=pack(reply), headers=headers)
 
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan(respond)
-            model = client(server, retries=0)
-            assert (await model.chat(question())).text == "packed"
-            await model.close()
-
-    asyncio.run(main())
+    server.plan(respond)
+    model = client(server, retries=0)
+    assert (await model.chat(question())).text == "packed"
+    await model.close()
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-def test_a_gzip_bomb_is_not_unpacked_beyond_the_limit_of_a_reply(kind: str) -> None:
+@run_async
+async def test_a_gzip_bomb_is_not_unpacked_beyond_the_limit_of_a_reply(server: FaultyServer, kind: str) -> None:
     packer = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
     bomb = b"".join(packer.compress(b" " * 2**20) for _ in range(1024)) + packer.flush()  # 1 GiB in 1 MiB
     served = []
@@ -289,19 +277,15 @@ def test_a_gzip_bomb_is_not_unpacked_beyond_the_limit_of_a_reply(kind: str) -> N
         served.append(request.headers["Accept-Encoding"])
         return web.Response(body=bomb, headers={"Content-Type": kind, "Content-Encoding": "gzip"})
 
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan(respond)
-            model = client(server, retries=3)
-            tracemalloc.start()
-            result = await outcome(model, question())
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            assert (kind_of(result), served) == ("unparsable", ["identity"])  # sent once, and not again
-            assert peak < 80 * 2**20
-            await model.close()
-
-    asyncio.run(main())
+    server.plan(respond)
+    model = client(server, retries=3)
+    tracemalloc.start()
+    result = await outcome(model, question())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (kind_of(result), served) == ("unparsable", ["identity"])  # sent once, and not again
+    assert peak < 80 * 2**20
+    await model.close()
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -329,22 +313,20 @@ OK = b"HTTP/1.1 200 OK\r\n"
         (b"HTTP/1.1 999 Odd\r\n\r\n", "refused"),
     ],
 )
-def test_a_server_that_speaks_http_badly(response: bytes, kind: str) -> None:
+@run_async
+async def test_a_server_that_speaks_http_badly(response: bytes, kind: str) -> None:
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(response)
         writer.close()
 
-    async def main() -> None:
-        server = await asyncio.start_server(speak, "127.0.0.1", 0)
-        model = client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", retries=0)
-        result = await outcome(model, question(deadline=2.0 if b"429" in response else 20.0))
-        assert kind_of(result) == kind
-        assert len(str(result)) < 1000
-        await model.close()
-        server.close()
-
-    asyncio.run(main())
+    server = await asyncio.start_server(speak, "127.0.0.1", 0)
+    model = client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", retries=0)
+    result = await outcome(model, question(deadline=2.0 if b"429" in response else 20.0))
+    assert kind_of(result) == kind
+    assert len(str(result)) < 1000
+    await model.close()
+    server.close()
 
 
 @settings(max_examples=60)

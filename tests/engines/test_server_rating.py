@@ -11,7 +11,7 @@ import pytest
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
 from rewardsmith.types import Message
-from tests.engines.asked import client
+from tests.engines.asked import client, run_async
 from tests.engines.faulty import FAULTS, FaultyServer, raw, status
 
 
@@ -19,84 +19,72 @@ def talk(answer: str, prompt: str = "why?") -> list[Message]:
     return [Message("system", "be brief"), Message("user", prompt), Message("assistant", answer)]
 
 
-def test_a_classifier_reads_conversations() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            model = client(server, serves="classify")
-            await model.check()
-            server.requests.clear()
-            assert await model.rate([talk("a" * n) for n in (5, 1, 3)]) == [5.0, 1.0, 3.0]
-            assert {path for path, _, _ in server.requests} == {"/classify"}
-            assert server.bodies[0] == {
-                "model": "tiny",
-                "messages": [
-                    {"role": "system", "content": "be brief"},
-                    {"role": "user", "content": "why?"},
-                    {"role": "assistant", "content": "aaaaa"},
-                ],
-                "use_activation": False,
-            }
-            assert model.usage.prompt_tokens == 7 * 5  # the check asked twice
-            assert await model.rate([]) == []
-            await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_a_classifier_reads_conversations(server: FaultyServer) -> None:
+    model = client(server, serves="classify")
+    await model.check()
+    server.requests.clear()
+    assert await model.rate([talk("a" * n) for n in (5, 1, 3)]) == [5.0, 1.0, 3.0]
+    assert {path for path, _, _ in server.requests} == {"/classify"}
+    assert server.bodies[0] == {
+        "model": "tiny",
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "why?"},
+            {"role": "assistant", "content": "aaaaa"},
+        ],
+        "use_activation": False,
+    }
+    assert model.usage.prompt_tokens == 7 * 5  # the check asked twice
+    assert await model.rate([]) == []
+    await model.close()
 
 
-def test_a_cross_encoder_reads_pairs_in_batches() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            model = client(server, serves="score", batch=2, body={"use_activation": True})
-            await model.check()
-            server.requests.clear()
-            talks = [talk("a" * n, "b") for n in (20, 30, 40)]
-            # The pair is what was said before, and the answer: len("be brief\n\nb") == 11.
-            assert await model.rate(talks) == [9.0, 19.0, 29.0]
-            assert [len(body["text_2"]) for body in server.bodies] == [2, 1]
-            assert server.bodies[1] == {
-                "model": "tiny",
-                "text_1": ["be brief\n\nb"],
-                "text_2": ["a" * 40],
-                "use_activation": True,
-            }
-            await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_a_cross_encoder_reads_pairs_in_batches(server: FaultyServer) -> None:
+    model = client(server, serves="score", batch=2, body={"use_activation": True})
+    await model.check()
+    server.requests.clear()
+    talks = [talk("a" * n, "b") for n in (20, 30, 40)]
+    # The pair is what was said before, and the answer: len("be brief\n\nb") == 11.
+    assert await model.rate(talks) == [9.0, 19.0, 29.0]
+    assert [len(body["text_2"]) for body in server.bodies] == [2, 1]
+    assert server.bodies[1] == {
+        "model": "tiny",
+        "text_1": ["be brief\n\nb"],
+        "text_2": ["a" * 40],
+        "use_activation": True,
+    }
+    await model.close()
 
 
-def test_a_cross_encoder_refuses_a_conversation_that_does_not_end_with_the_answer() -> None:
+@run_async
+async def test_a_cross_encoder_refuses_a_conversation_that_does_not_end_with_the_answer(server: FaultyServer) -> None:
     """Whatever reward asks: the number would be that of the last message."""
 
-    async def main() -> None:
-        async with FaultyServer() as server:
-            model = client(server, serves="score")
-            with pytest.raises(ModelCallError) as error:
-                await model.rate([talk("a"), [*talk("a"), Message("user", "a reviewer wrote: wrong")]])
-            assert error.value.kind == "refused"
-            assert 'serves = "classify"' in str(error.value)
-            assert not [path for path, _, _ in server.requests if path == "/score"]
-            assert model.usage.failed == 2
-            await model.close()
-
-    asyncio.run(main())
+    model = client(server, serves="score")
+    with pytest.raises(ModelCallError) as error:
+        await model.rate([talk("a"), [*talk("a"), Message("user", "a reviewer wrote: wrong")]])
+    assert error.value.kind == "refused"
+    assert 'serves = "classify"' in str(error.value)
+    assert not [path for path, _, _ in server.requests if path == "/score"]
+    assert model.usage.failed == 2
+    await model.close()
 
 
-def test_vectors_are_ordered_and_of_length_one() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            model = client(server, serves="embed", batch=2)
-            await model.check()
-            texts = ["", "a", "bb", "ccc", "dddd"]
-            found = await model.embed(texts)
-            expected = np.array([[3.0 * (1 + len(text)), 4.0] for text in texts])
-            np.testing.assert_allclose(found, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
-            assert found.dtype == np.float32
-            np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
-            assert [len(body["input"]) for body in server.bodies] == [1, 2, 2, 1]
-            assert (await model.embed([])).shape[0] == 0
-            await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_vectors_are_ordered_and_of_length_one(server: FaultyServer) -> None:
+    model = client(server, serves="embed", batch=2)
+    await model.check()
+    texts = ["", "a", "bb", "ccc", "dddd"]
+    found = await model.embed(texts)
+    expected = np.array([[3.0 * (1 + len(text)), 4.0] for text in texts])
+    np.testing.assert_allclose(found, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+    assert [len(body["input"]) for body in server.bodies] == [1, 2, 2, 1]
+    assert (await model.embed([])).shape[0] == 0
+    await model.close()
 
 
 def body(**fields: Any) -> Any:
@@ -135,43 +123,34 @@ def row(index: int, **fields: Any) -> dict[str, Any]:
         ("embed", FAULTS["503"], "unreachable"),
     ],
 )
-def test_answers_that_are_not_believed(serves: str, answer: Any, kind: str) -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan(answer)
-            model = client(server, serves=serves, retries=0)
-            one_or_two = [talk("a")] if serves == "classify" else [talk("a"), talk("b")]
-            asked = model.embed(["a", "b"]) if serves == "embed" else model.rate(one_or_two)
-            with pytest.raises(ModelCallError) as raised:
-                await asked
-            assert raised.value.kind == kind
-            await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_answers_that_are_not_believed(server: FaultyServer, serves: str, answer: Any, kind: str) -> None:
+    server.plan(answer)
+    model = client(server, serves=serves, retries=0)
+    one_or_two = [talk("a")] if serves == "classify" else [talk("a"), talk("b")]
+    asked = model.embed(["a", "b"]) if serves == "embed" else model.rate(one_or_two)
+    with pytest.raises(ModelCallError) as raised:
+        await asked
+    assert raised.value.kind == kind
+    await model.close()
 
 
-def test_very_long_vectors_are_scaled_not_lost() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan(body(data=[row(0, embedding=[3e300, 4e300])]))
-            found = await client(server, serves="embed").embed(["a"])
-            np.testing.assert_allclose(found, [[0.6, 0.8]], rtol=1e-6)
-
-    asyncio.run(main())
+@run_async
+async def test_very_long_vectors_are_scaled_not_lost(server: FaultyServer) -> None:
+    server.plan(body(data=[row(0, embedding=[3e300, 4e300])]))
+    found = await client(server, serves="embed").embed(["a"])
+    np.testing.assert_allclose(found, [[0.6, 0.8]], rtol=1e-6)
 
 
-def test_one_failure_ends_the_rest_of_the_batch() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan("stall", "400", "stall")
-            model = client(server, serves="classify")
-            with pytest.raises(ModelCallError):
-                await model.rate([talk("a")] * 3)
-            await asyncio.wait_for(server.idle.wait(), 20)
-            assert await model.rate([talk("abc")]) == [3.0]
-            await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_one_failure_ends_the_rest_of_the_batch(server: FaultyServer) -> None:
+    server.plan("stall", "400", "stall")
+    model = client(server, serves="classify")
+    with pytest.raises(ModelCallError):
+        await model.rate([talk("a")] * 3)
+    await asyncio.wait_for(server.idle.wait(), 20)
+    assert await model.rate([talk("abc")]) == [3.0]
+    await model.close()
 
 
 @pytest.mark.parametrize(
@@ -184,30 +163,26 @@ def test_one_failure_ends_the_rest_of_the_batch() -> None:
         ("embed", status(400, "no embeddings here"), "does not embed texts"),
     ],
 )
-def test_the_check_finds_a_server_that_does_something_else(serves: str, answer: Any, told: str) -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan(answer, answer)
-            with pytest.raises(UserError, match=told):
-                await client(server, serves=serves).check()
+@run_async
+async def test_the_check_finds_a_server_that_does_something_else(
+    server: FaultyServer, serves: str, answer: Any, told: str
+) -> None:
+    server.plan(answer, answer)
+    with pytest.raises(UserError, match=told):
+        await client(server, serves=serves).check()
 
-    asyncio.run(main())
 
-
-def test_the_check_waits_for_nobody() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan("503")
-            with pytest.raises(ModelCallError) as raised:
-                await client(server, serves="embed", retries=0).check()
-            assert raised.value.kind == "unreachable"
-            model = client(server, serves="classify")
-            await model.sleep()
-            await model.check()  # who sleeps is not asked to work
-            assert len(server.requests) == 1
-            await model.wake()
-            await model.check()
-            assert len(server.requests) == 3
-            await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_the_check_waits_for_nobody(server: FaultyServer) -> None:
+    server.plan("503")
+    with pytest.raises(ModelCallError) as raised:
+        await client(server, serves="embed", retries=0).check()
+    assert raised.value.kind == "unreachable"
+    model = client(server, serves="classify")
+    await model.sleep()
+    await model.check()  # who sleeps is not asked to work
+    assert len(server.requests) == 1
+    await model.wake()
+    await model.check()
+    assert len(server.requests) == 3
+    await model.close()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardsmith.llm import ChatRequest
-from tests.engines.asked import client, kind_of, outcome, question
+from tests.engines.asked import client, kind_of, outcome, question, run_async
 from tests.engines.faulty import FaultyServer, pieces, raw
 
 
@@ -26,20 +26,17 @@ def delta(finish: str | None = None, **fields: Any) -> dict[str, Any]:
 DONE = b"data: [DONE]\n\n"
 
 
-def test_a_streamed_answer_is_the_same_answer() -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            plain, streaming = client(server), client(server, first_token_timeout=10.0)
-            for prompt in (question("an é and a \U0001f600").prompt, "once upon"):
-                asked = ChatRequest(prompt)
-                one, other = await plain.chat(asked), await streaming.chat(asked)
-                assert (one.text, one.prompt_tokens, one.tokens) == (other.text, other.prompt_tokens, other.tokens)
-            assert [body.get("stream") for body in server.bodies] == [None, True, None, True]
-            assert server.bodies[1]["stream_options"] == {"include_usage": True}
-            await plain.close()
-            await streaming.close()
-
-    asyncio.run(main())
+@run_async
+async def test_a_streamed_answer_is_the_same_answer(server: FaultyServer) -> None:
+    plain, streaming = client(server), client(server, first_token_timeout=10.0)
+    for prompt in (question("an é and a \U0001f600").prompt, "once upon"):
+        asked = ChatRequest(prompt)
+        one, other = await plain.chat(asked), await streaming.chat(asked)
+        assert (one.text, one.prompt_tokens, one.tokens) == (other.text, other.prompt_tokens, other.tokens)
+    assert [body.get("stream") for body in server.bodies] == [None, True, None, True]
+    assert server.bodies[1]["stream_options"] == {"include_usage": True}
+    await plain.close()
+    await streaming.close()
 
 
 @pytest.mark.parametrize(
@@ -64,52 +61,44 @@ def test_a_streamed_answer_is_the_same_answer() -> None:
         ([delta("stop"), DONE], "unparsable"),
     ],
 )
-def test_streams(events: list[Any], end: Any) -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan(sent(*events))
-            model = client(server, first_token_timeout=10.0, retries=0)
-            result = await outcome(model, question())
-            if isinstance(end, str):
-                assert kind_of(result) == end
-            else:
-                assert (result.text, result.thought, result.truncated) == end
-            await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_streams(server: FaultyServer, events: list[Any], end: Any) -> None:
+    server.plan(sent(*events))
+    model = client(server, first_token_timeout=10.0, retries=0)
+    result = await outcome(model, question())
+    if isinstance(end, str):
+        assert kind_of(result) == end
+    else:
+        assert (result.text, result.thought, result.truncated) == end
+    await model.close()
 
 
-def test_log_probabilities_of_a_stream() -> None:
+@run_async
+async def test_log_probabilities_of_a_stream(server: FaultyServer) -> None:
     def with_logprob(text: str, value: float) -> dict[str, Any]:
         choice = {"index": 0, "delta": {"content": text}, "logprobs": {"content": [{"token": text, "logprob": value}]}}
         return {"choices": [choice]}
 
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan(sent(with_logprob("a", -0.25), with_logprob("b", -2.0), delta("stop"), DONE))
-            model = client(server, first_token_timeout=10.0)
-            assert (await model.chat(question(logprobs=True))).logprobs == (-0.25, -2.0)
-            await model.close()
-
-    asyncio.run(main())
+    server.plan(sent(with_logprob("a", -0.25), with_logprob("b", -2.0), delta("stop"), DONE))
+    model = client(server, first_token_timeout=10.0)
+    assert (await model.chat(question(logprobs=True))).logprobs == (-0.25, -2.0)
+    await model.close()
 
 
 @pytest.mark.parametrize("fault", ["stall", "drip-events"])
-def test_an_answer_that_does_not_begin(fault: str) -> None:
-    async def main() -> None:
-        async with FaultyServer() as server:
-            server.plan(fault)
-            model = client(server, first_token_timeout=0.5, retries=1)
-            answer = await model.chat(question())  # signs of life are no beginning
-            assert answer.attempts == 2
-            server.plan(fault)
-            assert kind_of(await outcome(client(server, first_token_timeout=0.5, retries=0), question())) == "timeout"
-            await model.close()
-
-    asyncio.run(main())
+@run_async
+async def test_an_answer_that_does_not_begin(server: FaultyServer, fault: str) -> None:
+    server.plan(fault)
+    model = client(server, first_token_timeout=0.5, retries=1)
+    answer = await model.chat(question())  # signs of life are no beginning
+    assert answer.attempts == 2
+    server.plan(fault)
+    assert kind_of(await outcome(client(server, first_token_timeout=0.5, retries=0), question())) == "timeout"
+    await model.close()
 
 
-def test_an_answer_that_begins_may_take_its_time_until_the_deadline() -> None:
+@run_async
+async def test_an_answer_that_begins_may_take_its_time_until_the_deadline(server: FaultyServer) -> None:
     async def slowly(server: FaultyServer, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -134,18 +123,14 @@ def test_an_answer_that_begins_may_take_its_time_until_the_deadline() -> None:
         await asyncio.sleep(server.deadly)
         return response
 
-    async def main() -> None:
-        async with FaultyServer() as server:
-            model = client(server, first_token_timeout=1.0, retries=0)
-            server.plan(slowly)
-            assert (await model.chat(question())).text == "abcdefghi"
-            server.plan(forever)
-            assert kind_of(await outcome(model, question(deadline=0.8))) == "timeout"
-            server.plan(lingering)  # all is said, but the connection is not closed
-            assert (await model.chat(question())).text == "abc"
-            await model.close()
-
-    asyncio.run(main())
+    model = client(server, first_token_timeout=1.0, retries=0)
+    server.plan(slowly)
+    assert (await model.chat(question())).text == "abcdefghi"
+    server.plan(forever)
+    assert kind_of(await outcome(model, question(deadline=0.8))) == "timeout"
+    server.plan(lingering)  # all is said, but the connection is not closed
+    assert (await model.chat(question())).text == "abc"
+    await model.close()
 
 
 @settings(max_examples=40)

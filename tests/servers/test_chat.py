@@ -165,7 +165,7 @@ def test_a_server_that_is_killed_amid_questions_is_started_again(running: Runnin
     assert failed
     assert {error.kind for error in failed} == {"unreachable"}
     assert all(answer.tokens for answer in after)
-    assert any("ended by signal 9 (SIGKILL); it is started again (1 of 2)" in line for line in running.told)
+    assert any("ended by signal 9 (SIGKILL); restart 1 of 2" in line for line in running.told)
     assert not any(alive(pid) for pid in before)
 
 
