@@ -23,7 +23,7 @@ from rewardsmith.recipe_checks import check_rewards, warnings
 from rewardsmith.runs.lookup import explain_reward, is_reward
 
 JOBS: dict[str, str] = {
-    "score": "rewardsmith.runs.score:Score",
+    "score": "rewardsmith.runs.score:ScoreRollouts",
     "evaluate": "rewardsmith.trainers.evaluate.evaluate_jobs:EvaluateReward",
     "evaluate-policy": "rewardsmith.runs.evaluate_rollouts:EvaluateRollouts",
 }
