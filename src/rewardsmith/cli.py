@@ -28,7 +28,7 @@ JOBS: dict[str, str] = {
     "prepare preferences": "rewardsmith.data.prepare.preference_data:PreferencesJob",
     "prepare rubric": "rewardsmith.data.prepare.write_rubrics:RubricJob",
     "prepare graded": "rewardsmith.data.prepare.grade_solutions:GradedJob",
-    "score": "rewardsmith.runs.score:Score",
+    "score": "rewardsmith.runs.score:ScoreRollouts",
     "evaluate": "rewardsmith.trainers.evaluate.evaluate_jobs:EvaluateReward",
     "evaluate-policy": "rewardsmith.runs.evaluate_rollouts:EvaluateRollouts",
 }

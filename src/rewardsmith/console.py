@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,21 +19,16 @@ Cell = str | int | float | None
 Form = Literal["text", "count", "number", "share"]
 """How a column is formatted: `number` with three decimals, `share` as a percentage."""
 
+Columns = Mapping[str, Form]
+"""The names of columns, from left to right, and how their cells are formatted."""
+
 PIPE_WIDTH = 200
 """Columns of output that goes to a file or a pipe, which has no width of its own."""
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of a table, and how its cells are formatted."""
-
-    name: str
-    form: Form = "number"
-
-
-@dataclass(frozen=True)
 class Table:
-    """A table of plain values.
+    """A table of values.
 
     Attributes:
         title: what it shows; "" has none.
@@ -43,7 +38,7 @@ class Table:
     """
 
     title: str
-    columns: Sequence[Column]
+    columns: Columns
     rows: Sequence[Sequence[Cell]]
     note: str = ""
 
@@ -51,7 +46,7 @@ class Table:
         """Return the table as JSON values; a cell that is not finite is null."""
         return {
             "title": self.title,
-            "columns": [{"name": column.name, "form": column.form} for column in self.columns],
+            "columns": [{"name": name, "form": form} for name, form in self.columns.items()],
             "rows": [[None if _is_empty(cell) and cell != "" else cell for cell in row] for row in self.rows],
             "note": self.note,
         }
@@ -77,18 +72,21 @@ def print_json(values: Any) -> None:
 def _rendered(table: Table) -> RichTable:
     title = Text(printable(table.title, 200), style="bold") if table.title else None
     rich = RichTable(title=title, title_justify="left")
-    shown = [i for i in range(len(table.columns)) if not all(_is_empty(row[i]) for row in table.rows)]
-    for i in shown:
-        column, text = table.columns[i], table.columns[i].form == "text"
-        cells = [format_cell(row[i], column.form) for row in table.rows]
-        # A short text is never folded: names, ids and numbers are copied from the terminal.
-        short = not text or max(map(len, cells)) <= 40
+    shown = {
+        i: (name, form)
+        for i, (name, form) in enumerate(table.columns.items())
+        if not all(_is_empty(row[i]) for row in table.rows)
+    }
+    for i, (name, form) in shown.items():
+        width = max(len(format_cell(row[i], form)) for row in table.rows)
+        # Names, ids and numbers are copied from the terminal: only a long text is folded.
+        short = form != "text" or width <= 40
         rich.add_column(
-            printable(column.name, 60), justify="left" if text else "right", no_wrap=short, overflow="fold",
-            min_width=max(map(len, cells)) if short else None,
+            printable(name, 60), justify="left" if form == "text" else "right", no_wrap=short, overflow="fold",
+            min_width=width if short else None,
         )  # fmt: skip
     for row in table.rows:
-        rich.add_row(*(Text(format_cell(row[i], table.columns[i].form)) for i in shown))
+        rich.add_row(*(Text(format_cell(row[i], form)) for i, (_, form) in shown.items()))
     return rich
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from rewardsmith.console import Column, Table
+from rewardsmith.console import Table
 from rewardsmith.jobs import Result
 from rewardsmith.runs.report import read_evaluations
+from rewardsmith.trainers.evaluate.eval_measures import evaluation_result
 from rewardsmith.trainers.evaluate.evaluate_grades import GradedAnswer, measure_grades
 from rewardsmith.trainers.evaluate.evaluate_policy import JudgedGroup, evaluate_policy
-from rewardsmith.trainers.evaluate.evaluation import evaluation_result
 from tests.runs.fake_run import write_fake_run, write_lines
 from tests.runs.test_report import HOSTILE, page_of
 from tests.runs.test_report_scripts import run_page
@@ -138,7 +138,7 @@ def test_held_out_parts_of_a_reward_share_a_chart(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("node") is None, reason="node runs the scripts")
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     rows = [[text, 1.0] for text in HOSTILE]
-    table = Table(HOSTILE[0], [Column(HOSTILE[1], "text"), Column("n")], rows, HOSTILE[2])
+    table = Table(HOSTILE[0], {HOSTILE[1]: "text", "n": "number"}, rows, HOSTILE[2])
     keep(tmp_path, evil=evaluation(HOSTILE[3], {HOSTILE[0]: 0.5}, (HOSTILE[0],), [table]))
     page = page_of(tmp_path)
     assert [tag for tag, _ in page.tags].count("script") == 2

@@ -19,8 +19,8 @@ from torch import Tensor
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import explain, parse_recipe
-from rewardsmith.trainers import comparisons
-from rewardsmith.trainers.comparisons import Compared, Comparisons, accuracy_by_source
+from rewardsmith.trainers import preference_batch
+from rewardsmith.trainers.preference_batch import PreferenceBatch, accuracy_by_source, compare_answers
 from rewardsmith.trainers.protocol import derive
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.types import Preference, Ranking
@@ -196,10 +196,10 @@ def test_a_margin_that_no_model_can_learn_is_named(tmp_path: Path, item: Prefere
 
 
 def test_only_the_largest_sources_have_an_accuracy_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparisons, "MOST_SOURCES", 2)
+    monkeypatch.setattr(preference_batch, "MAX_SOURCES", 2)
     sources = ["b", "b", "a", "c", "c"]
     items = [Preference(replace(asked(i, "?"), source=source), "x", "y") for i, source in enumerate(sources)]
-    batch = Comparisons([Compared.of(item) for item in items], [])
+    batch = PreferenceBatch([compare_answers(item) for item in items], [])
     found = accuracy_by_source(batch, np.array([1.0, 0, 0, 1, 1, 0, 1, 0, 1, 0]))
     assert found == {"accuracy/b": 0.5, "accuracy/c": 1.0}
 

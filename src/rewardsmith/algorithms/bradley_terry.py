@@ -9,7 +9,7 @@ STEPS = 100
 """Newton steps at most; a dozen are usual."""
 
 SMALLEST_PRIOR = 1e-9
-"""As a share of the comparisons of a pair: beyond this, what the prior says is lost in rounding."""
+"""As a share of the comparisons of a pair: below this the prior is lost in rounding."""
 
 
 def bradley_terry(wins_NN: ArrayLike, *, prior: float = 0.1) -> NDArray[np.float64]:

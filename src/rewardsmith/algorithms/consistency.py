@@ -1,4 +1,4 @@
-"""Whether a judge says the same when it is asked again, or shown the same in another order. No torch.
+"""Consistency of a judge over repeats and over orders of the candidates. No torch.
 
 Shape suffixes: K verdicts on the same group, N candidates.
 """
@@ -51,10 +51,10 @@ def position_effects(
 
 
 def changed_relations(scores_KN: ArrayLike) -> tuple[float, float]:
-    """Return how often two verdicts disagree about a pair of candidates, and how often they turn it around.
+    """Return how often two verdicts disagree about a pair of candidates, and how often they reverse it.
 
     The first is the chance that two of the K verdicts, drawn at random, give a pair another relation (better, tied,
-    worse); the second that one says better and the other worse. Both do not grow with K.
+    worse); the second that one is better and the other worse. Both do not grow with K.
 
     Returns:
         Two numbers in [0, 1]; NaN and NaN with fewer than two verdicts or candidates.

@@ -48,7 +48,7 @@ SECTIONS: dict[str, dict[str, int]] = {
 
 PRIOR = "Prior Sets"
 PRIOR_SETS = ("anthropic_helpful", "anthropic_hhh", "shp", "summarize")
-"""Test sets from before RewardBench; their plain mean is a section of half the weight."""
+"""Test sets from before RewardBench; their mean is a section of half the weight."""
 
 
 def section_scores(accuracies: Mapping[str, float]) -> dict[str, float]:

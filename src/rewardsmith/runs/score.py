@@ -18,7 +18,7 @@ from pydantic import Field
 
 from rewardsmith import __version__
 from rewardsmith.config import Chosen
-from rewardsmith.console import Column, Table, count_of, format_number, format_seconds, format_share
+from rewardsmith.console import Columns, Table, count_of, format_number, format_seconds, format_share
 from rewardsmith.data.rows import printable
 from rewardsmith.engines.model_settings import INCIDENTAL
 from rewardsmith.errors import UserError
@@ -41,7 +41,7 @@ from rewardsmith.runs.score_statistics import (
 )
 from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup, StoredRollouts
 from rewardsmith.storage import ResumableJsonl
-from rewardsmith.trainers.evaluate.evaluation import MAX_DETAIL
+from rewardsmith.trainers.evaluate.eval_measures import MAX_DETAIL
 from rewardsmith.trainers.evaluate.scorer import FailureLog, run_in_order
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.trainers.settings import RewardChoice
@@ -56,7 +56,7 @@ REMEDY = "add --fresh to start again, or name another file with --out"
 _BUDGETS = ("failure.share", "failure.window", "failure.min_failures", "failure.wait", "asking.deadline")
 
 
-class Score(RolloutJob):
+class ScoreRollouts(RolloutJob):
     """Score stored rollouts with a reward, and show how each of its components did.
 
     ROLLOUTS is a run folder, one file of its `rollouts/`, a file that this command wrote, or a table in the schema of
@@ -198,7 +198,7 @@ def _saved(results: ResumableJsonl, groups: Iterator[StoredGroup]) -> Iterator[t
 class ScoreTally:
     """Statistics of the groups as they come in; constant memory, but for `--compare`."""
 
-    def __init__(self, job: Score, reward: Component, total: int) -> None:
+    def __init__(self, job: ScoreRollouts, reward: Component, total: int) -> None:
         self._reward = reward
         self._concurrency = job.concurrency
         self._failures = FailureLog()
@@ -292,18 +292,10 @@ def _component_name(name: str) -> str:
 
 
 def _components(measured: Mapping[str, Measured], seconds: Mapping[str, Mapping[str, float]]) -> Table:
-    columns = [
-        Column("component", "text"),
-        Column("rollouts", "count"),
-        Column("mean"),
-        Column("spread"),
-        Column("failed", "text"),
-        Column("skipped", "share"),
-        Column("dropped", "share"),
-        Column("flat", "share"),
-        Column("p50", "text"),
-        Column("p99", "text"),
-    ]
+    columns: Columns = {
+        "component": "text", "rollouts": "count", "mean": "number", "spread": "number", "failed": "text",
+        "skipped": "share", "dropped": "share", "flat": "share", "p50": "text", "p99": "text",
+    }  # fmt: skip
     skips, drops = (any(getattr(one, kind) for one in measured.values()) for kind in ("skipped", "dropped"))
     rows = []
     for name, one in measured.items():
@@ -342,7 +334,7 @@ def _comparison_tables(compared: Compared) -> list[Table]:
     ]
     names = ", ".join(printable(name, 60) for name in compared.left_out)
     note = f"Both without {names}: a run stores the value of the sum without its implicit rewards." if names else ""
-    columns = (Column("", "text"), Column("old", "text"), Column("new", "text"))
+    columns: Columns = {"": "text", "old": "text", "new": "text"}
     tables = [Table("old reward against new", columns, rows, note)]
     if compared.largest_changes:
         tables.append(_sign_changes(compared.largest_changes, compared.sign_changes))
@@ -367,20 +359,17 @@ def _sign_changes(largest: Sequence[SignChange], count: int) -> Table:
         )
         for one in largest
     ]
-    names = ("prompt", "#", "reward", "advantage", "text")
-    return Table(title, [Column(name, "count" if name == "#" else "text") for name in names], rows)
+    columns: Columns = {"prompt": "text", "#": "count", "reward": "text", "advantage": "text", "text": "text"}
+    return Table(title, columns, rows)
 
 
 def _outcome_table(found: OutcomeStatistics) -> Table:
     name = printable(found.outcome, 60)
     title = f"the outcome {name}: mean {format_number(found.mean)}, at best {format_number(found.oracle)}"
-    columns = (
-        Column("component", "text"),
-        Column("groups", "count"),
-        Column("that differ", "count"),
-        Column("pairs in order", "share"),
-        Column("best of all" if found.size is None else f"best of {found.size}"),
-    )
+    columns: Columns = {
+        "component": "text", "groups": "count", "that differ": "count", "pairs in order": "share",
+        "best of all" if found.size is None else f"best of {found.size}": "number",
+    }  # fmt: skip
     rows = [
         (_component_name(name), one.groups, one.ordered, one.accuracy, one.best)
         for name, one in found.components.items()

@@ -15,21 +15,22 @@ from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError, listing
 from rewardsmith.llm import ModelCallError
 from rewardsmith.text.rated import rated_answer, rated_conversation
-from rewardsmith.trainers.comparisons import (
-    Compared,
-    Comparisons,
+from rewardsmith.trainers.held_out import held_out
+from rewardsmith.trainers.metrics import Clock
+from rewardsmith.trainers.preference_batch import (
+    ComparedAnswers,
+    PreferenceBatch,
     PreferenceObjective,
     accuracy_by_source,
     agreement,
+    compare_answers,
 )
-from rewardsmith.trainers.held_out import held_out
-from rewardsmith.trainers.metrics import Clock
 from rewardsmith.trainers.protocol import Context, Draws, Update, count_items, counting, derive, learning_rate
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
 from rewardsmith.types import Preference, Ranking
 
 PATIENCE = 1_000
-"""Comparisons without one that fits, after which the stage is not worth going on with."""
+"""Batches without a comparison that fits, after which the stage is not worth going on with."""
 
 Items = Callable[[int], Iterator[Preference | Ranking]]
 
@@ -57,7 +58,7 @@ class RewardModelTrainer:
         self._engine = context.engine(stage.model)
         self._engine.require_chat_template()
         self._engine.learn_with(stage.optimizer)
-        self._held_out: tuple[Comparisons, int] | None = None
+        self._held_out: tuple[PreferenceBatch, int] | None = None
         self._learned = 0  # comparisons that fitted, so far
         self.steps: int = stage.steps or math.ceil((self._left or 0) / stage.batch_size)
         self.learners = {stage.model: self._engine}
@@ -77,13 +78,13 @@ class RewardModelTrainer:
             raise UserError(f"data.{name} ({type(source).__name__}) has no {wanted}: {remedy}")
         return found
 
-    def _batch(self, items: Iterable[Preference | Ranking]) -> tuple[Comparisons, int]:
+    def _batch(self, items: Iterable[Preference | Ranking]) -> tuple[PreferenceBatch, int]:
         """Return those items as comparisons that fit, and how many do not."""
-        groups: list[Compared] = []
+        groups: list[ComparedAnswers] = []
         conversations, tokens = [], []
         dropped = 0
         for item in items:
-            compared = Compared.of(item)
+            compared = compare_answers(item)
             stage = self._stage
             said = [
                 rated_conversation(compared.prompt, rated_answer(answer, think=stage.think), system=stage.system)
@@ -99,7 +100,7 @@ class RewardModelTrainer:
             groups.append(compared)
             conversations += said
             tokens += read
-        return Comparisons(groups, conversation_rows(conversations, tokens)), dropped
+        return PreferenceBatch(groups, conversation_rows(conversations, tokens)), dropped
 
     @property
     def _limit(self) -> int:
@@ -136,7 +137,7 @@ class RewardModelTrainer:
         size = self._stage.batch_size
         return size if self._left is None else min(size, self._left - (number - 1) * size)
 
-    def _require_some(self, number: int, batch: Comparisons) -> None:
+    def _require_some(self, number: int, batch: PreferenceBatch) -> None:
         self._learned += len(batch.mask_GN)
         taken = (number - 1) * self._stage.batch_size + self._size(number)
         if not self._learned and (taken >= PATIENCE or number == self.steps):
@@ -145,7 +146,7 @@ class RewardModelTrainer:
                 f" {self._limit} tokens: raise max_tokens, or take a model that reads more"
             )
 
-    def _learn(self, batch: Comparisons, lr: float) -> dict[str, float]:
+    def _learn(self, batch: PreferenceBatch, lr: float) -> dict[str, float]:
         """Take the step on a batch, and return how the rewards before it were."""
         if not batch.rows:
             return {"skipped_updates": 0.0}

@@ -64,11 +64,11 @@ async def validate(
 
     With `reasoning_check`, a second reward, the scores of right answers have a part of that name.
     """
-    asked = len(prompts)
+    total = len(prompts)
     prompts = [p for p in prompts if len(engine.encode(p)) <= engine.max_length - sampling.max_tokens]
     if not prompts:
         raise UserError(
-            f"of {asked} prompts to validate with, none leaves room for max_tokens = {sampling.max_tokens} in the"
+            f"of {total} prompts to validate with, none leaves room for max_tokens = {sampling.max_tokens} in the"
             f" {engine.max_length} positions of the model"
         )
     seeds = [derive(seed, "validation", i) for i in range(len(prompts))]
@@ -91,7 +91,7 @@ async def validate(
         report("checking reasoning", 0, 0)
         scored = await with_reasoning_check(scored, reasoning_check, correct_threshold, pause)
         metrics |= reasoning_metrics([judge_group(group, correct_threshold, reasoning_threshold) for group in scored])
-    dropped = {"overlong_prompts": float(asked - len(prompts))} if len(prompts) < asked else {}
+    dropped = {"overlong_prompts": float(total - len(prompts))} if len(prompts) < total else {}
     return metrics | dropped | part_measures(scored), scored
 
 
@@ -117,7 +117,7 @@ def correct_threshold_of(reward: Reward, correct_threshold: float) -> float | No
 def measures(scored: Sequence[ScoredGroup], *, n: int, correct_threshold: float | None) -> dict[str, float]:
     """Return mean@n, best@n, pass@k and more of scored groups.
 
-    A failed score counts in none of the means; `failed` says how many there were. pass@k is the unbiased estimate
+    A failed score counts in none of the means; `failed` is their share. pass@k is the unbiased estimate
     (arXiv 2107.03374) over the rollouts that could be scored, for k = 1, 2, 4, … up to n, where a reward of at least
     `correct_threshold` passes (None: there is no pass@k); a group with fewer than k scored rollouts does not count.
     """

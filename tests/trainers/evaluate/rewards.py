@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from rewardsmith.config import Chosen
 from rewardsmith.rewards import REWARD
-from rewardsmith.trainers.evaluate.evaluation import RewardEvalSettings
+from rewardsmith.trainers.evaluate.eval_measures import RewardEvalSettings
 from rewardsmith.trainers.evaluate.scorer import Scorer
 from rewardsmith.types import Failure, Graded, Message, Preference, Prompt, Ranking, RolloutGroup, Score
 

@@ -14,8 +14,8 @@ from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.rewards.component import Component
+from rewardsmith.trainers.evaluate.eval_measures import RewardEvalSettings
 from rewardsmith.trainers.evaluate.evaluate_jobs import evaluate_reward
-from rewardsmith.trainers.evaluate.evaluation import RewardEvalSettings
 from rewardsmith.trainers.evaluate.scorer import Scorer, group_of
 from rewardsmith.types import Graded, Message, Preference, Prompt, Ranking
 from tests.rewards.judges.ranked import by_number, shown

@@ -25,9 +25,9 @@ from rewardsmith.algorithms.calibration import (
     within,
 )
 from rewardsmith.algorithms.ranks import spearman
-from rewardsmith.console import Column, Table
+from rewardsmith.console import Columns, Table
 from rewardsmith.jobs import Result
-from rewardsmith.trainers.evaluate.evaluation import (
+from rewardsmith.trainers.evaluate.eval_measures import (
     Measure,
     RewardEvalSettings,
     Values,
@@ -150,15 +150,10 @@ def _bands(scored: Sequence[GradedAnswer], levels: int) -> tuple[Table, dict[str
         unsound = false_discovery_rate([sound for sound in right if sound is not None])
         means = float(np.mean(scores)), float(np.mean(grades))
         rows.append((level / levels, len(band), *means, deviation, len(right), unsound))
-    columns = (
-        Column("score"),
-        Column("answers", "count"),
-        Column("mean score"),
-        Column("mean grade"),
-        Column("deviation"),
-        Column("right answers", "count"),
-        Column("unsound of these", "share"),
-    )
+    columns: Columns = {
+        "score": "number", "answers": "count", "mean score": "number", "mean grade": "number", "deviation": "number",
+        "right answers": "count", "unsound of these": "share",
+    }  # fmt: skip
     metrics: dict[str, float] = {}
     notes = []
     if len(rows) > 1:
@@ -202,14 +197,10 @@ def _detection(
     every = {k / levels: flagged_below(scores, unsound, k / levels) for k in range(1, levels + 1)}
     every |= {given.threshold: given, best.threshold: best}
     marks = {given.threshold: "given", best.threshold: "best"}
-    columns = (
-        Column("flag below"),
-        Column("flagged", "count"),
-        Column("precision", "share"),
-        Column("recall", "share"),
-        Column("F1"),
-        Column("", "text"),
-    )
+    columns: Columns = {
+        "flag below": "number", "flagged": "count", "precision": "share", "recall": "share", "F1": "number",
+        "": "text",
+    }  # fmt: skip
     rows = [
         (at, one.flagged, one.precision, one.recall, one.f1, marks.get(at, "")) for at, one in sorted(every.items())
     ]

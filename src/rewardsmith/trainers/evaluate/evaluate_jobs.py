@@ -16,11 +16,11 @@ from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check
+from rewardsmith.trainers.evaluate.eval_measures import RewardEvalSettings, evaluation_result
 from rewardsmith.trainers.evaluate.evaluate_grades import evaluate_grades
 from rewardsmith.trainers.evaluate.evaluate_pairs import evaluate_pairs
 from rewardsmith.trainers.evaluate.evaluate_policy import evaluate_policy, judge_group, require_free
 from rewardsmith.trainers.evaluate.evaluate_rankings import evaluate_rankings
-from rewardsmith.trainers.evaluate.evaluation import RewardEvalSettings, evaluation_result
 from rewardsmith.trainers.evaluate.scorer import Scorer
 from rewardsmith.trainers.held_out import SEED, Count, held_out
 from rewardsmith.trainers.protocol import GroupRecord, derive

@@ -14,9 +14,9 @@ import numpy as np
 
 from rewardsmith.algorithms.consistency import position_effects
 from rewardsmith.algorithms.rewardbench import PRIOR, PRIOR_SETS, SECTIONS, overall_score, section_scores
-from rewardsmith.console import Column, Table
+from rewardsmith.console import Columns, Table
 from rewardsmith.jobs import Result
-from rewardsmith.trainers.evaluate.evaluation import (
+from rewardsmith.trainers.evaluate.eval_measures import (
     Measure,
     RewardEvalSettings,
     TieCredit,
@@ -176,13 +176,7 @@ def _subsets(decided: Sequence[JudgedPair], ties: TieCredit) -> tuple[Table, dic
         accuracies[name] = _accuracy(scored, ties)
         tied = sum(pair.margin == 0 for pair in scored)
         rows.append((name, len(some), accuracies[name], tied, len(some) - len(scored)))
-    columns = (
-        Column("subset", "text"),
-        Column("pairs", "count"),
-        Column("accuracy", "share"),
-        Column("ties", "count"),
-        Column("failed", "count"),
-    )
+    columns: Columns = {"subset": "text", "pairs": "count", "accuracy": "share", "ties": "count", "failed": "count"}
     left_out = f" {len(rows) - MAX_SUBSETS:,} more are not listed." if len(rows) > MAX_SUBSETS else ""
     note = f"A tie counts as {'half right' if ties == 'half' else 'wrong'}.{left_out}"
     return Table("by subset", columns, rows[:MAX_SUBSETS], note), accuracies
@@ -192,12 +186,7 @@ def _sections(sections: dict[str, float], accuracies: dict[str, float]) -> Table
     subsets = {**{name: list(weights) for name, weights in SECTIONS.items()}, PRIOR: list(PRIOR_SETS)}
     known = {name for name, accuracy in accuracies.items() if not math.isnan(accuracy)}
     rows = [(name, value, len(known & set(subsets[name])), len(subsets[name])) for name, value in sections.items()]
-    columns = (
-        Column("section", "text"),
-        Column("accuracy", "share"),
-        Column("subsets", "count"),
-        Column("of", "count"),
-    )
+    columns: Columns = {"section": "text", "accuracy": "share", "subsets": "count", "of": "count"}
     note = f"Score: {overall_score(sections):.1%}, the mean of the sections; prior sets weigh half."
     return Table("RewardBench", columns, rows, note)
 
@@ -209,7 +198,7 @@ def _by_length(scored: Sequence[JudgedPair], ties: TieCredit) -> Table:
         "shorter": [pair for pair in scored if pair.longer < 0],
     }
     rows = [(name, len(some), _accuracy(some, ties)) for name, some in kinds.items() if some]
-    columns = (Column("the chosen answer is", "text"), Column("pairs", "count"), Column("accuracy", "share"))
+    columns: Columns = {"the chosen answer is": "text", "pairs": "count", "accuracy": "share"}
     note = "A reward that prefers long answers is right in the first row and wrong in the last."
     return Table("length", columns, rows, note)
 

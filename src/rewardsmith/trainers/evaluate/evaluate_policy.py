@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rewardsmith.algorithms.ranks import pass_at_k
-from rewardsmith.console import Column, Table
+from rewardsmith.console import Columns, Table
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Result
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import components_of
-from rewardsmith.trainers.evaluate.evaluation import (
+from rewardsmith.trainers.evaluate.eval_measures import (
     Measure,
     evaluation_result,
     mean_of,
@@ -221,12 +221,9 @@ def _by_place(groups: Sequence[JudgedGroup]) -> Table:
                 checked.count(False) / len(checked) if checked else None,
             )
         )
-    columns = (
-        Column("where", "text"),
-        Column("prompts", "count"),
-        Column("right", "share"),
-        Column("right and sound", "share"),
-        Column("unsound of the right", "share"),
-    )
+    columns: Columns = {
+        "where": "text", "prompts": "count", "right": "share", "right and sound": "share",
+        "unsound of the right": "share",
+    }  # fmt: skip
     left_out = len(by_place) - len(rows)
     return Table("by stage and step", columns, rows, f"{left_out:,} more are not listed." if left_out else "")

@@ -22,9 +22,9 @@ from rewardsmith.algorithms.ranks import (
     tie_calibrated_agreement,
     top1,
 )
-from rewardsmith.console import Column, Table
+from rewardsmith.console import Columns, Table
 from rewardsmith.jobs import Result
-from rewardsmith.trainers.evaluate.evaluation import (
+from rewardsmith.trainers.evaluate.eval_measures import (
     Measure,
     RewardEvalSettings,
     Values,
@@ -223,5 +223,5 @@ def _best_changed(verdicts: Sequence[Values], seed: int) -> Iterator[Measure]:
 def _positions(in_orders: Sequence[tuple[Values, Values]]) -> Table:
     effects, counts = position_effects([scores for scores, _ in in_orders], [places for _, places in in_orders])
     rows = [(i + 1, float(effect), int(count)) for i, (effect, count) in enumerate(zip(effects, counts, strict=True))]
-    columns = (Column("position", "count"), Column("adds to the score"), Column("scores", "count"))
+    columns: Columns = {"position": "count", "adds to the score": "number", "scores": "count"}
     return Table("position bias", columns, rows, "The effect of a position, without the candidates' own quality.")

@@ -240,7 +240,7 @@ class Scorer:
 
         Args:
             groups: what is scored.
-            repeat: above 0, ask for another verdict on the same groups: past the cache, and with other seeds.
+            repeat: above 0, get another verdict on the same groups: past the cache, and with other seeds.
             in_given_order: judges of groups show the candidates in the order that these have in the group.
         """
         reward, models = self.reward, self._models

@@ -1,4 +1,4 @@
-"""Comparisons of answers: a batch of them, what a reward model minimises over it, and how well rewards agree with it.
+"""A batch of preferences, what a reward model minimises over it, and how well rewards agree with it.
 
 Shapes: G groups of at most N answers, R rows (answers of all groups), P pairs.
 """
@@ -21,19 +21,19 @@ from rewardsmith.trainers.own import preference_loss_of
 from rewardsmith.trainers.reward_model_stage import RewardModelStage
 from rewardsmith.types import Preference, Prompt, Ranking
 
-MOST_SOURCES = 200
-"""Sources with an accuracy of their own: each is a metric, and a source may be anything that the data says."""
+MAX_SOURCES = 200
+"""Sources that have a metric of their own."""
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedAnswers:
     """Answers to one prompt, and how they compare.
 
     Attributes:
-        prompt: what was asked.
+        prompt: the prompt.
         answers: n of them, at least two.
         levels: int64 [n], place of each answer, smaller is better; equal numbers are ties.
-        quality: float64 [n], whose differences are the annotated margins; no lower than that of a worse place.
+        quality: float64 [n], whose differences are the annotated margins.
     """
 
     prompt: Prompt
@@ -41,17 +41,17 @@ class Compared:
     levels: NDArray[np.int64]
     quality: NDArray[np.float64]
 
-    @classmethod
-    def of(cls, item: Preference | Ranking) -> Compared:
-        """Return a pair or a group as one that compares."""
-        if isinstance(item, Ranking):
-            levels = np.unique(-item.scores, return_inverse=True)[1].astype(np.int64)
-            return cls(item.prompt, tuple(item.candidates), levels, item.scores)
-        levels = np.array([0, 0 if item.tied else 1])
-        return cls(item.prompt, (item.chosen, item.rejected), levels, np.array([item.margin, 0.0]))
+
+def compare_answers(item: Preference | Ranking) -> ComparedAnswers:
+    """Return a pair or a group as answers that compare."""
+    if isinstance(item, Ranking):
+        levels = np.unique(-item.scores, return_inverse=True)[1].astype(np.int64)
+        return ComparedAnswers(item.prompt, tuple(item.candidates), levels, item.scores)
+    levels = np.array([0, 0 if item.tied else 1])
+    return ComparedAnswers(item.prompt, (item.chosen, item.rejected), levels, np.array([item.margin, 0.0]))
 
 
-class Comparisons:
+class PreferenceBatch:
     """A batch of comparisons, and the rows through which a model reads their answers.
 
     Args:
@@ -61,7 +61,7 @@ class Comparisons:
     Attributes:
         rows: R of them.
         at_GN: int64 [G, N], the row of each answer; 0 where there is none.
-        levels_GN: int64 [G, N], places; see `Compared`.
+        levels_GN: int64 [G, N], places; see `ComparedAnswers`.
         quality_GN: float32 [G, N].
         mask_GN: bool [G, N], where there is an answer.
         better_P2: int64 [P, 2], the rows of the better and the worse answer of every pair that is not tied.
@@ -69,7 +69,7 @@ class Comparisons:
         sources_P: the prompt's source for each pair that is not tied.
     """
 
-    def __init__(self, groups: Sequence[Compared], rows: Sequence[Row]) -> None:
+    def __init__(self, groups: Sequence[ComparedAnswers], rows: Sequence[Row]) -> None:
         self.rows = list(rows)
         shape = len(groups), max((len(group.answers) for group in groups), default=0)
         self.at_GN = torch.zeros(shape, dtype=torch.long)
@@ -94,7 +94,7 @@ class Comparisons:
         self.better_P2, self.tied_P2 = np.concatenate(better), np.concatenate(tied)
 
     def apart(self, parts: Sequence[Sequence[int]]) -> list[int]:
-        """Return the rows of the groups that a split into parts tears apart."""
+        """Return the rows of the groups that a partition splits."""
         part_R = np.zeros(len(self.rows), dtype=np.int64)
         for number, rows in enumerate(parts):
             part_R[list(rows)] = number
@@ -102,7 +102,7 @@ class Comparisons:
         return [row for rows in groups if len({*part_R[rows].tolist()}) > 1 for row in rows]
 
 
-def _as_float32(group: Compared) -> Tensor:
+def _as_float32(group: ComparedAnswers) -> Tensor:
     """Return the quality of the answers to a prompt, [n]; no margin may become infinite."""
     quality_n = torch.from_numpy(group.quality.copy()).float()
     if not bool((quality_n.max() - quality_n.min()).isfinite()):
@@ -129,7 +129,7 @@ class PreferenceObjective:
         seen_R: float32 [R], the reward of each row, once it went through the model.
     """
 
-    def __init__(self, stage: RewardModelStage, batch: Comparisons, known_R: Tensor) -> None:
+    def __init__(self, stage: RewardModelStage, batch: PreferenceBatch, known_R: Tensor) -> None:
         self._batch = batch
         self._known_R = known_R
         self._loss = preference_loss_of(stage.loss)
@@ -152,14 +152,14 @@ class PreferenceObjective:
         rewards_b = ratings(outputs.values_bT, [self._batch.rows[row] for row in outputs.rows.tolist()])
         self.seen_R[outputs.rows] = rewards_b.detach()
         if not bool(rewards_b.isfinite().all()) or not bool(self._known_R.isfinite().all()):
-            return rewards_b.sum() * torch.nan  # the engine skips such an update, and says so
+            return rewards_b.sum() * torch.nan  # the engine skips such an update, and logs it
         here_R = torch.zeros_like(self.seen_R, dtype=torch.bool).index_fill(0, outputs.rows, value=True)
         groups_g = (here_R[self._at_GN] & self._mask_GN).any(-1).nonzero()[:, 0]
         rewards_R = self._known_R.index_copy(0, outputs.rows, rewards_b)
         return self.losses(rewards_R, groups_g).sum() / len(self._mask_GN)
 
 
-def agreement(batch: Comparisons, rewards_R: NDArray[np.float64]) -> dict[str, float]:
+def agreement(batch: PreferenceBatch, rewards_R: NDArray[np.float64]) -> dict[str, float]:
     """Return how well rewards order the pairs of a batch.
 
     `accuracy` is the share of the pairs that are not tied in which the better answer has the higher reward, and
@@ -177,13 +177,13 @@ def agreement(batch: Comparisons, rewards_R: NDArray[np.float64]) -> dict[str, f
     return metrics
 
 
-def accuracy_by_source(batch: Comparisons, rewards_R: NDArray[np.float64]) -> dict[str, float]:
-    """Return `accuracy/SOURCE` for the `MOST_SOURCES` largest sources of the prompts; nothing where there is one."""
+def accuracy_by_source(batch: PreferenceBatch, rewards_R: NDArray[np.float64]) -> dict[str, float]:
+    """Return `accuracy/SOURCE` for the `MAX_SOURCES` largest sources of the prompts; nothing where there is one."""
     names, at_P, counts = np.unique(np.array(batch.sources_P, dtype=object), return_inverse=True, return_counts=True)
     if len(names) < 2:
         return {}
     shares = np.bincount(at_P, weights=_leads(batch.better_P2, rewards_R) > 0) / counts
-    largest = np.sort(np.argsort(-counts, kind="stable")[:MOST_SOURCES])
+    largest = np.sort(np.argsort(-counts, kind="stable")[:MAX_SOURCES])
     return {f"accuracy/{names[i] or 'unnamed'}": float(shares[i]) for i in largest}
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from rewardsmith.algorithms.bootstrap import bootstrap_interval
 from rewardsmith.algorithms.consistency import changed_relations, repeat_consistency
-from rewardsmith.console import Column, Table
+from rewardsmith.console import Columns, Table
 from rewardsmith.data.rows import printable
 from rewardsmith.jobs import Job, Result
 from rewardsmith.trainers.evaluate.scorer import FailureLog
@@ -96,14 +96,10 @@ def ratio_of(name: str, about: str, totals: ArrayLike, counts: ArrayLike, *, see
 
 def measures_table(title: str, measures: Iterable[Measure], items: str, notes: Iterable[str] = ()) -> Table:
     """Return the measures that have a value as a table; `items` names what they are taken over."""
-    columns = (
-        Column("measure", "text"),
-        Column("value"),
-        Column("95% from"),
-        Column("to"),
-        Column(items, "count"),
-        Column("meaning", "text"),
-    )
+    columns: Columns = {
+        "measure": "text", "value": "number", "95% from": "number", "to": "number", items: "count",
+        "meaning": "text",
+    }  # fmt: skip
     rows = [
         (one.name.replace("_", " "), one.value, one.low, one.high, one.items or None, one.about)
         for one in measures
