@@ -49,7 +49,7 @@ def collate(
     combine: Literal["before", "after"],
     device: torch.device,
 ) -> Batch:
-    """Turn scored groups into a batch.
+    """OnDevice scored groups into a batch.
 
     A rollout that failed keeps its row, but has no token in the mask: it has no vote and no loss. Under "before" that
     is a rollout whose whole score failed; under "after" each part is a stream with its own mask, and a rollout takes

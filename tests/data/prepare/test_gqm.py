@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, UserError
 from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.prepare.gqm import AMBIGUOUS_LETTERS, ANALYSIS_OF_OTHERS, GqmSft, draw_orders, variant_name
 from rewardsmith.data.prepare.splits import source_key
-from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
 from rewardsmith.rewards.judges.ranking import Ranking
 from rewardsmith.text.rankings import letters_of, read_ranking
 from tests.data.prepare.gqm_rows import prepare, row

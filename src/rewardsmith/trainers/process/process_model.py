@@ -79,7 +79,7 @@ def outcome_batch(
     outcome: str,
     device: torch.device,
 ) -> OutcomeBatch:
-    """Turn scored groups into what the model learns from.
+    """OnDevice scored groups into what the model learns from.
 
     Args:
         fresh: the groups of this step.
