@@ -18,7 +18,7 @@ from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS
 from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.recipe import parse_recipe
-from rewardsmith.recipe_checks import check_rewards
+from rewardsmith.recipe_checks import RewardTrees
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rules import RULES
 from rewardsmith.runs.lineage import forgotten
@@ -85,7 +85,7 @@ def test_recipes_on_the_page_of_process_rewards_are_valid(tmp_path: Path) -> Non
     recipes = [parse_recipe(table) for table in tables if "stages" in table]
     assert len(recipes) == 2
     for recipe in recipes:
-        check_rewards(recipe)
+        RewardTrees(recipe)
         assert not [text for i in range(len(recipe.stages)) for text in forgotten(recipe, i)]
     (tmp_path / "prm.toml").write_text(blocks("docs/process_rewards.md", "toml")[-1], encoding="utf-8")
     assert find_reward(str(tmp_path / "prm.toml")).reward.name == "implicit"

@@ -19,7 +19,7 @@ from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
-from rewardsmith.recipe_checks import check_rewards, warnings
+from rewardsmith.recipe_checks import RewardTrees, warnings
 from rewardsmith.runs.lookup import explain_reward, is_reward
 
 JOBS: dict[str, str] = {
@@ -71,7 +71,7 @@ def explain(
         text = explain_reward(table, str(recipe))
     else:
         checked = parse_recipe(table, source=str(recipe))
-        check_rewards(checked, str(recipe))
+        RewardTrees(checked, str(recipe))
         for warning in warnings(checked):
             sys.stderr.write(f"warning: {warning}\n")
         text = explain_recipe(checked, everything=everything)
@@ -104,12 +104,12 @@ def run(
     Example: `rewardsmith run recipes/quickstart.toml seed=1`
     """
     checked = load_recipe(recipe, overrides)
-    check_rewards(checked, str(recipe))
+    rewards = RewardTrees(checked, str(recipe))
     sys.stderr.write("importing torch and transformers\n")
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 
     try:
-        start(checked, recipe.stem, folder=folder, resume=resume, accept_changes=accept_changes)
+        start(checked, recipe.stem, rewards=rewards, folder=folder, resume=resume, accept_changes=accept_changes)
     except Stopped as stopped:
         sys.stderr.write(f"{stopped}\n")
         return 130

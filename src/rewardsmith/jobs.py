@@ -73,6 +73,10 @@ class JobContext(Protocol):
         """Return a model as rewards use it (`rewardsmith.llm`), opened when it is first used."""
         ...
 
+    def reward(self, chosen: Chosen) -> Any:
+        """Return the reward that a table describes (`rewards.component.Component`), with its models."""
+        ...
+
     def source(self, name: str) -> Any:
         """Return a data source of the recipe."""
         ...

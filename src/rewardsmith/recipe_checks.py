@@ -1,4 +1,4 @@
-"""What is wrong with a recipe that its tables alone do not show: rewards are made once, and asked what they have."""
+"""The rewards of a recipe, built once; and warnings about settings that seldom go together."""
 
 from __future__ import annotations
 
@@ -16,15 +16,47 @@ from rewardsmith.trainers.evaluate.evaluate_policy import require_free
 _BY_SEQUENCE = "sequence-mean-token-mean"
 
 
-def check_rewards(recipe: Recipe, source: str = "recipe") -> None:
-    """Make every reward once: what is wrong between the settings of one, or with what names its parts, is found here.
+class RewardTrees:
+    """The rewards of a recipe, each built once.
 
     Raises:
-        RecipeError: with a problem for each reward that cannot be made, and for each name of a part that is none.
+        RecipeError: with a problem for each reward that cannot be built, and for each unknown name of a part.
     """
-    problems = [problem for i, stage in enumerate(recipe.stages) for problem in _wrong(f"stages.{i}", stage)]
-    if problems:
-        raise RecipeError(source, problems)
+
+    def __init__(self, recipe: Recipe, source: str = "recipe") -> None:
+        self._trees: dict[int, Component] = {}
+        problems = [problem for i, stage in enumerate(recipe.stages) for problem in self._build(f"stages.{i}", stage)]
+        if problems:
+            raise RecipeError(source, problems)
+
+    def __call__(self, chosen: Chosen) -> Component:
+        """Return the tree of a reward table of the recipe."""
+        return self._trees[id(chosen)]
+
+    def _build(self, path: str, stage: Chosen) -> Iterator[Problem]:
+        settings: Any = stage.settings
+        whole: Component | None = None
+        for where, place in ((path, settings), (f"{path}.validation", getattr(settings, "validation", None))):
+            built: dict[str, Component] = {}
+            for setting in ("reward", "reasoning_check"):
+                chosen: Chosen | None = getattr(place, setting, None)
+                if chosen is not None:
+                    try:
+                        built[setting] = self._trees[id(chosen)] = Component.root(chosen)
+                    except UserError as error:
+                        yield Problem(f"{where}.{setting}", str(error))
+            scores = built.get("reward", whole)
+            if "reasoning_check" in built and scores is not None:
+                try:
+                    require_free(scores)
+                except UserError as error:
+                    yield Problem(f"{where}.reasoning_check", str(error))
+            whole = whole or built.get("reward")
+        part = getattr(getattr(settings, "select", None), "part", "")
+        if part and whole is not None and not has_part(whole, part):
+            known = [name for name, _ in walk(whole) if name]
+            message = f"is no part of the reward.{nearest(part, known)} Known: {listing(known)}"
+            yield Problem(f"{path}.select.part", message, shown(part))
 
 
 def warnings(recipe: Recipe) -> Iterator[str]:
@@ -39,32 +71,3 @@ def warnings(recipe: Recipe) -> Iterator[str]:
                 f' "{loss.name}" is one of whole answers: its paper averages over them. Set reduction ='
                 f' "{_BY_SEQUENCE}"'
             )
-
-
-def _wrong(path: str, stage: Chosen) -> Iterator[Problem]:
-    settings: Any = stage.settings
-    whole: Component | None = None
-    for where, place in ((path, settings), (f"{path}.validation", getattr(settings, "validation", None))):
-        made: dict[str, Component] = {}
-        for setting in ("reward", "reasoning_check"):
-            chosen: Chosen | None = getattr(place, setting, None)
-            if chosen is not None:
-                try:
-                    made[setting] = Component.root(chosen)
-                except UserError as error:
-                    yield Problem(f"{where}.{setting}", str(error))
-        scores = made.get("reward", whole)
-        if "reasoning_check" in made and scores is not None:
-            try:
-                require_free(scores)
-            except UserError as error:
-                yield Problem(f"{where}.reasoning_check", str(error))
-        whole = whole or made.get("reward")
-    part = getattr(getattr(settings, "select", None), "part", "")
-    if part and whole is not None and not has_part(whole, part):
-        known = [name for name, _ in walk(whole) if name]
-        yield Problem(
-            f"{path}.select.part",
-            f"is no part of the reward.{nearest(part, known)} Known: {listing(known)}",
-            shown(part),
-        )

@@ -14,7 +14,7 @@ from rewardsmith.engines.embedded.loading import save_folder
 from rewardsmith.engines.embedded.tiny import make_tiny
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import parse_recipe
-from rewardsmith.recipe_checks import check_rewards
+from rewardsmith.recipe_checks import RewardTrees
 from rewardsmith.runs.checks import check_models
 from rewardsmith.runs.folder import RunFolder
 from rewardsmith.runs.progress import Progress
@@ -57,7 +57,7 @@ def with_part(name: str, part: dict[str, Any]) -> dict[str, Any]:
 def problems(recipe: dict[str, Any]) -> dict[str, str]:
     """Return what is wrong with a recipe, by path."""
     with pytest.raises(RecipeError) as caught:
-        check_rewards(parse_recipe(recipe))
+        RewardTrees(parse_recipe(recipe))
     return {problem.path: f"{problem.value} {problem.message}" for problem in caught.value.problems}
 
 
@@ -75,7 +75,7 @@ def refused(folder: Path, recipe: dict[str, Any]) -> str:
 
 
 def test_the_recipe_of_these_tests_is_sound() -> None:
-    check_rewards(parse_recipe(table()))
+    RewardTrees(parse_recipe(table()))
 
 
 @pytest.mark.parametrize("kind", ["policy", "process_model"])
@@ -94,7 +94,7 @@ def test_a_rule_has_no_parts_to_select_by() -> None:
 
 
 def test_a_reward_of_ones_own_may_have_any_part_to_select_by() -> None:
-    check_rewards(parse_recipe(table(reward=DIGITS, select={"part": "anything"})))
+    RewardTrees(parse_recipe(table(reward=DIGITS, select={"part": "anything"})))
 
 
 def test_a_typo_in_the_part_to_select_by_stops_a_run_that_was_started_without_the_command_line(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from rewardsmith.config import Chosen
 from rewardsmith.data import Arithmetic, Source
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.jobs import Result as JobResult
 from rewardsmith.recipe import parse_recipe
+from rewardsmith.rewards.component import Component
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.trainers.stages import PolicyStage, SftStage
 from rewardsmith.types import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
@@ -108,8 +110,11 @@ class World:
     def model(self, name: str) -> Any:
         raise AssertionError(f"no reward here asks {name}")
 
-    def turn(self, *names: str) -> AbstractAsyncContextManager[None]:
+    def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
         return nullcontext()
+
+    def reward(self, chosen: Chosen) -> Component:
+        return Component.root(chosen, self.log, self.model)
 
     def source(self, name: str) -> Source:
         return self._sources[name]

@@ -21,6 +21,7 @@ from rewardsmith.data import open_source
 from rewardsmith.errors import Problem, UserError
 from rewardsmith.jobs import Job, Result
 from rewardsmith.recipe import load_table, parse_models
+from rewardsmith.rewards.component import Component
 from rewardsmith.runs.lookup import find_reward, find_source
 from rewardsmith.runs.model_registry import ModelRegistry, open_engine, usage_line
 from rewardsmith.runs.print_prompts import PromptPrinter
@@ -197,6 +198,10 @@ class CommandRun:
         """Return a model as rewards use it."""
         model = self._models(name)
         return self._print_prompts(model) if self._print_prompts else model
+
+    def reward(self, chosen: Chosen) -> Component:
+        """Return a reward, with its models."""
+        return Component.root(chosen, self.log, self.model)
 
     def source(self, name: str) -> Any:
         """Return the data source of a flag."""

@@ -10,7 +10,6 @@ from pydantic import Field
 from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.jobs import JobContext, Result
-from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check
 from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup
 from rewardsmith.trainers.evaluate.evaluate_policy import REASONING, JudgedGroup, at_least, evaluate_policy
@@ -93,7 +92,7 @@ class EvaluateRollouts(RolloutJob):
     async def _score(
         self, context: JobContext, groups: Sequence[StoredGroup], chosen: Chosen, wanted: Wanted | None
     ) -> Sequence[Sequence[Score]]:
-        reward = Component.root(chosen, context.log, context.model)
+        reward = context.reward(chosen)
         await check(reward)
         done = 0
 

@@ -31,8 +31,8 @@ from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
 from rewardsmith.recipe import Recipe, places, references
+from rewardsmith.recipe_checks import RewardTrees
 from rewardsmith.rewards import REWARDS
-from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import walk
 from rewardsmith.runs.folder import RunFolder
 from rewardsmith.trainers.process.implicit_parts import process_parts
@@ -50,13 +50,15 @@ class Lineage:
     Args:
         recipe: of the run.
         files: of the run. What an earlier process has recorded of the stages before is kept.
-        identify: tells what a model is.
+        identify: returns what a model is.
+        trees: the rewards of the recipe.
     """
 
-    def __init__(self, recipe: Recipe, files: RunFolder, identify: Identify) -> None:
+    def __init__(self, recipe: Recipe, files: RunFolder, identify: Identify, trees: RewardTrees) -> None:
         self._recipe = recipe
         self._files = files
         self._identify = identify
+        self._trees = trees
         self._records: list[dict[str, Any]] = []
 
     def resume(self, stage: int, *, begun: bool) -> None:
@@ -89,7 +91,7 @@ class Lineage:
             for source in dict.fromkeys(value for _, table, value in named if table == "data")
         }
         record = {"stage": name, "type": chosen.name, "version": __version__, "models": models, "data": data}
-        rewards = {place: about | _reference(about, models) for place, about in _rewards(chosen).items()}
+        rewards = {place: about | _reference(about, models) for place, about in _rewards(chosen, self._trees).items()}
         self._records = [*self._records[:number], record | {"rewards": rewards}]
         self._write()
 
@@ -117,12 +119,12 @@ class Lineage:
         self._files.write(LINEAGE, json.dumps({"stages": self._records}, indent=2, ensure_ascii=False) + "\n")
 
 
-def _rewards(stage: Chosen) -> dict[str, Any]:
+def _rewards(stage: Chosen, trees: RewardTrees) -> dict[str, Any]:
     """Return what each reward of a stage says of itself, those of its validation too, by its place in the stage."""
     found: dict[str, Any] = {}
     for place, table in places(stage):
         if isinstance(table, Chosen) and re.fullmatch(r"(validation\.)?(reward|reasoning_check)", place):
-            for path, component in walk(Component.root(table)):
+            for path, component in walk(trees(table)):
                 about = {"type": _NAMES.get(type(component.reward), type(component.reward).__name__)}
                 found[f"{place}.{path}".rstrip(".")] = about | _facts(component.reward)
     return found

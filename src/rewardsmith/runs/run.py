@@ -19,11 +19,11 @@ from rewardsmith.errors import UserError
 from rewardsmith.jobs import Result
 from rewardsmith.llm import Usage
 from rewardsmith.recipe import Recipe, explain
-from rewardsmith.recipe_checks import check_rewards, warnings
+from rewardsmith.recipe_checks import RewardTrees, warnings
 from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.pool import shared
-from rewardsmith.rewards.tree import check, check_source, load, routes, unfit, walk
+from rewardsmith.rewards.tree import check, check_source, connect, load, routes, unfit, walk
 from rewardsmith.runs.checks import check_items, check_models, used
 from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.lineage import Lineage, forgotten
@@ -56,9 +56,12 @@ class Run:
         recipe: what to do.
         folder: where the files go.
         progress: what the user sees.
+        rewards: of the recipe, where they are built already.
     """
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, progress: Progress) -> None:
+    def __init__(
+        self, recipe: Recipe, folder: RunFolder, progress: Progress, rewards: RewardTrees | None = None
+    ) -> None:
         self.recipe = recipe
         self.seed = recipe.seed
         self.folder = folder.path
@@ -84,7 +87,8 @@ class Run:
         if recipe.workers is not None:
             shared(recipe.workers)
         self._models = ModelRegistry(recipe.models, self.engine, folder=self.folder, log=self.log, cache=recipe.cache)
-        self._lineage = Lineage(recipe, folder, self._identify)
+        self._rewards = rewards or RewardTrees(recipe)
+        self._lineage = Lineage(recipe, folder, self._identify, self._rewards)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
 
     # ---- what trainers ask for -------------------------------------------------------------------------------------
@@ -105,9 +109,15 @@ class Run:
         """Return a model of the recipe as rewards use it."""
         return self._models(name)
 
-    def turn(self, *names: str) -> AbstractAsyncContextManager[None]:
+    def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
         """Keep these models awake; those that share the device with them sleep meanwhile."""
         return self._models.on_device(*names)
+
+    def reward(self, chosen: Chosen) -> Component:
+        """Return a reward of the recipe, with its models."""
+        reward = self._rewards(chosen)
+        connect(reward, self.log, self.model)
+        return reward
 
     def source(self, name: str) -> Source:
         """Return a data source of the recipe."""
@@ -337,7 +347,6 @@ class Run:
 
     async def _check(self) -> None:
         """Check every reward, and the data where a source can check itself, before any model is loaded."""
-        check_rewards(self.recipe)
         for text in warnings(self.recipe):
             self.log(f"warning: {text}")
         for name, of, _ in used(self.recipe):
@@ -368,8 +377,9 @@ class Run:
                         raise UserError(f"stages.{i}{name}.{setting}: {error}") from error
 
     async def _check_reward(self, chosen: Chosen, data: str, of: Reads, *, online: bool) -> None:
-        """Make a reward once, ask whether it can work, and whether it knows where the prompts go."""
-        reward = Component.root(chosen, self.log, self._models.before)
+        """Check whether a reward can work, and whether it has a route for the prompts."""
+        reward = self._rewards(chosen)
+        connect(reward, self.log, self._models.before)
         if online:
             claim_implicit_parts(reward)
         self._check_prompts(reward, data, of)

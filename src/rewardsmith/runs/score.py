@@ -89,7 +89,7 @@ class ScoreRollouts(RolloutJob):
     async def run(self, context: JobContext) -> Result:
         """Score all groups, or those that an earlier start has left."""
         rollouts = self.stored()
-        reward = Component.root(self.reward, context.log, context.model)
+        reward = context.reward(self.reward)
         results = None if self.out is None else _results_file(self.out, rollouts.files)
         if context.fresh and results is None:
             raise UserError("--fresh is about the file of --out: name one, or leave it out")

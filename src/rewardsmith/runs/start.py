@@ -18,6 +18,7 @@ from rich.console import Console
 from rewardsmith import __version__
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, explain
+from rewardsmith.recipe_checks import RewardTrees
 from rewardsmith.runs.folder import CHECKPOINTS, LOCK, METRICS, RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.log import LOG, RunLog
 from rewardsmith.runs.model_registry import usage_line
@@ -34,6 +35,7 @@ def start(
     recipe: Recipe,
     name: str,
     *,
+    rewards: RewardTrees | None = None,
     folder: Path | None = None,
     resume: Resume = "auto",
     accept_changes: bool = False,
@@ -44,6 +46,7 @@ def start(
     Args:
         recipe: what to do.
         name: of the run; without a folder it is `runs/NAME`, or `runs/NAME-2` and so on.
+        rewards: of the recipe, where they are built already.
         folder: where the files go.
         resume: `auto` goes on with a run that has not finished, `must` insists that there is one, `never` starts anew.
         accept_changes: go on although the recipe has changed since the run stopped.
@@ -65,7 +68,7 @@ def start(
                 console.print(f"{path} has finished already; its report is {path / 'report.html'}")
                 return path
         try:
-            run = Run(recipe, files, Progress(console))
+            run = Run(recipe, files, Progress(console), rewards)
         except UserError as error:
             RunLog(path / LOG).failed(error)
             raise

@@ -14,7 +14,7 @@ from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.base import Reward, parts_of
 from rewardsmith.trainers.protocol import Draws, GroupRecord, Report, derive, no_report
-from rewardsmith.trainers.scoring import Lap, Turn, generate_and_score
+from rewardsmith.trainers.scoring import Lap, OnDevice, generate_and_score
 from rewardsmith.trainers.select import rejection
 from rewardsmith.trainers.settings import WritingStage
 from rewardsmith.types import Prompt, ScoredGroup
@@ -71,7 +71,7 @@ class Collector:
         draws: the prompts.
         seed: of the answers.
         pause: called now and then; what it raises ends the work.
-        turn: entered while answers are written.
+        on_device: entered while answers are written.
         report: shows how far writing and scoring are.
         by_parts: whether each part of the reward is learned from on its own.
         longest: prompt and answer together, where others read them too; None for what the engine reads.
@@ -89,7 +89,7 @@ class Collector:
         *,
         seed: int,
         pause: Callable[[], None],
-        turn: Turn = nullcontext,
+        on_device: OnDevice = nullcontext,
         report: Report = no_report,
         by_parts: bool = False,
         longest: int | None = None,
@@ -100,7 +100,7 @@ class Collector:
         self._draws = draws
         self._seed = seed
         self._pause = pause
-        self._turn = turn
+        self._on_device = on_device
         self._report = report
         self._surplus: list[ScoredGroup] = []
         self._idle = 0  # steps in a row without groups enough
@@ -185,7 +185,7 @@ class Collector:
             seeds=[derive(self._seed, step, round_, i) for i in range(len(prompts))],
             version=step - 1,
             pause=self._pause,
-            turn=self._turn,
+            on_device=self._on_device,
             lap=lap,
             report=self._report,
         )

@@ -22,7 +22,6 @@ from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.base import parts_of
-from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import latencies, learn, walk
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.trainers.collect import Collected, Collector
@@ -74,14 +73,14 @@ class PolicyTrainer:
         self._reference: Reference | None = None
         if stage.kl.coefficient:
             self._reference = Reference(self._policy, context, name=stage.name, model=stage.kl.reference)
-        self.reward = Component.root(stage.reward, context.log, context.model)
+        self.reward = context.reward(stage.reward)
         self._process = ProcessRewards(
             self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
         )
         draws = Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data)
-        self._turn = partial(context.turn, stage.model)
+        self._on_device = partial(context.on_device, stage.model)
         learning = [stage.model, stage.critic and stage.critic.model, stage.kl.reference]
-        self._learning = partial(context.turn, *(name for name in learning if name))
+        self._learning = partial(context.on_device, *(name for name in learning if name))
         self._credit: dict[str, Any] = dict(stage.advantage.slot or ())
         self._collector = Collector(
             stage,
@@ -90,7 +89,7 @@ class PolicyTrainer:
             draws,
             seed=derive(self._seed, "rollouts"),
             pause=context.pause,
-            turn=self._turn,
+            on_device=self._on_device,
             report=context.progress,
             by_parts=self._credit["combine"] == "after",
             longest=self._process.longest,
@@ -107,9 +106,9 @@ class PolicyTrainer:
             self._critic.learn_with(stage.critic.optimizer)
         self.learners |= self._process.learners
         own = stage.validation and stage.validation.reward
-        self._validation_reward = Component.root(own, context.log, context.model) if own else self.reward
+        self._validation_reward = context.reward(own) if own else self.reward
         second = stage.validation and stage.validation.reasoning_check
-        self._reasoning_check = Component.root(second, context.log, context.model) if second else None
+        self._reasoning_check = context.reward(second) if second else None
         if self._reasoning_check is not None:
             require_free(self._validation_reward)
         n = stage.validation.rollouts_per_prompt if stage.validation else 0
@@ -319,7 +318,7 @@ class PolicyTrainer:
             n=1,
             seeds=[0] * len(prompts),
             pause=self._context.pause,
-            turn=self._turn,
+            on_device=self._on_device,
             report=reporting("greedy baseline", self._context.progress),
         )
         rewards = [answer.scores[0].value for answer in answers]
@@ -346,7 +345,7 @@ class PolicyTrainer:
             reasoning_check=self._reasoning_check,
             reasoning_threshold=validation.reasoning_threshold,
             pause=partial(self._pause_validation, number),
-            turn=self._turn,
+            on_device=self._on_device,
             report=reporting("validation", self._context.progress),
         )
         none = [None] * validation.rollouts_per_prompt

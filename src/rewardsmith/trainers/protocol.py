@@ -103,7 +103,7 @@ class Context(JobContext, Protocol):
         """Return a model of the recipe, loaded when it is first asked for."""
         ...
 
-    def turn(self, *names: str) -> AbstractAsyncContextManager[None]:
+    def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
         """Keep these models awake; those that share the device with them sleep meanwhile."""
         ...
 

@@ -110,12 +110,12 @@ class RewardModelTrainer:
 
     async def begin(self) -> Update:
         """Measure the model before the first step."""
-        async with self._context.turn(self._stage.model):
+        async with self._context.on_device(self._stage.model):
             return Update(0, self._validate() if self._stage.validation else {})
 
     async def step(self, number: int) -> Update:
         """Take one optimizer step."""
-        async with self._context.turn(self._stage.model):
+        async with self._context.on_device(self._stage.model):
             return self._step(number)
 
     def _step(self, number: int) -> Update:

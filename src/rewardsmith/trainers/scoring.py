@@ -12,7 +12,7 @@ from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.trainers.protocol import Report, no_report
 from rewardsmith.types import Prompt, ScoredGroup
 
-Turn = Callable[[], AbstractAsyncContextManager[None]]
+OnDevice = Callable[[], AbstractAsyncContextManager[None]]
 """Entered while a model works."""
 
 Lap = Callable[[str], None]
@@ -33,7 +33,7 @@ async def generate_and_score(
     version: int = 0,
     ends: bool = False,
     pause: Callable[[], None] = lambda: None,
-    turn: Turn = nullcontext,
+    on_device: OnDevice = nullcontext,
     lap: Lap = lambda _: None,
     report: Report = no_report,
 ) -> list[ScoredGroup]:
@@ -49,7 +49,7 @@ async def generate_and_score(
         version: of the policy.
         ends: whether rollouts must say where their tokens end in the text, also if the reward need not know.
         pause: called often; what it raises ends the work.
-        turn: entered while answers are written: where a judge shares the device, it waits for the end of that.
+        on_device: entered while answers are written: where a judge shares the device, it waits for the end of that.
         report: shows how many answers are written, and then how many groups are scored.
         lap: told of `write`, which ends with the last token, and of `wait`: for a turn before it, for rewards after it.
     """
@@ -61,7 +61,7 @@ async def generate_and_score(
 
     try:
         async with asyncio.TaskGroup() as scoring:
-            async with turn():
+            async with on_device():
                 lap("wait")
                 ends = ends or reads_ends(reward)
                 written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, ends=ends, tick=tick)

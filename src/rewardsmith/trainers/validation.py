@@ -20,7 +20,7 @@ from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.trainers.evaluate.evaluate_policy import judge_group, reasoning_metrics, with_reasoning_check
 from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.protocol import Report, derive, no_report
-from rewardsmith.trainers.scoring import Turn, generate_and_score
+from rewardsmith.trainers.scoring import OnDevice, generate_and_score
 from rewardsmith.trainers.settings import DataName, RewardChoice, SamplingSettings
 from rewardsmith.types import Prompt, ScoredGroup
 
@@ -57,7 +57,7 @@ async def validate(
     reasoning_check: Component | None = None,
     reasoning_threshold: float = 1.0,
     pause: Callable[[], None] = lambda: None,
-    turn: Turn = nullcontext,
+    on_device: OnDevice = nullcontext,
     report: Report = no_report,
 ) -> tuple[dict[str, float], list[ScoredGroup]]:
     """Return metrics and the scored groups. The randomness is the same each time, so that changes are the policy's.
@@ -82,7 +82,7 @@ async def validate(
         version=version,
         ends=reasoning_check is not None and reads_ends(reasoning_check),
         pause=pause,
-        turn=turn,
+        on_device=on_device,
         report=report,
     )
     threshold = correct_threshold if reasoning_check else correct_threshold_of(reward, correct_threshold)

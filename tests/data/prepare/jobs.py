@@ -25,6 +25,9 @@ class JobTestContext:
     def model(self, name: str) -> Any:
         return self.models[name]
 
+    def reward(self, chosen: Any) -> Any:
+        raise AssertionError(chosen)
+
     def source(self, name: str) -> Any:
         raise AssertionError(name)
 

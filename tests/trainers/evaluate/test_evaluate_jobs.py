@@ -9,7 +9,7 @@ import pytest
 
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import explain, parse_recipe
-from rewardsmith.recipe_checks import check_rewards
+from rewardsmith.recipe_checks import RewardTrees
 from rewardsmith.runs.folder import RunFolder
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.run import Run
@@ -231,7 +231,7 @@ def test_a_second_reward_that_cannot_be_made_is_found_with_the_recipe() -> None:
     wrong = {"type": "ranking", "model": "policy", "lowest": 5.0, "highest": 1.0}
     checked = parse_recipe(recipe(evaluate | {"reasoning_check": wrong}))
     with pytest.raises(RecipeError, match=r"stages.0.reasoning_check"):
-        check_rewards(checked)
+        RewardTrees(checked)
 
 
 class Unreadable:

@@ -9,7 +9,7 @@ import pytest
 
 from rewardsmith.algorithms.ranks import gain, tie_calibrated_agreement
 from rewardsmith.recipe import parse_recipe
-from rewardsmith.recipe_checks import check_rewards
+from rewardsmith.recipe_checks import RewardTrees
 from rewardsmith.trainers.evaluate.evaluate_grades import GradedAnswer, measure_grades
 from rewardsmith.trainers.evaluate.evaluate_pairs import JudgedPair, measure_pairs
 from rewardsmith.trainers.evaluate.evaluate_policy import JudgedGroup, measure_policy
@@ -27,7 +27,7 @@ def test_the_recipe_is_valid() -> None:
     table = tomllib.loads(block("toml"))
     table["models"] = {"policy": {"init": "tiny-llama"}, "judge": {"init": "tiny-llama"}}
     table["data"] = {"sums": {"type": "arithmetic"}, "held_out": {"type": "jsonl", "path": "x.jsonl"}}
-    check_rewards(parse_recipe(table))
+    RewardTrees(parse_recipe(table))
 
 
 def test_the_code_says_what_the_comments_say() -> None:

@@ -14,7 +14,6 @@ from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.source import Reads
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
-from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check
 from rewardsmith.trainers.evaluate.eval_measures import RewardEvalSettings, evaluation_result
 from rewardsmith.trainers.evaluate.evaluate_grades import evaluate_grades
@@ -173,12 +172,12 @@ class EvaluateStage(Stage, Job):
 
     async def run(self, context: Any) -> Result:
         """Sample, score, and measure; needs the `Context` of a run."""
-        reward = Component.root(self.reward, context.log, context.model)
+        reward = context.reward(self.reward)
         await check(reward)
         reasoning_check = None
         if self.reasoning_check is not None:
             require_free(reward)
-            reasoning_check = Component.root(self.reasoning_check, context.log, context.model)
+            reasoning_check = context.reward(self.reasoning_check)
             await check(reasoning_check)
         seed = derive(context.seed, "evaluate", self.data)
         metrics, scored = await validate(
@@ -193,7 +192,7 @@ class EvaluateStage(Stage, Job):
             reasoning_check=reasoning_check,
             reasoning_threshold=self.reasoning_threshold,
             pause=context.pause,
-            turn=partial(context.turn, self.model),
+            on_device=partial(context.on_device, self.model),
             report=context.progress,
         )
         none = [None] * self.rollouts_per_prompt

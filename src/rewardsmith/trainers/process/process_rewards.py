@@ -110,7 +110,7 @@ class ProcessRewards:
                 part.reference.begin(resumed=resumed)
 
     def _on_device(self) -> AbstractAsyncContextManager[None]:
-        return self._context.turn(*sorted(self._awake))
+        return self._context.on_device(*sorted(self._awake))
 
     async def score_and_learn(
         self, groups: Sequence[ScoredGroup], number: int

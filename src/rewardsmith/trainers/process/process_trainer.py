@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.component import Component
 from rewardsmith.trainers.collect import Collector
 from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import Clock, group_metrics
@@ -26,8 +25,8 @@ class ProcessModelTrainer:
         self._context = context
         self._seed = derive(context.seed, stage.twin_of or stage.name)
         self._policy = context.engine(stage.model)
-        self._turn = partial(context.turn, stage.model)
-        self.reward = Component.root(stage.reward, context.log, context.model)
+        self._on_device = partial(context.on_device, stage.model)
+        self.reward = context.reward(stage.reward)
         self._process = ProcessRewards(
             self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
         )
@@ -38,7 +37,7 @@ class ProcessModelTrainer:
             Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data),
             seed=derive(self._seed, "rollouts"),
             pause=context.pause,
-            turn=self._turn,
+            on_device=self._on_device,
             report=context.progress,
             longest=self._process.longest,
         )
@@ -88,7 +87,7 @@ class ProcessModelTrainer:
             seeds=[derive(self._seed, "validation", i) for i in range(len(prompts))],
             version=number,
             pause=self._context.pause if number == 0 else lambda: None,
-            turn=self._turn,
+            on_device=self._on_device,
             report=reporting("validation", self._context.progress),
         )
         groups, metrics = await self._process.score_only(scored)
