@@ -117,16 +117,18 @@ def test_parse_may_be_a_coroutine_and_its_time_is_not_the_models() -> None:
     assert asyncio.run(asker.request("?", parse)).value == 7  # type: ignore[comparison-overlap]
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"), [(CannotScore("timeout", "slow hook"), "timeout"), (ZeroDivisionError("1 / 0"), "crashed")]
-)
-def test_other_errors_of_parse_end_the_request(error: Exception, kind: str) -> None:
+def test_other_errors_of_parse_or_of_the_model_end_the_request() -> None:
     def parse(text: str) -> int:
-        raise error
+        raise CannotScore("timeout", "slow hook")
 
-    with pytest.raises(ModelCallError, match=str(error)) as caught:
+    with pytest.raises(ModelCallError, match="slow hook") as caught:
         asyncio.run(Asker(Scripted(["7"]), RequestSettings()).request("?", parse))
-    assert (caught.value.kind, caught.value.replies) == (kind, "[try 1]\n7")
+    assert (caught.value.kind, caught.value.replies) == ("timeout", "[try 1]\n7")
+    for error, kind in ((ConnectionError("refused"), "unreachable"), (KeyError("x"), "crashed")):
+        asker = Asker(Scripted([error, error]), RequestSettings(temperature=1))
+        with pytest.raises(type(error)) as other:  # its kind is found where all exceptions of rewards end
+            asyncio.run(asker.votes("?", number, 2))
+        assert failure_of(other.value).kind == kind
 
 
 def test_revise_writes_the_next_prompt_from_the_last_reply() -> None:

@@ -346,7 +346,7 @@ class Asker:
         votes = await asker.votes(messages, parse, 5)        # 5 requests at once, of which 3 or more must be parsed
         mean = sum(vote.value for vote in votes) / len(votes)
 
-    Every failure is a `ModelCallError` whose `kind` is `unparsable`, `invalid`, `truncated`, `timeout`, or the model's
+    A failure is a `ModelCallError` whose `kind` is `unparsable`, `invalid`, `truncated`, `timeout`, or the model's
     own. Replies that led to a failure are removed from the model's cache, so that the same request is sent again later.
 
     Args:
@@ -425,10 +425,10 @@ class Asker:
         except Exception as failure:  # of the model, or of `parse`
             if forget := getattr(self.model, "forget", None):
                 await forget(requests)
-            kind = getattr(failure, "kind", "crashed")
-            detail = str(failure) if hasattr(failure, "kind") else f"{type(failure).__name__}: {failure}"
+            if not hasattr(failure, "kind"):  # the boundary of rewards knows the kinds of other exceptions
+                raise
             attempts = getattr(failure, "attempts", max(1, len(replies)))
-            raise ModelCallError(kind, detail, attempts, joined_replies(notes)) from failure
+            raise ModelCallError(failure.kind, str(failure), attempts, joined_replies(notes)) from failure
 
     async def votes(
         self, messages: Conversation | str, parse: Callable[[str], V | Awaitable[V]], count: int
@@ -442,8 +442,10 @@ class Asker:
         parsed = [one for one in found if isinstance(one, Parsed)]
         if 2 * len(parsed) > count:
             return parsed
-        errors = [one for one in found if isinstance(one, ModelCallError)]
-        cause = next((error for error in errors if error.kind == "unreachable"), errors[0])
+        errors = [one for one in found if isinstance(one, Exception)]
+        cause = next((error for error in errors if getattr(error, "kind", "") == "unreachable"), errors[0])
+        if not isinstance(cause, ModelCallError):
+            raise cause
         notes = [
             f"[vote {i} of {count}]\n{one.feedback if isinstance(one, Parsed) else getattr(one, 'replies', '')}"
             for i, one in enumerate(found, 1)

@@ -93,27 +93,6 @@ def test_an_exact_reader_wants_the_headers() -> None:
     assert score(TRUTH, GOLDEN["perfect"][0], reading="exact").value == 2.0
 
 
-@pytest.mark.parametrize(
-    ("text", "label"),
-    [
-        (ok("A > B < C", "A: 8, B: 3, C: 4"), "ranking-with-less-than"),
-        (ok("A > B = D", "A: 8, B: 3, C: 3"), "unknown-letter"),
-        (ok("A > B = C", "A: 8, B: 3, D: 3"), "unknown-letter"),
-        (ok("A > B = B", "A: 8, B: 3, C: 3"), "duplicate-letter"),
-        ("<think>" + ok("A > B = C", "A: 8, B: 3, C: 3"), "unfinished-thought"),
-        (Rollout(ok("A > B = C", "A: 8, B: 3, C: 3"), stop_reason="length"), "truncated"),
-    ],
-)
-def test_more_labels(text: str | Rollout, label: str) -> None:
-    found = score(TRUTH, text)
-    assert (found.value, found.label) == (0.0, label)
-
-
-def test_a_score_out_of_another_number_has_a_label() -> None:
-    text = ok("A > B = C", "A: 8/20, B: 3/20, C: 3/20")
-    assert score(TRUTH, text, reading="lenient").label == "score-out-of-another-number"
-
-
 def test_thoughts_are_no_part_of_the_verdict() -> None:
     thought = "<think>" + ok("C > B > A", "A: 1, B: 2, C: 3") + "</think>\n"
     assert score(TRUTH, thought + GOLDEN["perfect"][0]).value == 2.0
@@ -160,11 +139,6 @@ def test_a_malformed_verdict_may_earn_a_share_of_the_form(text: str | Rollout, s
     found = score(TRUTH, text, format_reward=0.3, invalid_reward=-1)
     assert found.value == pytest.approx(-1 + 0.3 * share)
     assert found.label
-
-
-def test_a_readable_verdict_is_worth_more_than_any_malformed_one() -> None:
-    wrong = score({"A": 0, "B": 5, "C": 10}, ok("A > B > C", "A: 10, B: 5, C: 0"), format_reward=0.3)
-    assert wrong.value == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(("least", "label"), [(0, ""), (3, ""), (4, "short-analysis")])
@@ -381,7 +355,3 @@ def test_huge_texts_end_soon(text: str, reading: str) -> None:
     assert score(TRUTH, text, reading=reading, format_reward=0.1).label == "too-long"
     assert score(TRUTH, text[:LONGEST], reading=reading, format_reward=0.1).label not in ("", "too-long")
     assert time.monotonic() - begun < 30
-
-
-def test_what_decides_the_verdicts_is_told() -> None:
-    assert make_reward("ranking_accuracy").reward.facts() == {"parser": "ranking-1"}  # type: ignore[attr-defined]

@@ -2,35 +2,16 @@
 
 from pathlib import Path
 
-import pytest
-
-from rewardsmith.llm import ChatReply, ChatRequest, RequestSettings
-from rewardsmith.rewards.judges.custom import CustomJudge
+from rewardsmith.llm import ChatRequest, RequestSettings
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.rewards.judges.verifier import Verifier
 from tests.rewards.judges.asked import group, judge, outcomes
 from tests.rewards.models import Said, text_of
 
 DIGITS = str(Path(__file__).parent / "plugins" / "digits.py")
 LIST = [{"text": "It is right.", "name": "right"}, {"text": "It is short.", "name": "short"}]
 TWICE = {"request": {"tries": 2}}
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [(Rubric, {"criteria": "right"}), (Verifier, {}), (CustomJudge, {}), (CustomJudge, {"prompt": "{{final}}"})],
-)
-def test_every_try(kind: type, settings: dict[str, object]) -> None:
-    said: list[Said] = ["I like it.", ChatReply("perhaps", thought="hm")]
-    (score,), _ = judge(kind, said, group("42"), **settings, **TWICE)
-    assert outcomes([score]) == ["unparsable"]
-    first, second = score.feedback.split("\n\n")
-    assert first.startswith("[try 1: ")
-    assert first.endswith("]\nI like it.")
-    assert second.startswith("[try 2: ")
-    assert second.endswith("]\n<think>hm</think>\nperhaps")
 
 
 def test_each_criterion() -> None:
