@@ -114,7 +114,7 @@ class Address:
 
 
 @dataclass(eq=False)
-class _Waiter:
+class _SlotWaiter:
     tokens: float
     avoid: Address | None
     slot: asyncio.Future[Address] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -126,7 +126,7 @@ class AddressPool:
     def __init__(self, endpoints: Sequence[Endpoint], limits: RateLimits) -> None:
         self.endpoints = endpoints
         self.addresses = [Address(endpoint, limits, self) for endpoint in endpoints]
-        self._queues: tuple[deque[_Waiter], deque[_Waiter]] = deque(), deque()  # retries, and first attempts
+        self._queues: tuple[deque[_SlotWaiter], deque[_SlotWaiter]] = deque(), deque()  # retries, and first attempts
         self._timer: asyncio.TimerHandle | None = None
 
     async def take(self, tokens: float, *, retry: bool = False, avoid: Address | None = None) -> Address:
@@ -135,7 +135,7 @@ class AddressPool:
         A retry goes first, because its deadline is running, and takes a slot at the address to avoid only if no other
         one has one.
         """
-        waiter = _Waiter(tokens, avoid)
+        waiter = _SlotWaiter(tokens, avoid)
         self._queues[not retry].append(waiter)
         self.serve()
         try:
