@@ -115,17 +115,17 @@ class _PartStatistics:
     def result(self, name: str) -> Measured:
         every = self.scored + self.failures.total()
         skipped, dropped = self.failures["skipped"], self.failures["dropped"]
-        asked = every - skipped
+        computed = every - skipped
         # By count, then by name: the order of the groups must not show.
         own = sorted((-n, kind) for kind, n in self.failures.items() if n and kind not in NOT_ASKED)
         labels = sorted((-n, label) for label, n in self.labels.items())
         return Measured(
             name=name,
-            rollouts=asked,
+            rollouts=computed,
             scored=self.scored,
             mean=self.mean if self.scored else None,
             spread=math.sqrt(self.squares / self.scored) if self.scored else None,
-            failed={kind: -n / asked for n, kind in own},
+            failed={kind: -n / computed for n, kind in own},
             skipped=skipped / every if every else 0.0,
             dropped=dropped / every if every else 0.0,
             flat=self.flat / self.groups if self.groups else None,

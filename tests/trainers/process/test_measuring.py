@@ -58,7 +58,7 @@ def test_nothing_is_counted_where_all_fit(tmp_path: Path) -> None:
 def test_a_validation_without_a_prompt_that_fits_is_refused(tmp_path: Path) -> None:
     trainer = alone(world_of(tmp_path, 9), implicit(**OTHER), validation=VALIDATION)
     said = (
-        r"of 6 prompts of data.held_out to validate with, none has at most 3 tokens: raise max_prompt_tokens, or lower"
+        r"none of the 6 validation prompts of data.held_out has at most 3 tokens: raise max_prompt_tokens, or lower"
         r" sampling.max_tokens"
     )
     with pytest.raises(UserError, match=said):

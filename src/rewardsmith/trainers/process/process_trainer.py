@@ -98,15 +98,15 @@ class ProcessModelTrainer:
 
     def _validation_prompts(self, validation: ProcessValidation) -> tuple[list[Prompt], int]:
         """Return the prompts to validate with that all models can read, and how many are too long for that."""
-        asked = held_out(self._context.source(validation.data).prompts, validation.prompts, validation.data)
+        prompts = held_out(self._context.source(validation.data).prompts, validation.prompts, validation.data)
         limit = self._collector.limit
-        short = [prompt for prompt in asked if len(self._policy.encode(prompt)) <= limit]
+        short = [prompt for prompt in prompts if len(self._policy.encode(prompt)) <= limit]
         if not short:
             raise UserError(
-                f"of {len(asked)} prompts of data.{validation.data} to validate with, none has at most {limit} tokens:"
+                f"none of the {len(prompts)} validation prompts of data.{validation.data} has at most {limit} tokens:"
                 " raise max_prompt_tokens, or lower sampling.max_tokens"
             )
-        return short, len(asked) - len(short)
+        return short, len(prompts) - len(short)
 
     def state(self) -> dict[str, Any]:
         """Return the position in the data, the surplus groups, and what the implicit rewards remember."""
