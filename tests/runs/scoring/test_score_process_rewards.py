@@ -263,15 +263,6 @@ def test_the_outcome_judges_it_as_in_the_run(
     assert (found["groups"], found["rollouts"], found["size"]) == (4, 16, 4)
 
 
-def test_tables_for_people(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = ("--step", str(STEPS), "--outcome", "answer")
-    assert run(monkeypatch, "score", str(trained), "--reward", f"{trained}:{PART}", *chosen) == 0
-    out = capsys.readouterr().out
-    assert "the outcome answer: mean " in out
-    assert "pairs in order" in out
-    assert "best of 4" in out
-
-
 def test_an_outcome_that_is_nowhere_is_named(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -364,13 +355,6 @@ def test_the_same_reward_compares_as_the_same_although_a_run_keeps_its_implicit_
     again = compared(monkeypatch, capsys, Path("all.jsonl"), f"{trained}:learn")
     assert (again["changed"], again["left_out"]) == (0, [])
     assert again["old_mean"] != pytest.approx(found["old_mean"], abs=1e-6)
-
-
-def test_the_comparison_says_that_the_implicit_part_is_left_out(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "score", str(trained), "--reward", f"{trained}:learn", "--compare", "--limit", "2") == 0
-    assert "Both without process" in capsys.readouterr().out
 
 
 @pytest.mark.slow
