@@ -6,6 +6,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from shutil import rmtree
@@ -27,6 +28,7 @@ from rewardsmith.runs.model_registry import ModelRegistry, open_engine, usage_li
 from rewardsmith.runs.print_prompts import PromptPrinter
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.stopping import stoppable
+from rewardsmith.trainers.protocol import Update
 
 if TYPE_CHECKING:
     from rewardsmith.engines.protocol import Engine
@@ -177,7 +179,8 @@ class CommandRun:
         self.seed: int = getattr(job, "seed", inputs.seed)
         self.fresh = options.fresh
         self.log = self._progress.log
-        self.progress = self._progress.within
+        self._display = ExitStack()
+        self._phase, self._done = "", 0
         self._print_prompts = PromptPrinter(options.show_prompts, self.log) if options.show_prompts else None
         self._models = ModelRegistry(
             inputs.models, self._engine, folder=lambda: self.folder, log=self.log, cache=inputs.cache
@@ -207,6 +210,14 @@ class CommandRun:
         """Return the data source of a flag."""
         return open_source(name, self._inputs.data[name])
 
+    def progress(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
+        """Show a progress bar for each phase; a phase that starts again gets a new one."""
+        if phase != self._phase or done < self._done:
+            self._display.close()
+            self._display.enter_context(self._progress.stage(phase, total, done - 1, unit=unit))
+        self._phase, self._done = phase, done
+        self._progress.step(Update(done))
+
     def pause(self) -> None:
         """Ctrl-C raises where it comes: nothing is to be saved here."""
 
@@ -222,7 +233,7 @@ class CommandRun:
     def run(self) -> int:
         """Run the job, print its result, and return the exit status."""
         try:
-            with stoppable():
+            with stoppable(), self._display:
                 result = asyncio.run(self._run())
         except KeyboardInterrupt:
             sys.stderr.write("stopped. The same command continues with the results and replies that it saved\n")

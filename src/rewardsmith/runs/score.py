@@ -102,11 +102,12 @@ class ScoreRollouts(RolloutJob):
             groups = self._with_scores(rollouts)
             for stored, scored in () if results is None else _saved(results, groups):
                 tally.add(stored, scored)
-            tally.begin()
             first = next(groups, None)
             if first is not None:
                 tally.require_outcome(first)
                 await check(reward)
+            tally.begin()
+            if first is not None:
 
                 def keep(stored: StoredGroup, scored: ScoredGroup) -> None:
                     if results is not None:

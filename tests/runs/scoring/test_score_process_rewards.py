@@ -105,6 +105,7 @@ def test_the_rewards_are_those_of_the_run(trained: Path, monkeypatch: pytest.Mon
     assert_same(found, parts(trained / "rollouts" / "learn.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_a_copy_is_what_it_was_when_it_was_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_model_that_the_user_names_now_is_taken(trained: Path) -> None:
         assert found.models[name].settings.init == "tiny-gpt2"  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [{}, {"reference": "adapter-off"}, {"reference_model": "base"}], ids=str)
 def test_the_rewards_of_an_adapter_are_those_of_the_run(
     part: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,6 +135,7 @@ def test_the_rewards_of_an_adapter_are_those_of_the_run(
     assert_same(found, parts(folder / "rollouts" / "learn.jsonl"))
 
 
+@pytest.mark.slow
 def test_an_adapter_that_had_learned_when_the_stage_began_has_the_reference_of_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +152,7 @@ def test_an_adapter_that_had_learned_when_the_stage_began_has_the_reference_of_t
     assert find.warnings["prm"] == "models.prm was trained in again, after the stage learn"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "same"),
     [
@@ -208,6 +212,7 @@ def test_a_recipe_file_needs_a_reference_model_and_warns_of_untrained_weights(
     assert "models.prm is as before the stage learn, which trains it" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_the_policy_as_reference_has_gone_on_and_another_model_must_stand_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,15 +263,6 @@ def test_the_outcome_judges_it_as_in_the_run(
     assert (found["groups"], found["rollouts"], found["size"]) == (4, 16, 4)
 
 
-def test_tables_for_people(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = ("--step", str(STEPS), "--outcome", "answer")
-    assert run(monkeypatch, "score", str(trained), "--reward", f"{trained}:{PART}", *chosen) == 0
-    out = capsys.readouterr().out
-    assert "the outcome answer: mean " in out
-    assert "pairs in order" in out
-    assert "best of 4" in out
-
-
 def test_an_outcome_that_is_nowhere_is_named(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,6 +288,7 @@ def test_where_nothing_is_stored_the_outcome_must_be_a_part_of_the_reward(
 # ---- as the beginning of another run -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_trained_model_goes_on_in_another_run_against_what_it_began_as(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -360,13 +357,7 @@ def test_the_same_reward_compares_as_the_same_although_a_run_keeps_its_implicit_
     assert again["old_mean"] != pytest.approx(found["old_mean"], abs=1e-6)
 
 
-def test_the_comparison_says_that_the_implicit_part_is_left_out(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "score", str(trained), "--reward", f"{trained}:learn", "--compare", "--limit", "2") == 0
-    assert "Both without process" in capsys.readouterr().out
-
-
+@pytest.mark.slow
 def test_an_evaluation_has_the_implicit_part_in_its_values_and_is_compared_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
