@@ -97,10 +97,6 @@ def test_a_reward_of_ones_own_may_have_any_part_to_select_by() -> None:
     RewardTrees(parse_recipe(table(reward=DIGITS, select={"part": "anything"})))
 
 
-def test_a_typo_in_the_part_to_select_by_stops_a_run_that_was_started_without_the_command_line(tmp_path: Path) -> None:
-    assert "select.part" in refused(tmp_path, table(select={"part": "answr"}))
-
-
 def test_a_reference_without_the_adapter_of_a_model_that_has_none_is_found_with_the_recipe() -> None:
     part = {"type": "implicit", "model": "prm", "outcome": "answer", "reference": "adapter-off"}
     found = problems(table(**with_part("process", part)))["stages.1.reward.parts.process.reference"]

@@ -91,7 +91,7 @@ def test_changes_that_the_checkpoint_cannot_follow_are_named(stopped: Path) -> N
     status, said = run(stopped, "models.policy.init=tiny-gpt2", "--accept-changes")
     assert "Traceback" not in said
     assert status == 2, said
-    assert "it was saved by another model" in said
+    assert "it was saved by another one" in said
 
 
 def test_another_layout_of_the_same_recipe_is_no_change(stopped: Path) -> None:
