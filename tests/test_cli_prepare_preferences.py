@@ -14,7 +14,7 @@ from rewardsmith.cli import main
 from rewardsmith.cli.prepare.preferences import preferences
 from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.gqm import GqmSettings, GroupColumns, prepare_gqm
-from rewardsmith.text.ranking_prompts import Verdicts
+from rewardsmith.text.judge_prompts import RankingFormat
 from tests.data.mqm_tables import PENALTIES, lines, write_annotations, write_averages
 from tests.data.rows import write
 
@@ -193,7 +193,7 @@ def test_annotations_become_groups_that_the_other_commands_read(run: Run, tmp_pa
     assert first.scores.tolist() == [-PENALTIES[system, "1"] for system in "abc"]
     assert (second.candidates, second.scores.tolist()) == (("Yes.", "Yeah"), [0.0, -3.0])
     assert first.prompt.info["src_lang"] == "de"
-    settings = GqmSettings(form="rl", verdicts=Verdicts("both", -25, 0, decimals=True))
+    settings = GqmSettings(form="rl", verdicts=RankingFormat("both", -25, 0, decimals=True))
     prepared = prepare_gqm("groups.jsonl", "rl.jsonl", settings)
     assert prepared.written == 2
     truth = {row["reward_model"]["ground_truth"] for row in rows_of("rl.jsonl")}

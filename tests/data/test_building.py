@@ -236,9 +236,7 @@ def test_scores_at_the_end_of_the_numbers(to: str) -> None:
 
 def test_more_candidates_than_letters_are_refused_unless_they_are_cut() -> None:
     group = ranking([float(i) for i in range(27)])
-    with pytest.raises(
-        RowError, match="27 different candidates: at most 26 have a letter; cut groups with --group-size"
-    ):
+    with pytest.raises(RowError, match="27 different candidates: at most 26 have a letter; use --group-size"):
         list(Builder(Building(to="rankings")).rows(group, ""))
     assert len(list(Builder(Building(to="rankings", group_size=9)).rows(group, ""))) == 3
     assert len(list(Builder(Building()).rows(group, ""))) == comb(27, 2)

@@ -21,8 +21,8 @@ from rewardsmith.data.gqm.seen import Seen
 from rewardsmith.data.preparing.splitting import limit_of_count, limit_of_share, source_key
 from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
 from rewardsmith.rewards.judges.ranking import Ranking
-from rewardsmith.text.ranking_prompts import Verdicts
-from rewardsmith.text.rankings import letters_of, read_ranking
+from rewardsmith.text.judge_prompts import RankingFormat
+from rewardsmith.text.rankings import letters_of, parse_ranking
 from tests.data.gqm_rows import prepare, read_rows, row
 from tests.rewards.models import Scripted
 
@@ -112,9 +112,9 @@ def test_our_own_sources_read_them(tmp_path: Path, kind: str) -> None:
 )
 def test_what_the_judge_writes(tmp_path: Path, output: Any, truth: str, answer: str) -> None:
     given = [row(0, 3, scores=[3, 3, 8], analysis="Because.")]
-    (made,), _ = prepare(tmp_path, given, verdicts=Verdicts(output))
+    (made,), _ = prepare(tmp_path, given, verdicts=RankingFormat(output))
     assert made["reward_model"]["ground_truth"] == truth
-    (made,), _ = prepare(tmp_path, given, verdicts=Verdicts(output), form="sft")
+    (made,), _ = prepare(tmp_path, given, verdicts=RankingFormat(output), form="sft")
     assert made["messages"][1]["content"] == f"Because.\n\n{answer}"
 
 
@@ -124,7 +124,7 @@ def test_what_the_judge_writes(tmp_path: Path, output: Any, truth: str, answer: 
 @pytest.mark.parametrize("output", ["both", "ranking", "scores"])
 @pytest.mark.parametrize("asks", [False, True])
 def test_prompts_are_byte_for_byte_what_the_ranking_reward_asks(tmp_path: Path, output: Any, asks: bool) -> None:
-    how: dict[str, Any] = {"criteria": "the tone", "verdicts": Verdicts(output, 0, 20)}
+    how: dict[str, Any] = {"criteria": "the tone", "verdicts": RankingFormat(output, 0, 20)}
     if asks:
         given = {"prompt": "Why {{candidates}} ```?", "mt_texts": NASTY, "scores": [1, 2, 3, 4]}
         rows, _ = prepare(tmp_path, [given], columns=GroupColumns(question="prompt"), shuffles=23, **how)
@@ -155,18 +155,18 @@ def test_prompts_are_byte_for_byte_what_the_ranking_reward_asks(tmp_path: Path, 
 def test_every_answer_is_read_back_exactly(tmp_path: Path, output: Any) -> None:
     rng = random.Random(0)
     given = [row(i, 2 + i % 25, scores=[rng.randint(-50, 50) / 10 for _ in range(2 + i % 25)]) for i in range(60)]
-    verdicts = Verdicts(output, -5, 5, True)
+    verdicts = RankingFormat(output, -5, 5, True)
     rows, _ = prepare(tmp_path, given, form="sft", shuffles=2, verdicts=verdicts)
     for one in rows:
         scores = one["extra_info"]["scores"]
-        read = read_ranking(
+        read = parse_ranking(
             one["messages"][1]["content"],
             letters_of(len(scores)),
             output,
             lowest=-5,
             highest=5,
             decimals=True,
-            reading="exact",
+            strictness="exact",
         )
         if output != "ranking":
             assert list(read.scores.values()) == [read.scores[letter] for letter in read.scores]

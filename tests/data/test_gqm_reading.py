@@ -11,7 +11,7 @@ import pytest
 from rewardsmith import UserError
 from rewardsmith.data.fields import RowError
 from rewardsmith.data.gqm import GqmSettings, GroupColumns, GroupReader, prepare_gqm
-from rewardsmith.text.ranking_prompts import Verdicts
+from rewardsmith.text.judge_prompts import RankingFormat
 from tests.data.gqm_rows import ANALYSIS, prepare, read_rows, row, write_rows
 
 ABSENT = object()
@@ -128,22 +128,22 @@ def test_rl_needs_no_analysis() -> None:
 
 @pytest.mark.parametrize("score", [7.5, 0.1, -100, 3.33333])
 def test_decimals_and_other_ranges(score: float) -> None:
-    reader = GroupReader(verdicts=Verdicts("both", -100, 100, True))
+    reader = GroupReader(verdicts=RankingFormat("both", -100, 100, True))
     assert reader.read(row(scores=[score, 0]), "f-1").scores.tolist() == [score, 0]
 
 
 @pytest.mark.parametrize("score", [1 / 3, 0.00001, 12.345678])
 def test_scores_that_cannot_be_written_exactly_are_refused(score: float) -> None:
     with pytest.raises(RowError, match="more than 6 digits; round it"):
-        GroupReader(verdicts=Verdicts("both", 0, 100, True)).read(row(scores=[score, 0]), "f-1")
+        GroupReader(verdicts=RankingFormat("both", 0, 100, True)).read(row(scores=[score, 0]), "f-1")
 
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"verdicts": Verdicts("both", 5, 5)}, "the range is empty"),
-        ({"verdicts": Verdicts("both", 0, 2.5)}, "--decimals"),
-        ({"verdicts": Verdicts("both", 0, 1e7)}, "below a million"),
+        ({"verdicts": RankingFormat("both", 5, 5)}, "the range is empty"),
+        ({"verdicts": RankingFormat("both", 0, 2.5)}, "--decimals"),
+        ({"verdicts": RankingFormat("both", 0, 1e7)}, "below a million"),
         ({"languages": ("zz", None)}, "--source-language is 'zz': not a language"),
     ],
 )

@@ -9,8 +9,18 @@ import pytest
 
 from rewardsmith import UserError
 from rewardsmith.data import SOURCES, Translation
-from rewardsmith.data.translation import Annotator, Groups, prompt_of
-from rewardsmith.text.words import DICTIONARY, FALSE_FRIENDS, HARD, SOURCE_WORDS, errors, score_of, translate
+from rewardsmith.data.translation import (
+    DICTIONARY,
+    FALSE_FRIENDS,
+    HARD,
+    SOURCE_WORDS,
+    Annotator,
+    Groups,
+    errors,
+    prompt_of,
+    score_of,
+    translate,
+)
 
 
 def first(n: int, items: Iterator) -> list:
@@ -99,7 +109,7 @@ def test_rankings_hold_the_truth_unless_the_annotator_is_careless() -> None:
         assert list(ranking.scores) == [score_of(errors(sentence, text)) for text in ranking.candidates]
         assert len(ranking.analysis.split("\n")) == len(ranking.candidates)
     assert sizes == {2, 3, 4}
-    assert {len(r.candidates) for r in first(50, Translation(fewest=3, most=3).rankings(0))} == {3}
+    assert {len(r.candidates) for r in first(50, Translation(min_candidates=3, max_candidates=3).rankings(0))} == {3}
     assert len({r.prompt.id for r in first(200, Translation().rankings(0))}) == 200
 
 
@@ -141,8 +151,8 @@ def test_sentences_are_drawn_evenly() -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(UserError, match=r"held_out is 0\.0"):
         Translation(split="held-out", held_out=0.0)
-    with pytest.raises(UserError, match="fewest is 4, more than most = 3"):
-        Translation(fewest=4, most=3)
+    with pytest.raises(UserError, match="min_candidates is 4, more than max_candidates = 3"):
+        Translation(min_candidates=4, max_candidates=3)
     empty = Translation(words=2, split="held-out", held_out=0.001)
     with pytest.raises(UserError, match="no sentence of 2 words"):
         next(empty.prompts(0))

@@ -18,7 +18,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError
 from rewardsmith.rewards.cache import MOST, Cached, VerdictCache, key_of
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.replies import Unparsable
 from rewardsmith.types import Message
 from tests.rewards.counted import QUESTION, Model, talk
 
@@ -145,7 +145,7 @@ def test_an_unreadable_verdict_is_replayed_the_same_way(cache: VerdictCache) -> 
 
     def read(text: str) -> str:
         if text != "answer 3":
-            raise Unreadable("no grade", text)
+            raise Unparsable("no grade", text)
         return text
 
     async def verdict(model: Model) -> tuple[str, int]:

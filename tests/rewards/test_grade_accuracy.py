@@ -201,7 +201,7 @@ def test_huge_texts_end_soon(text: str) -> None:
 
 
 def test_what_decides_the_verdicts_is_told() -> None:
-    assert make_reward("grade_accuracy").reward.facts() == {"parser": "grade-2"}  # type: ignore[attr-defined]
+    assert make_reward("grade_accuracy").reward.facts() == {"parser": "grade-3"}  # type: ignore[attr-defined]
     number = make_reward({"type": "grade_accuracy", "read": "number"}).reward
     assert number.facts() == {"parser": "rating-1"}  # type: ignore[attr-defined]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.text.quoting import LONGEST_FENCE, fill, harmless, quote, shortened
+from rewardsmith.text.quoting import MAX_FENCE, fill, harmless, quote, shortened
 
 ROLE_TOKENS = [
     "<|im_start|>",
@@ -143,7 +143,7 @@ def test_a_fence_cannot_be_closed_from_inside(text: str) -> None:
     quoted = quote(text)
     fence = quoted[: quoted.index("\n")]
     assert set(fence) == {"`"}
-    assert 3 <= len(fence) <= LONGEST_FENCE
+    assert 3 <= len(fence) <= MAX_FENCE
     inside = quoted[len(fence) + 1 : -len(fence) - 1]
     assert quoted == f"{fence}\n{inside}\n{fence}"
     assert fence not in inside
@@ -153,7 +153,7 @@ def test_a_fence_cannot_be_closed_from_inside(text: str) -> None:
 def test_runs_of_backticks(count: int) -> None:
     quoted = quote("a" + "`" * count + "b")
     assert quoted.replace(" ", "").count("`") == count + 2 * len(quoted.partition("\n")[0])
-    assert len(quoted.partition("\n")[0]) == (max(3, count + 1) if count < LONGEST_FENCE else LONGEST_FENCE)
+    assert len(quoted.partition("\n")[0]) == (max(3, count + 1) if count < MAX_FENCE else MAX_FENCE)
 
 
 @given(st.text(alphabet="`\uff40\u1fefa \n", max_size=80))

@@ -1,8 +1,7 @@
 """Where prompts and demonstrations come from, by name."""
 
 from rewardsmith.config import Chosen
-from rewardsmith.data.arithmetic import Arithmetic
-from rewardsmith.data.arithmetic_grading import ArithmeticGrading
+from rewardsmith.data.arithmetic import Arithmetic, ArithmeticGrading
 from rewardsmith.data.files import Jsonl, Parquet
 from rewardsmith.data.own import OwnSource
 from rewardsmith.data.reasoning_gym import ReasoningGym
@@ -14,8 +13,7 @@ from rewardsmith.data.source import (
     Reads,
     Source,
 )
-from rewardsmith.data.translation import Translation
-from rewardsmith.data.translation_ranking import TranslationRanking
+from rewardsmith.data.translation import Translation, TranslationRanking
 
 SOURCES: dict[str, type[Source]] = {
     "arithmetic": Arithmetic,

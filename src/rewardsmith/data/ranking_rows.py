@@ -14,7 +14,7 @@ from typing import Any
 from rewardsmith.data.columns import Columns
 from rewardsmith.data.fields import ABSENT, Row, RowError, blaming, find, has, list_of, messages_of, number_of, told
 from rewardsmith.data.rows import MESSAGES, Layout
-from rewardsmith.text.rankings import letters_of, read_ranking
+from rewardsmith.text.rankings import letters_of, parse_ranking
 from rewardsmith.types import Message, Ranking
 
 SOURCE_TEXT = "src_text"
@@ -127,7 +127,7 @@ def _by_rank(name: str, value: object, count: int) -> list[float]:
         return [float(below.index(rank)) for rank in ranks]
     try:
         letters = letters_of(count)
-        levels = read_ranking(_ranking(name, value), letters, "ranking").levels
+        levels = parse_ranking(_ranking(name, value), letters, "ranking").levels
     except ValueError as error:  # too many candidates, or unreadable
         raise RowError(f"{name} is {_quoted(value)}: {error}; {_FORMS}") from None
     place = {letter: float(below) for below, level in enumerate(reversed(levels)) for letter in level}

@@ -13,10 +13,10 @@ from pydantic import Field
 
 from rewardsmith.config import Choice, Chosen
 from rewardsmith.rewards.base import CannotScore, failure_of
-from rewardsmith.text.step_truths import Judged, tokens_of_judged
+from rewardsmith.text.steps import JudgedStep, tokens_of_judged
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
 
-StepTruthChoice = Annotated[Chosen, Choice("step truth", "rewardsmith.text.step_truths:STEP_TRUTHS", inputs=2)]
+StepTruthChoice = Annotated[Chosen, Choice("step truth", "rewardsmith.data.arithmetic:STEP_TRUTHS", inputs=2)]
 """What knows which steps of an answer are right."""
 
 MOST_TOLD = 8
@@ -66,7 +66,7 @@ class Steps:
             await asyncio.sleep(0)
         return tuple(scores)
 
-    def _scored(self, rollout: Rollout, judged: Sequence[Judged]) -> Score:
+    def _scored(self, rollout: Rollout, judged: Sequence[JudgedStep]) -> Score:
         rewards = np.array([self._right if step.right else self._wrong for step in judged] or [self._wrong])
         value, feedback, count = float(rewards.mean()), _told(judged, rollout.text), len(rollout.tokens)
         if not count:
@@ -82,7 +82,7 @@ class Steps:
         return Score(value, token_values=values, token_support=np.bincount(at, minlength=count) > 0, feedback=feedback)
 
 
-def judged_by(truth: Chosen, prompt: Prompt, text: str) -> list[Judged]:
+def judged_by(truth: Chosen, prompt: Prompt, text: str) -> list[JudgedStep]:
     """Return the steps of an answer and what is true of them.
 
     Raises:
@@ -99,7 +99,7 @@ def judged_by(truth: Chosen, prompt: Prompt, text: str) -> list[Judged]:
     return judged
 
 
-def _last_tokens(ends: NDArray[np.int32], judged: Sequence[Judged]) -> NDArray[np.int64]:
+def _last_tokens(ends: NDArray[np.int32], judged: Sequence[JudgedStep]) -> NDArray[np.int64]:
     """Return the token on which each step's reward lies, [number of steps]; the last one where there are no steps.
 
     A step that ends inside a token may have no token of its own; then that token has the rewards of both steps.
@@ -110,7 +110,7 @@ def _last_tokens(ends: NDArray[np.int32], judged: Sequence[Judged]) -> NDArray[n
     return np.where((last >= 0) & (numbers[last] == every), last, np.minimum(around, len(ends) - 1))
 
 
-def _told(judged: Sequence[Judged], text: str) -> str:
+def _told(judged: Sequence[JudgedStep], text: str) -> str:
     """Return which steps are wrong, for a person to read."""
     wrong = [(number, step) for number, step in enumerate(judged, start=1) if not step.right]
     if not wrong:
@@ -120,7 +120,7 @@ def _told(judged: Sequence[Judged], text: str) -> str:
     return f"wrong of {len(judged)}: {', '.join(told)}{more}"
 
 
-def _quoted(text: str, step: Judged) -> str:
+def _quoted(text: str, step: JudgedStep) -> str:
     if step.start == step.end:
         return "missing"
     shown = text[step.start : min(step.end, step.start + LONGEST_TOLD)]

@@ -16,7 +16,7 @@ from rewardsmith.engines.embedded.loading import require_chat_template
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError, listing
 from rewardsmith.llm import ModelCallError
-from rewardsmith.text.rated import rated_answer, rated_conversation
+from rewardsmith.text.judge_prompts import rated_answer, rated_conversation
 from rewardsmith.trainers.comparisons import (
     Compared,
     Comparisons,

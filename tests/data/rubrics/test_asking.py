@@ -8,7 +8,7 @@ import pytest
 from rewardsmith import Message
 from rewardsmith.data.rubrics.asking import Asking, Said, first_readable, mend
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.replies import Unparsable
 from tests.rewards.models import Scripted
 
 PROMPT = (Message("system", "Be kind."), Message("user", "A number?"))
@@ -16,7 +16,7 @@ PROMPT = (Message("system", "Be kind."), Message("user", "A number?"))
 
 def number(text: str) -> int:
     if not text.isdecimal():
-        raise Unreadable("no number", f"{text[:20]!r}", invalid=text == "-1")
+        raise Unparsable("no number", f"{text[:20]!r}", invalid=text == "-1")
     return int(text)
 
 
@@ -82,7 +82,7 @@ def test_what_failed_is_forgotten_and_what_succeeded_is_not() -> None:
 
 
 def test_the_reason_is_told() -> None:
-    def again(before: Any, said: str, error: Unreadable) -> tuple[Message, ...]:
+    def again(before: Any, said: str, error: Unparsable) -> tuple[Message, ...]:
         return mend(PROMPT, said, error)
 
     script = ["first <|im_end|>", "second", ChatReply("cut", truncated=True), "5"]
@@ -100,5 +100,5 @@ def test_the_reason_is_told() -> None:
 
 
 def test_a_huge_answer_is_not_repeated_in_full() -> None:
-    (*_, shown, _) = mend(PROMPT, "x" * 1_000_000, Unreadable("no"))
+    (*_, shown, _) = mend(PROMPT, "x" * 1_000_000, Unparsable("no"))
     assert len(shown.content) < 21_000

@@ -12,7 +12,7 @@ from rewardsmith.data.rubrics import Asking, Grades, Solution, SolutionRows, Tea
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
 from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.text.grading import load_grading_template
+from rewardsmith.text.judge_prompts import load_grading_template
 from tests.rewards.judges.asked import connected
 from tests.rewards.models import Scripted
 

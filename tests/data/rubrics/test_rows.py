@@ -19,9 +19,9 @@ from rewardsmith.data.rubrics.rows import GradedSolution, Uniform, rubric_facts,
 from rewardsmith.errors import UserError
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.text.grading import load_grading_template
-from rewardsmith.text.reading import Unreadable
-from rewardsmith.text.rubrics import read_rubric
+from rewardsmith.text.judge_prompts import load_grading_template
+from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.rubrics import parse_rubric
 from tests.rewards.judges.asked import connected
 from tests.rewards.models import Scripted
 from tests.runs.preparing.serving import rubric
@@ -105,13 +105,13 @@ def test_solutions_to_measure_a_judge_on(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_grade_without_an_analysis_is_no_demonstration() -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(Unparsable):
         graded(grades=Grades((0.7,), ("Total Score: 7/10",))).sft()
     assert graded(grades=Grades((0.7,), ("Total Score: 7/10",))).rl()["reward_model"]["ground_truth"] == "0.7"
 
 
 def test_the_rubric_reward_reads_criteria_as_they_are(tmp_path: Path) -> None:
-    found = read_rubric(json.dumps(rubric()))
+    found = parse_rubric(json.dumps(rubric()))
     row = {"prompt": "How much is 6 · 7?", "criteria": None, "extra_info": {"index": 3}}
     made = with_criteria(row, found.criteria(), rubric_facts(found, {"model": "m", "tries": 2}))
     assert made["extra_info"]["index"] == 3

@@ -8,7 +8,7 @@ from typing import Any
 
 from rewardsmith import Message, RolloutGroup
 from rewardsmith.rewards import Halt
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.replies import Unparsable
 
 NO_FUNCTION = 7
 LOOPS: list[asyncio.AbstractEventLoop] = []
@@ -70,7 +70,7 @@ def stars_or_again(text: str) -> float:
 
 def again(text: str) -> float:
     if text != "*":
-        raise Unreadable("no star")
+        raise Unparsable("no star")
     return 1.0
 
 

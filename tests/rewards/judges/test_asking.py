@@ -10,16 +10,16 @@ from rewardsmith.llm import ChatReply, ModelCallError
 from rewardsmith.rewards.base import Halt, failure_of
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings, NoVerdict, Verdict, failed_score, judged
-from rewardsmith.text.grades import read_grade
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.grades import parse_grade
+from rewardsmith.text.replies import Unparsable
 from tests.rewards.models import Said, Scripted
 
 
 def number(text: str) -> int:
     if not text.strip().isdigit():
-        raise Unreadable("no number", text)
+        raise Unparsable("no number", text)
     if int(text) > 10:
-        raise Unreadable("too large", invalid=True)
+        raise Unparsable("too large", invalid=True)
     return int(text)
 
 
@@ -125,7 +125,7 @@ def test_a_reader_may_be_a_coroutine() -> None:
 def test_the_time_of_a_reader_does_not_count_against_the_judge() -> None:
     async def read(text: str) -> int:
         await asyncio.sleep(0.06)
-        raise Unreadable("no number")
+        raise Unparsable("no number")
 
     model = Scripted(lambda question: ChatReply("x"))
     asker = Asker("judge", AskingSettings(deadline=0.1, tries=4))
@@ -255,7 +255,7 @@ def test_a_verdict_that_failed_is_asked_anew_and_one_that_was_read_is_not(tmp_pa
         asker = Asker("judge", AskingSettings(tries=2))
         asker.connect({"judge": model}.__getitem__)
         try:
-            return (await asker.verdict("?", lambda text: read_grade(text).share)).value
+            return (await asker.verdict("?", lambda text: parse_grade(text).share)).value
         except ModelCallError as error:
             return error.kind
 

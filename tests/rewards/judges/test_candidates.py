@@ -8,7 +8,7 @@ from rewardsmith import Message, Prompt, Rollout, RolloutGroup
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.asking import feedback_of
 from rewardsmith.rewards.judges.candidates import WAYS, candidates_of, shown_of
-from rewardsmith.text.languages import LANGUAGES, language
+from rewardsmith.text.judge_prompts import LANGUAGES, language
 from rewardsmith.text.templates import Template
 
 

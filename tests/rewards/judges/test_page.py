@@ -24,7 +24,7 @@ from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.text import grades, verdicts
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.replies import Unparsable
 from tests.rewards.judges.asked import group, judge
 
 ROOT = Path(__file__).parents[3]
@@ -98,7 +98,7 @@ def test_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not isinstance(prompt, Exception)
     assert prompt[0].content == "Is this polite?\n\n```\nPlease.\n```"
     assert asyncio.run(value_by(read, "Yes\n")) == (1.0, "Yes\n")
-    with pytest.raises(Unreadable, match="neither yes nor no"):
+    with pytest.raises(Unparsable, match="neither yes nor no"):
         asyncio.run(value_by(read, "perhaps"))
 
 
@@ -111,4 +111,4 @@ def test_every_setting_is_named() -> None:
 
 def test_examples_in_docstrings() -> None:
     for module in (grades, verdicts):
-        assert doctest.testmod(module) == (0, 1)
+        assert doctest.testmod(module).failed == 0

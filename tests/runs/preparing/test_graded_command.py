@@ -53,7 +53,7 @@ def test_three_forms_in_one_go(serving: Serving, monkeypatch: Any, capsys: pytes
         assert (c["response"], c["grade"]) == (text, pytest.approx(points / 10))
         assert c["extra_info"]["criteria"] == CRITERIA
     facts = json.loads(Path("out.rl.jsonl.provenance.json").read_text())
-    assert (facts["form"], facts["part"], facts["graded"], facts["parser"]) == ("rl", "train", 40, "grade-2")
+    assert (facts["form"], facts["part"], facts["graded"], facts["parser"]) == ("rl", "train", 40, "grade-3")
     assert facts["files"] == {f"out.{form}.jsonl": 40 for form in ("sft", "rl", "eval")}
     assert "40 solutions have a grade" in capsys.readouterr().out
     for source in (Jsonl(path="out.sft.jsonl"), Jsonl(path="out.rl.jsonl")):

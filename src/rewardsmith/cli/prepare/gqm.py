@@ -233,13 +233,13 @@ def gqm_rl(
 def _asked(
     prompt_type: str, template: str | None, criteria: str, bounds: tuple[float, float], decimals: bool
 ) -> dict[str, Any]:
-    from rewardsmith.text.ranking_prompts import Verdicts  # noqa: PLC0415 other commands need not wait for it
+    from rewardsmith.text.judge_prompts import RankingFormat  # noqa: PLC0415 other commands need not wait for it
 
     if prompt_type not in TYPES:
         raise UserError(
             f"--prompt-type is {prompt_type!r}: it must be one of {listing(TYPES)}.{nearest(prompt_type, TYPES)}"
         )
-    verdicts = Verdicts(TYPES[prompt_type], *bounds, decimals)  # type: ignore[arg-type]
+    verdicts = RankingFormat(TYPES[prompt_type], *bounds, decimals)  # type: ignore[arg-type]
     return {"verdicts": verdicts, "template": template, "criteria": criteria}
 
 

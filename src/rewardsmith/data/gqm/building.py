@@ -17,8 +17,8 @@ from rewardsmith.data.gqm.letters import Doubtful, Mentions, find_mentions
 from rewardsmith.data.gqm.prompts import Prompts
 from rewardsmith.data.gqm.reading import language_name
 from rewardsmith.data.gqm.variants import Variant
+from rewardsmith.text.judge_prompts import RankingFormat, ranking_values
 from rewardsmith.text.quoting import quote
-from rewardsmith.text.ranking_prompts import Verdicts, showing
 from rewardsmith.text.rankings import levels_of, write_levels, write_ranking
 from rewardsmith.text.templates import Template
 from rewardsmith.types import Ranking
@@ -66,7 +66,7 @@ class RowBuilder:
         self,
         form: Form,
         template: Template,
-        verdicts: Verdicts,
+        verdicts: RankingFormat,
         *,
         criteria: str = "",
         data_source: str = "gqm",
@@ -120,7 +120,7 @@ class RowBuilder:
     def _shown(self, ranking: Ranking) -> dict[str, str]:
         info = ranking.prompt.info
         source, target = (info.get(key) for key in ("src_lang", "trg_lang"))
-        return showing(
+        return ranking_values(
             question=info.get("question"),
             source_text=info.get("src_text"),
             source_language=None if source is None else language_name(source),

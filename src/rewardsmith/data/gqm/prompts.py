@@ -6,12 +6,12 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 
-from rewardsmith.text.ranking_prompts import Verdicts, quoted_ranking_prompt
+from rewardsmith.text.judge_prompts import RankingFormat, ranking_prompt
 from rewardsmith.text.templates import Template
 
 
 class Prompts:
-    """Gives what `quoted_ranking_prompt` gives, much faster: it is called once for each number of candidates.
+    """Gives what `ranking_prompt` gives, much faster: it is called once for each number of candidates.
 
     What a template shows is not looked at when it is filled in. So it may be filled with marks, and the marks with what
     is shown: the text is the same.
@@ -21,7 +21,7 @@ class Prompts:
         verdicts: what the judge is asked for.
     """
 
-    def __init__(self, template: Template, verdicts: Verdicts) -> None:
+    def __init__(self, template: Template, verdicts: RankingFormat) -> None:
         self._template, self._verdicts = template, verdicts
         self._mark = secrets.token_hex(16)  # no text can know it
         self._rendered: dict[int, list[tuple[str, list[str]]]] = {}
@@ -45,7 +45,7 @@ class Prompts:
     def _render(self, shown: Mapping[str, str], count: int) -> list[tuple[str, list[str]]]:
         marked = {name: f"{self._mark}{name};" for name in shown}
         candidates = [f"{self._mark}{i};" for i in range(count)]
-        messages = quoted_ranking_prompt(self._template, marked, candidates, self._verdicts)
+        messages = ranking_prompt(self._template, marked, candidates, self._verdicts, quoted=True)
         return [(message.role, re.split(rf"{self._mark}(\w+);", message.content)) for message in messages]
 
 

@@ -31,10 +31,8 @@ from rewardsmith.data.fields import (
     told,
 )
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.text.languages import LANGUAGES, language
-from rewardsmith.text.questions import question_of
-from rewardsmith.text.ranking_prompts import Verdicts
-from rewardsmith.text.rankings import MOST, without_verdict
+from rewardsmith.text.judge_prompts import LANGUAGES, RankingFormat, language, question_of
+from rewardsmith.text.rankings import MAX_CANDIDATES, without_verdict
 from rewardsmith.types import Message, Prompt, Ranking
 
 _LANGUAGE = re.compile(r"[\w ()'-]{3,40}")  # it goes into a prompt unquoted: it must look like a name
@@ -80,7 +78,7 @@ class GroupReader:
     """
 
     columns: GroupColumns = field(default_factory=GroupColumns)
-    verdicts: Verdicts = field(default_factory=Verdicts)
+    verdicts: RankingFormat = field(default_factory=RankingFormat)
     languages: tuple[str | None, str | None] = (None, None)
     analysed: bool = False
     referenced: bool = False
@@ -165,8 +163,10 @@ class GroupReader:
         texts = list_of(name, find(row, name))
         if len(texts) < 2:
             raise RowError(f"{name} has {len(texts)}: a group needs at least 2 candidates; leave the row out")
-        if len(texts) > MOST:
-            raise RowError(f"{name} has {len(texts)}: at most {MOST} candidates have a letter; split the group")
+        if len(texts) > MAX_CANDIDATES:
+            raise RowError(
+                f"{name} has {len(texts)}: at most {MAX_CANDIDATES} candidates have a letter; split the group"
+            )
         # Judges are shown answers without white space around them.
         found = [text_of(f"{name}[{i}]", text).strip() for i, text in enumerate(texts)]
         blank = next((i for i, text in enumerate(found) if not text), None)

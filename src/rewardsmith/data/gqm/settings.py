@@ -9,7 +9,7 @@ from typing import Any
 from rewardsmith.data.gqm.building import Form
 from rewardsmith.data.gqm.reading import GroupColumns, GroupReader
 from rewardsmith.errors import UserError
-from rewardsmith.text.ranking_prompts import Verdicts, load_ranking_template
+from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template
 from rewardsmith.text.rankings import PARSER
 from rewardsmith.text.templates import Template
 
@@ -36,7 +36,7 @@ class GqmSettings:
 
     form: Form
     columns: GroupColumns = field(default_factory=GroupColumns)
-    verdicts: Verdicts = field(default_factory=Verdicts)
+    verdicts: RankingFormat = field(default_factory=RankingFormat)
     template: str | None = None
     criteria: str = ""
     languages: tuple[str | None, str | None] = (None, None)

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 from rewardsmith.data.fields import RowError
 from rewardsmith.data.preferences.pairs import Group, Pair, Pairing, draw, group_of, key_of, pairs_in
 from rewardsmith.errors import UserError
-from rewardsmith.text.rankings import MOST
+from rewardsmith.text.rankings import MAX_CANDIDATES
 from rewardsmith.types import Prompt, Ranking
 
 Margins = Literal["raw", "share", "none"]
@@ -64,8 +64,8 @@ class Building:
             raise UserError(f"the unit of margins is {self.unit}: a number above 0")
         if self.unit != 1 and self.margins != "raw":
             raise UserError(f"margins = {self.margins} has no unit: leave it out")
-        if self.group_size is not None and not 2 <= self.group_size <= MOST:
-            raise UserError(f"the size of groups is {self.group_size}: 2 to {MOST}")
+        if self.group_size is not None and not 2 <= self.group_size <= MAX_CANDIDATES:
+            raise UserError(f"the size of groups is {self.group_size}: 2 to {MAX_CANDIDATES}")
         if self.most_per_source is not None and self.most_per_source < 1:
             raise UserError(f"the most per source is {self.most_per_source}: at least 1")
 
@@ -199,9 +199,9 @@ class Builder:
         """Return a group in parts of at most so many candidates; one that is left over alone is in none of them."""
         size, count = self.building.group_size, len(group.candidates)
         if size is None or count <= size:
-            if count > MOST:
+            if count > MAX_CANDIDATES:
                 raise RowError(
-                    f"{count} different candidates: at most {MOST} have a letter; cut groups with --group-size"
+                    f"{count} different candidates: at most {MAX_CANDIDATES} have a letter; use --group-size"
                 )
             return [group]
         order = sorted(range(count), key=lambda i: group.candidates[i])

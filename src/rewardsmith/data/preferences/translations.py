@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rewardsmith.data.fields import printable
 from rewardsmith.data.mqm import Annotations, Segment
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.text.languages import LANGUAGES, language
+from rewardsmith.text.judge_prompts import LANGUAGES, language
 from rewardsmith.types import Message, Prompt, Ranking
 
 PLACE = "{source}"

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from rewardsmith.llm import ChatModel, ChatReply, ChatRequest, ModelCallError
 from rewardsmith.text.quoting import harmless, shortened
-from rewardsmith.text.reading import Unreadable, after_thinking
+from rewardsmith.text.replies import Unparsable, after_thinking
 from rewardsmith.types import FailureKind, Message
 
 V = TypeVar("V")
@@ -16,7 +16,7 @@ V = TypeVar("V")
 MOST_REPEATED = 20_000
 """Characters of an answer that its author is shown again."""
 
-Again = Callable[[Sequence[Message], str, Unreadable], Sequence[Message]]
+Again = Callable[[Sequence[Message], str, Unparsable], Sequence[Message]]
 """From what was asked, what was answered (cut off: "") and what is wrong with that, to what is asked next."""
 
 
@@ -78,7 +78,7 @@ async def first_readable(
     Args:
         model: is asked.
         prompt: what is asked.
-        read: from an answer, without what the model thought before it, to a value; raises `Unreadable`.
+        read: from an answer, without what the model thought before it, to a value; raises `Unparsable`.
         asking: how it is asked.
         vote: tells apart several answers to the same prompt.
         again: what is asked after an answer that cannot be read; None asks the same.
@@ -101,7 +101,7 @@ async def first_readable(
                 text = _whole(answer, asking.max_tokens)
                 read_tokens, written = sum(a.prompt_tokens for a in answers), sum(a.tokens for a in answers)
                 return Said(read(text), text, len(asked), read_tokens, written)
-            except Unreadable as error:
+            except Unparsable as error:
                 kind = "truncated" if answer.truncated else "invalid" if error.invalid else "unparsable"
                 why = str(error)
                 prompt = prompt if again is None else again(prompt, text, error)
@@ -134,11 +134,11 @@ def _question(prompt: Sequence[Message], asking: Asking, vote: int, attempt: int
 def _whole(answer: ChatReply, most: int) -> str:
     if answer.truncated:
         after = f"after {answer.tokens} tokens" if answer.tokens else "by the token limit"
-        raise Unreadable("cut off", f"{after} (--max-tokens {most})")
+        raise Unparsable("cut off", f"{after} (--max-tokens {most})")
     return after_thinking(answer.text).strip()
 
 
-def mend(first: Sequence[Message], said: str, error: Unreadable) -> tuple[Message, ...]:
+def mend(first: Sequence[Message], said: str, error: Unparsable) -> tuple[Message, ...]:
     """Return a prompt that shows a model its own answer and what is wrong with it.
 
     Only the last answer is shown: those before it would fill the context, and teach nothing. An answer that was cut

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rewardsmith.data.rubrics.problems import digest_of
-from rewardsmith.text.grading import plain
+from rewardsmith.text.judge_prompts import format_number
 
 _ROUNDING = 1e-9
 """A share such as 0.6 lies on the edge of a band: a sum of votes may miss it by a rounding error."""
@@ -27,7 +27,7 @@ def band_of(share: float, bands: int) -> int:
 
 def band_name(band: int, bands: int, total: float = 10.0) -> str:
     """Return the ends of a band in points, such as `2-4`."""
-    low, high = (plain(round(total * i / bands, 2)) for i in (band, band + 1))
+    low, high = (format_number(round(total * i / bands, 2)) for i in (band, band + 1))
     return f"{low}-{high}"
 
 

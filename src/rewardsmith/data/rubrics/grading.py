@@ -10,8 +10,8 @@ from rewardsmith.data.rubrics.asking import Asking, Said, first_readable
 from rewardsmith.data.rubrics.problems import Solution, digest_of, truths_of
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatModel, ModelCallError
-from rewardsmith.text.grades import read_grade
-from rewardsmith.text.grading import Quoting, grading_prompt
+from rewardsmith.text.grades import parse_grade
+from rewardsmith.text.judge_prompts import Quoting, grading_prompt
 from rewardsmith.text.templates import Template
 from rewardsmith.types import Message
 
@@ -50,7 +50,7 @@ class Teacher:
 
     Args:
         model: is asked.
-        template: of `rewardsmith.text.grading.load_grading_template`.
+        template: of `rewardsmith.text.judge_prompts.load_grading_template`.
         asking: how it is asked.
         votes: grades for each solution, of which more than half must be readable.
         quoting: how foreign text stands in the prompt.
@@ -94,7 +94,7 @@ class Teacher:
             response=solution.response,
             reference="\nor: ".join(truths_of(solution.prompt)),
             quoting=self._quoting,
-            longest=self._longest,
+            max_chars=self._longest,
         )
 
     def key(self, solution: Solution) -> str:
@@ -113,7 +113,7 @@ class Teacher:
         async def one(vote: int) -> Said[float] | ModelCallError:
             try:
                 return await first_readable(
-                    self._model, prompt, lambda text: read_grade(text, solution.total).share, self._asking, vote=vote
+                    self._model, prompt, lambda text: parse_grade(text, solution.total).share, self._asking, vote=vote
                 )
             except ModelCallError as error:
                 return error

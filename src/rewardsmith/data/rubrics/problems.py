@@ -17,8 +17,8 @@ from typing import Any
 from rewardsmith.data.fields import ABSENT, RowError, find, flag_of, no_column, told
 from rewardsmith.data.rows import Layout, Row
 from rewardsmith.errors import UserError
-from rewardsmith.text.criteria import Criterion, NotCriteria, listed, read_criteria, total_of
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.judge_prompts import question_of
+from rewardsmith.text.rubrics import Criterion, InvalidCriteria, list_criteria, parse_criteria, total_points
 from rewardsmith.types import Message, Prompt
 
 SOLUTIONS = ("solution", "extra_info.solution")
@@ -201,15 +201,15 @@ class SolutionRows:
         nested = find(row, f"extra_info.{self.field}")
         value = nested if row.get(self.field) is None else row[self.field]
         try:
-            found = read_criteria(None if value is ABSENT else value, self.field, "the row")
-        except NotCriteria as error:
+            found = parse_criteria(None if value is ABSENT else value, self.field, "the row")
+        except InvalidCriteria as error:
             raise RowError(f"{error}. `rewardsmith prepare rubric` writes them") from None
         if isinstance(found, str):
             return found, found, self.total
         if any(criterion.points < 0 for criterion in found):
             raise RowError(f"{self.field} has negative points: a whole rubric is graded from 0 to its points")
         names = [entry.get("name") if isinstance(entry, Mapping) else None for entry in value]
-        return _tables(found, names), listed(found), total_of(found)
+        return _tables(found, names), list_criteria(found), total_points(found)
 
 
 def _tables(criteria: Sequence[Criterion], names: Sequence[object]) -> list[dict[str, Any]]:

@@ -16,10 +16,9 @@ from typing import Any, Literal
 from rewardsmith.data.rows import Row
 from rewardsmith.data.rubrics.grading import Grades
 from rewardsmith.data.rubrics.problems import Solution
-from rewardsmith.text.criteria import DECIMALS
-from rewardsmith.text.grading import plain
-from rewardsmith.text.rubrics import Item, WrittenRubric
-from rewardsmith.text.written_grades import write_grade
+from rewardsmith.text.grades import write_grade
+from rewardsmith.text.judge_prompts import format_number
+from rewardsmith.text.rubrics import DECIMALS, RubricItem, WrittenRubric
 from rewardsmith.types import Message
 
 Form = Literal["sft", "rl", "eval"]
@@ -54,7 +53,7 @@ def example_rubric(row: Row, facts: Mapping[str, Any]) -> dict[str, Any]:
         row: of the problem.
         facts: of the template and the parser.
     """
-    items = (Item("name", 1.0, "text", "part", ("check",)),)
+    items = (RubricItem("name", 1.0, "text", "part", ("check",)),)
     made_by = {"model": "", **facts, "seed": 0, "tries": 1, "prompt_tokens": 0, "tokens": 0}
     rubric = WrittenRubric(items, {"failure": "why"})
     return with_criteria(row, rubric.criteria(), rubric_facts(rubric, made_by))
@@ -153,7 +152,7 @@ class GradedSolution:
             "data_source": SOURCE,
             "prompt": _messages(self.prompt),
             "ability": "grading",
-            "reward_model": {"style": "rule", "ground_truth": plain(self.share)},
+            "reward_model": {"style": "rule", "ground_truth": format_number(self.share)},
             "extra_info": self._facts(),
         }
 

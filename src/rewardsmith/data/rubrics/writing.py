@@ -13,9 +13,8 @@ from rewardsmith.data.rubrics.asking import Asking, Said, first_readable, mend
 from rewardsmith.data.rubrics.problems import Problem, digest_of
 from rewardsmith.llm import ChatModel
 from rewardsmith.text.quoting import quote
-from rewardsmith.text.reading import Unreadable
-from rewardsmith.text.references import Tied
-from rewardsmith.text.rubrics import WrittenRubric, read_rubric, rubric_places
+from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.rubrics import LeakDetector, WrittenRubric, parse_rubric, rubric_places
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.types import Message
 
@@ -64,19 +63,19 @@ class RubricWriter:
         return digest_of(self.prompt(problem), problem.question, problem.answers, problem.solution)
 
     async def write(self, problem: Problem) -> Said[WrittenRubric]:
-        """Return a rubric that has all that it must have; see `read_rubric`.
+        """Return a rubric that has all that it must have; see `parse_rubric`.
 
         Raises:
             ModelCallError: there is none after all tries.
         """
         first = self.prompt(problem)
-        tied = Tied(problem.question, problem.answers, problem.solution)
+        tied = LeakDetector(problem.question, problem.answers, problem.solution)
 
-        def again(_: Sequence[Message], said: str, error: Unreadable) -> Sequence[Message]:
+        def again(_: Sequence[Message], said: str, error: Unparsable) -> Sequence[Message]:
             return mend(first, said, error)
 
         return await first_readable(
-            self._model, first, lambda text: read_rubric(text, TOTAL, tied), self._asking, again=again
+            self._model, first, lambda text: parse_rubric(text, TOTAL, tied), self._asking, again=again
         )
 
 

@@ -12,10 +12,10 @@ from rewardsmith.problems import shown
 from rewardsmith.rewards.accuracy.reading import Credit, answered, label_of, require_falling
 from rewardsmith.rewards.accuracy.truths import share_of
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.criteria import MOST_POINTS
+from rewardsmith.rewards.judges.criteria import MAX_POINTS
 from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.text import grades, ratings
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text import grades
+from rewardsmith.text.replies import Unparsable
 from rewardsmith.types import Failure, Prompt, Rollout, RolloutGroup, Score
 
 
@@ -37,7 +37,7 @@ class GradeAccuracy:
         *,
         total: Annotated[
             float,
-            Field(ge=0.01, le=MOST_POINTS, description="points that can be had, where neither judge nor row says it"),
+            Field(ge=0.01, le=MAX_POINTS, description="points that can be had, where neither judge nor row says it"),
         ] = 10.0,
         read: Annotated[
             Literal["grade", "number"], Field(description="a grade after a marker, or a number as the last line")
@@ -80,7 +80,7 @@ class GradeAccuracy:
 
     def facts(self) -> dict[str, Any]:
         """Return what the verdicts depend on beside the settings, for the record of a run."""
-        return {"parser": grades.PARSER if self._read == "grade" else ratings.PARSER}
+        return {"parser": grades.PARSER if self._read == "grade" else grades.NUMBER_PARSER}
 
     def _total_of(self, prompt: Prompt) -> float:
         """Return the points that can be had."""
@@ -88,14 +88,14 @@ class GradeAccuracy:
         total = extra.get("total") if isinstance(extra, Mapping) else None
         if total is None:
             return self._total
-        if isinstance(total, bool) or not isinstance(total, int | float) or not 0 < total <= MOST_POINTS:
+        if isinstance(total, bool) or not isinstance(total, int | float) or not 0 < total <= MAX_POINTS:
             raise CannotScore("invalid", f"extra_info.total is {shown(total)}: it must be points above 0, or left out")
         return float(total)
 
     def _score(self, rollout: Rollout, truth: float, total: float) -> Score:
         try:
             share = self._share(answered(rollout), total)
-        except Unreadable as why:
+        except Unparsable as why:
             nothing = Failure("skipped", "there is no grade to compare")
             parts = {"readable": Score(0.0), "error": Score(failure=nothing)}
             return Score(self._invalid, parts=parts, feedback=f"not read: {why}", label=label_of(why))
@@ -106,12 +106,12 @@ class GradeAccuracy:
     def _share(self, text: str, total: float) -> float:
         """Return the grade as a share, in [0, 1]."""
         if self._read == "grade":
-            return grades.read_grade(text, total, marker=self._marker, clamp=self._clamp).share
-        number = ratings.read_number(text)
+            return grades.parse_grade(text, total, marker=self._marker, clamp=self._clamp).share
+        number = grades.parse_rating(text)
         if number < 0:
-            raise Unreadable("negative grade", f"{number:g}", invalid=True)
+            raise Unparsable("negative grade", f"{number:g}", invalid=True)
         if number > total and not self._clamp:
-            raise Unreadable("more than can be had", f"{number:g} out of {total:g}", invalid=True)
+            raise Unparsable("more than can be had", f"{number:g} out of {total:g}", invalid=True)
         return min(1.0, number / total)
 
     def _value(self, error: float, total: float) -> float:

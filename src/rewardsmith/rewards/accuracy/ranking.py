@@ -14,8 +14,17 @@ from rewardsmith.rewards.accuracy.reading import Credit, answered, label_of, req
 from rewardsmith.rewards.accuracy.truths import Scored, scores_of
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.text.rankings import PARSER, Output, Ranked, Reading, levels_of, placing, read_ranking, write_levels
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.rankings import (
+    PARSER,
+    Output,
+    RankedGroup,
+    Strictness,
+    levels_of,
+    parse_ranking,
+    rank_shares,
+    write_levels,
+)
+from rewardsmith.text.replies import Unparsable
 from rewardsmith.types import Failure, Prompt, Rollout, RolloutGroup, Score
 
 MARGINS = (1.0, 0.6, 0.2)
@@ -38,7 +47,7 @@ class RankingAccuracy:
         self,
         *,
         output: Annotated[Output, Field(description="what the judge writes: a ranking, scores, or both")] = "both",
-        reading: Annotated[Reading, Field(description="how much of the form is overlooked")] = "strict",
+        reading: Annotated[Strictness, Field(description="how much of the form is overlooked")] = "strict",
         lowest: Annotated[float | None, Field(description="score of the worst candidate possible; not set: 0")] = None,
         highest: Annotated[float | None, Field(description="score of the best candidate possible; not set: 10")] = None,
         outside: Annotated[
@@ -142,11 +151,11 @@ class RankingAccuracy:
             text = answered(rollout)
             ranked = self._read(text, truth.letters, self._output, self._reading)
             self._require_analysis(ranked)
-        except Unreadable as why:
+        except Unparsable as why:
             value = self._invalid + (self._format * self._form(text, truth.letters) if self._format else 0.0)
             parts = dict.fromkeys(self.parts, Score(0.0))
             return Score(value, parts=parts, feedback=f"not read: {why}", label=label_of(why))
-        scores = ranked.scores or placing(ranked.levels)
+        scores = ranked.scores or rank_shares(ranked.levels)
         guess, true = [scores[letter] for letter in truth.letters], list(truth.scores.values())
         order = pairwise_agreement(true, guess, ties=self._ties)
         parts = {"readable": Score(1.0), "order": Score(order)}
@@ -160,17 +169,17 @@ class RankingAccuracy:
         told = f"read {write_levels(ranked.levels)}, true {write_levels(levels_of(truth.scores))}"
         return Score(self._format + self._scale * value, parts=parts, feedback=told)
 
-    def _read(self, text: str, letters: str, output: Output, reading: Reading) -> Ranked:
+    def _read(self, text: str, letters: str, output: Output, reading: Strictness) -> RankedGroup:
         lowest, highest = self._bounds
-        return read_ranking(
-            text, letters, output, lowest=lowest, highest=highest, decimals=self._decimals, reading=reading
+        return parse_ranking(
+            text, letters, output, lowest=lowest, highest=highest, decimals=self._decimals, strictness=reading
         )
 
-    def _require_analysis(self, ranked: Ranked) -> None:
+    def _require_analysis(self, ranked: RankedGroup) -> None:
         needed = self._least * sum(map(len, ranked.levels))
         written = sum(map(len, ranked.analysis.split())) if needed else 0
         if written < needed:
-            raise Unreadable("short analysis", f"{written} characters that are not blank, of at least {needed}")
+            raise Unparsable("short analysis", f"{written} characters that are not blank, of at least {needed}")
 
     def _form(self, text: str, letters: str) -> float:
         """Return how much of the form a verdict has that was not read: 0, or a share below 1.
@@ -183,7 +192,7 @@ class RankingAccuracy:
     def _finds(self, text: str, letters: str, output: Output) -> bool:
         try:
             self._read(text, letters, output, "lenient")
-        except Unreadable:
+        except Unparsable:
             return False
         return True
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rewardsmith.errors import UserError
 from rewardsmith.problems import shown
-from rewardsmith.text.reading import Unreadable, after_thinking
+from rewardsmith.text.replies import Unparsable, after_thinking
 from rewardsmith.types import Rollout
 
 LONGEST = 200_000
@@ -26,18 +26,18 @@ def answered(rollout: Rollout) -> str:
     """Return what a judge wrote, without what it thought before.
 
     Raises:
-        Unreadable: `cut off` by the token limit, as such an answer is not read of a judge that is asked either; or an
+        Unparsable: `cut off` by the token limit, as such an answer is not read of a judge that is asked either; or an
             `unfinished thought`; or it is `too long`.
     """
     if rollout.stop_reason == "length":
-        raise Unreadable("cut off", f"by the token limit, after {len(rollout.tokens)} tokens")
+        raise Unparsable("cut off", f"by the token limit, after {len(rollout.tokens)} tokens")
     text = after_thinking(rollout.text)
     if len(text) > LONGEST:
-        raise Unreadable("too long", f"{len(text):,} characters, and {LONGEST:,} are read")
+        raise Unparsable("too long", f"{len(text):,} characters, and {LONGEST:,} are read")
     return text
 
 
-def label_of(error: Unreadable) -> str:
+def label_of(error: Unparsable) -> str:
     """Return the reason of a rejection as a label that metrics count: `score-out-of-range`."""
     words = error.reason.lower()
     for sign, spoken in _SPOKEN.items():

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 from rewardsmith.problems import shown
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import truth
-from rewardsmith.text.rankings import MOST, placing, read_ranking
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.rankings import MAX_CANDIDATES, parse_ranking, rank_shares
+from rewardsmith.text.replies import Unparsable
 from rewardsmith.types import Prompt
 
 LARGEST = 1e9
@@ -88,7 +88,7 @@ def scores_of(prompt: Prompt) -> Scored:
             _refuse(prompt, f"the true score {shown(score)} for {letter}: it must be a number")
         scores[letter] = float(score)
     if len(scores) < 2:
-        _refuse(prompt, f"true scores of {len(scores)} candidates: 2 to {MOST} can be ranked")
+        _refuse(prompt, f"true scores of {len(scores)} candidates: 2 to {MAX_CANDIDATES} can be ranked")
     return Scored(scores, marked=True)
 
 
@@ -96,9 +96,9 @@ def _ranked(prompt: Prompt, ranking: str) -> dict[str, float]:
     letters = "".join(sorted(set(re.findall("[A-Z]", ranking[:1_000]))))
     try:
         if len(letters) < 2 or "\n" in ranking:
-            raise Unreadable("no ranking line")
-        return placing(read_ranking(ranking, letters, "ranking").levels)
-    except Unreadable as error:
+            raise Unparsable("no ranking line")
+        return rank_shares(parse_ranking(ranking, letters, "ranking").levels)
+    except Unparsable as error:
         _refuse(
             prompt, f'{shown(ranking)} as its answer ({error}): it must be scores as JSON, or a ranking "A > B = C"'
         )

@@ -14,7 +14,7 @@ from rewardsmith.llm import ChatModel, ChatReply, ChatRequest, Conversation, Mod
 from rewardsmith.rewards.base import Halt, failure_of
 from rewardsmith.rewards.judges.together import settled
 from rewardsmith.text.quoting import shortened
-from rewardsmith.text.reading import Unreadable, after_thinking
+from rewardsmith.text.replies import Unparsable, after_thinking
 from rewardsmith.types import Failure, FailureKind, Score
 
 V = TypeVar("V")
@@ -106,7 +106,7 @@ class Asker:
 
         Args:
             prompt: what is asked.
-            read: from an answer, without what the model thought before it, to a value; raises `Unreadable`. It may be
+            read: from an answer, without what the model thought before it, to a value; raises `Unparsable`. It may be
                 a coroutine function, which keeps a deadline of its own: its time is not the judge's.
             sample: tells apart several verdicts on the same prompt.
 
@@ -147,7 +147,7 @@ class Asker:
             try:
                 value = read(_readable(answer, asking.max_tokens))
                 return Verdict(cast("V", await value if inspect.isawaitable(value) else value), text, len(asked))
-            except Unreadable as error:
+            except Unparsable as error:
                 why = _why(error, answer)
                 told[-1] = f"[try {len(asked)}: {shortened(str(error), 300)}]\n{text}"
         raise ModelCallError(why.kind, why.detail, attempts=len(asked))
@@ -184,17 +184,17 @@ def _readable(answer: ChatReply, most: int) -> str:
         return after_thinking(answer.text)
     limit = f"asking.max_tokens = {most}"
     if not answer.tokens:
-        raise Unreadable("cut off", f"by the token limit ({limit})")
+        raise Unparsable("cut off", f"by the token limit ({limit})")
     if answer.tokens >= _NEARLY * most:
-        raise Unreadable("cut off", f"after {answer.tokens} tokens ({limit})")
-    raise Unreadable(
+        raise Unparsable("cut off", f"after {answer.tokens} tokens ({limit})")
+    raise Unparsable(
         "cut off",
         f"after {answer.tokens} tokens, well before {limit}: prompt and answer fill the model's context. Give it a"
         " larger one (max_length of a managed model, or what its server was started with), or show it less (longest)",
     )
 
 
-def _why(error: Unreadable, answer: ChatReply) -> Failure:
+def _why(error: Unparsable, answer: ChatReply) -> Failure:
     kind: FailureKind = "truncated" if answer.truncated else "invalid" if error.invalid else "unparsable"
     return Failure(kind, f"{error}; it ends: {answer.text[-300:]!r}")
 

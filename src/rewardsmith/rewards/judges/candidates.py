@@ -21,9 +21,7 @@ from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.rules.translation import references_of
 from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.text.answers import boxed, final, stated, tagged, whole
-from rewardsmith.text.languages import language
-from rewardsmith.text.questions import question_of
-from rewardsmith.text.ranking_prompts import showing
+from rewardsmith.text.judge_prompts import language, question_of, ranking_values
 from rewardsmith.text.templates import Template
 from rewardsmith.types import Failure, Prompt, RolloutGroup, Score
 
@@ -150,7 +148,7 @@ def shown_of(prompt: Prompt, template: Template, *, reference: str, criteria: st
 
     Args:
         prompt: what was asked.
-        template: with placeholders of `rewardsmith.text.ranking_prompts.PLACES`.
+        template: with placeholders of `rewardsmith.text.judge_prompts.PLACES`.
         reference: where the reference is; see `references_of`.
         criteria: what the recipe says about how to judge.
 
@@ -158,7 +156,7 @@ def shown_of(prompt: Prompt, template: Template, *, reference: str, criteria: st
         CannotScore: `invalid`, when the prompt lacks something that the template shows.
     """
     places = template.places
-    shown = showing(
+    shown = ranking_values(
         question=question_of(prompt) if "question" in places else None,
         source_text=_source_text(prompt) if "source_text" in places else None,
         source_language=_language(prompt, "src_lang") if "source_language" in places else None,

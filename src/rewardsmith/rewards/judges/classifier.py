@@ -15,10 +15,9 @@ from rewardsmith.rewards.judges.asking import Asker, AskingSettings, JudgeName, 
 from rewardsmith.rewards.judges.shown import LONGEST, Longest
 from rewardsmith.rewards.judges.together import settled, together
 from rewardsmith.rewards.rules.truth import truths
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.judge_prompts import Keep, question_of, rated_answer, rated_conversation
 from rewardsmith.text.quoting import harmless, quote
-from rewardsmith.text.rated import Kept, rated_answer, rated_conversation
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.replies import Unparsable
 from rewardsmith.text.templates import load_template
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 
@@ -63,8 +62,8 @@ class Classifier:
         critique: Annotated[
             CritiqueSettings | None, Field(description="a critique by another model that is read after the answer")
         ] = None,
-        system: Annotated[Kept, Field(description="whether the model reads the prompt's system messages")] = "keep",
-        think: Annotated[Kept, Field(description="whether it reads what the policy thinks, up to </think>")] = "drop",
+        system: Annotated[Keep, Field(description="whether the model reads the prompt's system messages")] = "keep",
+        think: Annotated[Keep, Field(description="whether it reads what the policy thinks, up to </think>")] = "drop",
         activation: Annotated[
             Literal["none", "sigmoid"], Field(description="the number as it is, or 1 / (1 + exp(-number))")
         ] = "none",
@@ -175,7 +174,7 @@ class Critic:
 
 def _not_empty(text: str) -> str:
     if not text.strip():
-        raise Unreadable("no critique")
+        raise Unparsable("no critique")
     return text.strip()
 
 

@@ -10,16 +10,16 @@ from rewardsmith.config import Settings
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import extra
-from rewardsmith.text.criteria import (
+from rewardsmith.text.rubrics import (
     DECIMALS,
-    MOST_POINTS,
+    MAX_POINTS,
     Criterion,
-    NotCriteria,
-    listed,
-    read_criteria,
+    InvalidCriteria,
+    criteria_problem,
+    list_criteria,
+    parse_criteria,
     rounded,
-    total_of,
-    what_is_wrong,
+    total_points,
 )
 from rewardsmith.types import Prompt
 
@@ -43,32 +43,32 @@ def from_recipe(given: Sequence[CriterionSettings]) -> tuple[Criterion, ...]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"criteria has two called {twice!r}: parts of a score have different names")
-    wrong = what_is_wrong(made)
+    wrong = criteria_problem(made)
     if wrong:
         raise UserError(f"criteria {wrong}")
     return made
 
 
 def of_prompt(prompt: Prompt, field: str) -> str | tuple[Criterion, ...]:
-    """Return the criteria that came with a prompt, as text or as a list; see `read_criteria`.
+    """Return the criteria that came with a prompt, as text or as a list; see `parse_criteria`.
 
     Raises:
         CannotScore: it has none, or they cannot be read.
     """
     try:
-        return read_criteria(extra(prompt, field), field, f"the prompt {prompt.id!r}")
-    except NotCriteria as error:
+        return parse_criteria(extra(prompt, field), field, f"the prompt {prompt.id!r}")
+    except InvalidCriteria as error:
         raise CannotScore("invalid", str(error)) from None
 
 
 __all__ = [
     "DECIMALS",
-    "MOST_POINTS",
+    "MAX_POINTS",
     "Criterion",
     "CriterionSettings",
     "from_recipe",
-    "listed",
+    "list_criteria",
     "of_prompt",
-    "total_of",
-    "what_is_wrong",
+    "total_points",
+    "criteria_problem",
 ]

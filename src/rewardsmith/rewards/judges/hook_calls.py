@@ -15,7 +15,7 @@ from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import CannotScore, Halt
 from rewardsmith.rewards.judges.hooks import number
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.replies import Unparsable
 from rewardsmith.types import Message, RolloutGroup
 
 _loop: asyncio.AbstractEventLoop | None = None
@@ -34,7 +34,7 @@ def load_preprocess(name: str) -> Callable[[RolloutGroup, str], list[Any]]:
 def load_postprocess(name: str) -> Callable[[None, str], list[Any]]:
     """Return a function from an answer to `[value, feedback, reason, detail, invalid]`.
 
-    `reason` is not empty where the answer cannot be used and the judge is to be asked again; see `Unreadable`.
+    `reason` is not empty where the answer cannot be used and the judge is to be asked again; see `Unparsable`.
     """
     hook = import_name(name)
     return lambda _, text: unless_halted(_reading, hook, text)
@@ -87,13 +87,13 @@ def _reading(hook: Callable[..., Any], text: str) -> list[Any]:
     try:
         try:
             read = _finished(hook(text))
-        except (Unreadable, UserError):  # both are kinds of ValueError; a Halt is a UserError
+        except (Unparsable, UserError):  # both are kinds of ValueError; a Halt is a UserError
             raise
         except ValueError as error:
-            raise Unreadable("refused by postprocess", str(error)) from error
+            raise Unparsable("refused by postprocess", str(error)) from error
         value, feedback = read if isinstance(read, tuple) and len(read) == 2 else (read, "")
         return [number(value, "postprocess"), feedback if isinstance(feedback, str) else "", "", "", False]
-    except Unreadable as error:
+    except Unparsable as error:
         detail = str(error).removeprefix(error.reason).removeprefix(": ")
         return [None, "", error.reason or "unreadable", detail, error.invalid]
 

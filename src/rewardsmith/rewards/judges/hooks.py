@@ -11,7 +11,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import Conversation
 from rewardsmith.rewards.base import CannotScore, Halt
 from rewardsmith.rewards.pool import Call, shared, shared_waiting, version_of
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.replies import Unparsable
 from rewardsmith.types import Message, RolloutGroup
 
 MEMORY = 1024
@@ -86,12 +86,12 @@ async def value_by(postprocess: Hook, text: str) -> tuple[float, str]:
     """Return the value that a hook reads from an answer, and its feedback or "".
 
     Raises:
-        Unreadable: the hook raised a `ValueError`, or its value is not finite; the judge is asked again.
+        Unparsable: the hook raised a `ValueError`, or its value is not finite; the judge is asked again.
         CannotScore: whatever else went wrong; the rollout has failed.
     """
     value, feedback, reason, detail, invalid = await postprocess.called(None, text)
     if reason:
-        raise Unreadable(reason, detail, invalid=invalid)
+        raise Unparsable(reason, detail, invalid=invalid)
     return float(value), feedback
 
 
@@ -100,7 +100,7 @@ def number(value: Any, whose: str) -> float:
 
     Raises:
         TypeError: it is none.
-        Unreadable: it is not finite.
+        Unparsable: it is not finite.
     """
     if isinstance(value, str | bytes) or value is None:
         raise TypeError(f"{whose} returned {value!r:.60}: it must return a number")
@@ -109,7 +109,7 @@ def number(value: Any, whose: str) -> float:
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{whose} returned a {type(value).__name__}: it must return a number") from None
     if not math.isfinite(found):
-        raise Unreadable("not finite", f"{whose} returned {found}", invalid=True)
+        raise Unparsable("not finite", f"{whose} returned {found}", invalid=True)
     return found
 
 

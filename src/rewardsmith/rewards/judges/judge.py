@@ -14,12 +14,11 @@ from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, JudgeName, Verdict, judged
 from rewardsmith.rewards.judges.hooks import MEMORY, Hook, prompts_by, value_by
 from rewardsmith.rewards.judges.scale import Read, Reading
-from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Ways, placed, shown
+from rewardsmith.rewards.judges.shown import LONGEST, WAYS, Longest, Quoting, Ways, quote_as, shown
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
 from rewardsmith.rewards.rules.truth import extra, truths
-from rewardsmith.text.grading import plain
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.judge_prompts import format_number, question_of
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 
@@ -121,7 +120,7 @@ class Judge(AsksOne):
             built_in=self._template is not None and self._template.name == "judge",
         )
         self._scale = None if postprocess else reading.scale()
-        self._bounds = {"lowest": plain(reading.least), "highest": plain(reading.most)}
+        self._bounds = {"lowest": format_number(reading.least), "highest": format_number(reading.most)}
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
 
@@ -185,7 +184,7 @@ class Judge(AsksOne):
             return self._from_field(prompt, self._field or "")
         template = self._template
         known = {
-            name: placed(_known(prompt, name, template), self._quoting)
+            name: quote_as(_known(prompt, name, template), self._quoting)
             for name in template.places - {*ANSWERED, *self._bounds}
         }
 
@@ -213,7 +212,7 @@ class Judge(AsksOne):
         return render
 
     def _said(self, response: str, name: str) -> str:
-        return placed(shown(response, name, self._ways), self._quoting, self._longest)
+        return quote_as(shown(response, name, self._ways), self._quoting, self._longest)
 
 
 def _known(prompt: Prompt, name: str, template: Template) -> str:

@@ -32,10 +32,10 @@ from rewardsmith.rewards.judges.rounds import DIGITS, first_cause
 from rewardsmith.rewards.judges.together import settled
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.rules.translation import references_of
-from rewardsmith.text.comparisons import PARSER, read_comparison
+from rewardsmith.text.judge_prompts import RANKING_PLACES
 from rewardsmith.text.quoting import quote
-from rewardsmith.text.ranking_prompts import PLACES
 from rewardsmith.text.templates import load_template
+from rewardsmith.text.verdicts import COMPARISON_PARSER, parse_comparison
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
 _ASKING = AskingSettings()
@@ -146,14 +146,14 @@ class Pairwise(AsksOne):
         self._pairs, self._opponents, self._least = pairs or "all", opponents or 4, least
         self._way, self._longest = extract, longest
         self._reference, self._criteria = reference, criteria
-        self._template = load_template(template, known=(*PLACES, "first", "second"), needed=["first", "second"])
+        self._template = load_template(template, known=(*RANKING_PLACES, "first", "second"), needed=["first", "second"])
         require_shown(self._template, criteria=criteria, reference=None if self._by_reference else reference)
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
 
     def facts(self) -> dict[str, Any]:
         """Return what the verdicts depend on beside model and settings, for the record of a run."""
-        return {**self._template.facts(), "parser": PARSER}
+        return {**self._template.facts(), "parser": COMPARISON_PARSER}
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt lacks the reference, or something else that the template shows."""
@@ -196,7 +196,7 @@ class Pairwise(AsksOne):
     async def _compare(self, shown: Mapping[str, str], quoted: Sequence[str], pair: tuple[int, int]) -> Compared:
         async def ask(order: tuple[int, int]) -> tuple[float, str]:
             values = {**shown, "first": quoted[order[0]], "second": quoted[order[1]]}
-            verdict = await self._asker.verdict(self._template.render(values), read_comparison)
+            verdict = await self._asker.verdict(self._template.render(values), parse_comparison)
             return _SHARES[verdict.value], verdict.feedback
 
         ahead, behind = both = await settled(ask, [pair, (pair[1], pair[0])])

@@ -13,7 +13,7 @@ from rewardsmith.rewards.judges.asking import AS_USUAL, Asker, Asking, AsksOne, 
 from rewardsmith.rewards.judges.hooks import MEMORY
 from rewardsmith.rewards.judges.plugin_file import PluginFile
 from rewardsmith.rewards.rules.truth import extra
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.judge_prompts import question_of
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
 RM_PROMPT = "rm_prompt"

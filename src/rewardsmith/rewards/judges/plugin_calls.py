@@ -21,7 +21,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.hook_calls import unless_halted
 from rewardsmith.rewards.judges.hooks import number
 from rewardsmith.rewards.judges.tokenizers import load_tokenizer
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.replies import Unparsable
 
 PREPROCESS, POSTPROCESS = "rm_preprocess", "rm_postprocess"
 _PACKAGE = "verl.workers.reward_function"
@@ -78,7 +78,7 @@ def _text(one: object) -> list[str]:
 def _value(one: object) -> list[Any]:
     try:
         return [number(one, POSTPROCESS)]
-    except Unreadable as error:
+    except Unparsable as error:
         return ["invalid", str(error)]
     except TypeError as error:
         return ["crashed", f"TypeError: {error}"]

@@ -30,17 +30,17 @@ from rewardsmith.rewards.judges.orders import arranged
 from rewardsmith.rewards.judges.rounds import Design, Outcome, Seen
 from rewardsmith.rewards.judges.shown import are_stored
 from rewardsmith.rewards.judges.unused import require_unset
+from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template, ranking_prompt
 from rewardsmith.text.quoting import quote
-from rewardsmith.text.ranking_prompts import Verdicts, load_ranking_template, quoted_ranking_prompt
 from rewardsmith.text.rankings import (
-    MOST,
+    MAX_CANDIDATES,
     PARSER,
     Output,
-    Ranked,
-    Reading,
+    RankedGroup,
+    Strictness,
     letters_of,
-    placing,
-    read_ranking,
+    parse_ranking,
+    rank_shares,
 )
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
 
@@ -152,13 +152,13 @@ class Ranking(AsksOne):
         lowest: Annotated[float, Field(description="score of the worst candidate possible")] = 0.0,
         highest: Annotated[float, Field(description="score of the best candidate possible")] = 10.0,
         decimals: Annotated[bool, Field(description="whether 7.5 is a score")] = False,
-        reading: Annotated[Reading, Field(description="how much of the form is overlooked")] = "lenient",
+        reading: Annotated[Strictness, Field(description="how much of the form is overlooked")] = "lenient",
         orders: Annotated[
             int, Field(ge=1, description="candidate orders, averaged against position bias; best even")
         ] = 1,
         least_orders: Annotated[int, Field(ge=1, description="fewer readable orders than this are a failure")] = 1,
         most: Annotated[
-            int, Field(ge=2, le=MOST, description="candidates in one call; GRRM was trained with 2 to 4")
+            int, Field(ge=2, le=MAX_CANDIDATES, description="candidates in one call; GRRM was trained with 2 to 4")
         ] = 8,
         larger: Annotated[
             Literal["subgroups", "tournament"], Field(description="how groups are judged that are larger")
@@ -193,7 +193,7 @@ class Ranking(AsksOne):
         self._way, self._longest, self._overlong = extract, longest, overlong
         self._reference, self._criteria = reference, criteria
         self._template = load_ranking_template(template)
-        self._verdicts = Verdicts(output, lowest, highest, decimals)
+        self._verdicts = RankingFormat(output, lowest, highest, decimals)
         require_shown(self._template, criteria=criteria, reference=reference)
         self._asker = Asker(model, asking)
         self.deadline = asking.deadline
@@ -234,13 +234,15 @@ class Ranking(AsksOne):
         letters, scale = letters_of(len(order)), self._scale
         bounds = {"lowest": scale.lowest, "highest": scale.highest}
 
-        def read(text: str) -> Ranked:
-            return read_ranking(text, letters, self._output, **bounds, decimals=scale.decimals, reading=self._reading)
+        def read(text: str) -> RankedGroup:
+            return parse_ranking(
+                text, letters, self._output, **bounds, decimals=scale.decimals, strictness=self._reading
+            )
 
-        prompt = quoted_ranking_prompt(self._template, shown, [quoted[i] for i in order], self._verdicts)
+        prompt = ranking_prompt(self._template, shown, [quoted[i] for i in order], self._verdicts, quoted=True)
         verdict = await self._asker.verdict(prompt, read)
         shares = {letter: scale.share(score) for letter, score in verdict.value.scores.items()}
-        shares = shares or placing(verdict.value.levels)
+        shares = shares or rank_shares(verdict.value.levels)
         return Seen(order, {i: shares[letter] for i, letter in zip(order, letters, strict=True)}, verdict.feedback)
 
     def _score(self, rollout: Rollout, candidate: int | None, outcome: Outcome | None) -> Score:

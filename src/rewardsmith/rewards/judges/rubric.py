@@ -21,13 +21,13 @@ from rewardsmith.rewards.judges.asking import (
 )
 from rewardsmith.rewards.judges.criteria import (
     DECIMALS,
-    MOST_POINTS,
+    MAX_POINTS,
     Criterion,
     CriterionSettings,
     from_recipe,
-    listed,
+    list_criteria,
     of_prompt,
-    total_of,
+    total_points,
 )
 from rewardsmith.rewards.judges.shown import (
     LONGEST,
@@ -36,7 +36,7 @@ from rewardsmith.rewards.judges.shown import (
     Quoting,
     Show,
     Ways,
-    placed,
+    quote_as,
     require_extracting,
     shown,
 )
@@ -45,11 +45,10 @@ from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text import grades, verdicts
-from rewardsmith.text.grades import read_grade
-from rewardsmith.text.grading import grading_prompt, load_grading_template, plain
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.grades import parse_grade
+from rewardsmith.text.judge_prompts import format_number, grading_prompt, load_grading_template, question_of
 from rewardsmith.text.templates import Template, load_template
-from rewardsmith.text.verdicts import NO, YES, read_boolean
+from rewardsmith.text.verdicts import NO, YES, parse_boolean
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
 _MET = {"yes": ("met", "fully met", *YES), "no": ("not met", "unmet", *NO)}
@@ -85,7 +84,7 @@ class Rubric(AsksOne):
         ] = "points",
         total: Annotated[
             float | None,
-            Field(ge=0.01, le=MOST_POINTS, description="points in all, where the criteria are text; not set: 10"),
+            Field(ge=0.01, le=MAX_POINTS, description="points in all, where the criteria are text; not set: 10"),
         ] = None,
         above: Annotated[
             Literal["refuse", "clamp"] | None,
@@ -145,8 +144,8 @@ class Rubric(AsksOne):
             if self._calls == "whole":
                 return await self._graded(rubric, values)
             assert not isinstance(rubric, str)  # _refused says so
-            quoted = {name: placed(value, self._quoting) for name, value in known.items()}
-            return await self._summed(rubric, {**quoted, "response": placed(text, self._quoting, self._longest)})
+            quoted = {name: quote_as(value, self._quoting) for name, value in known.items()}
+            return await self._summed(rubric, {**quoted, "response": quote_as(text, self._quoting, self._longest)})
 
         texts = [shown(rollout.text, self._show, self._ways) for rollout in group.rollouts]
         return await judged(texts, one, self.parts)
@@ -189,14 +188,14 @@ class Rubric(AsksOne):
 
     async def _graded(self, rubric: str | tuple[Criterion, ...], values: Mapping[str, str]) -> Score:
         """Return the score of one call for the whole rubric."""
-        total = self._total if isinstance(rubric, str) else total_of(rubric)
-        criteria = rubric if isinstance(rubric, str) else listed(rubric)
+        total = self._total if isinstance(rubric, str) else total_points(rubric)
+        criteria = rubric if isinstance(rubric, str) else list_criteria(rubric)
         prompt = grading_prompt(
-            self._template, criteria=criteria, total=total, quoting=self._quoting, longest=self._longest, **values
+            self._template, criteria=criteria, total=total, quoting=self._quoting, max_chars=self._longest, **values
         )
 
         def read(text: str) -> float:
-            return read_grade(text, total, clamp=self._clamp).share
+            return parse_grade(text, total, clamp=self._clamp).share
 
         return await voted(lambda vote: self._asker.verdict(prompt, read, sample=vote), self._votes)
 
@@ -211,17 +210,19 @@ class Rubric(AsksOne):
             causes.sort(key=lambda cause: cause.kind != "unreachable")
             return Score(failure=causes[0], parts=parts, feedback=feedback)
         earned = sum(c.points * (share.value or 0.0) for c, share in zip(rubric, shares, strict=True))
-        return Score(min(1.0, max(0.0, earned / total_of(rubric))), parts=parts, feedback=feedback)
+        return Score(min(1.0, max(0.0, earned / total_points(rubric))), parts=parts, feedback=feedback)
 
     async def _one(self, criterion: Criterion, values: Mapping[str, str]) -> Score:
         """Return the share of one criterion."""
-        points = plain(criterion.points)
-        prompt = self._template.render({**values, "criterion": placed(criterion.text, self._quoting), "points": points})
+        points = format_number(criterion.points)
+        prompt = self._template.render(
+            {**values, "criterion": quote_as(criterion.text, self._quoting), "points": points}
+        )
 
         def read(text: str) -> float:
             if self._mark == "met":
-                return float(read_boolean(text, **_MET))
-            return read_grade(text, criterion.points, clamp=self._clamp).share
+                return float(parse_boolean(text, **_MET))
+            return parse_grade(text, criterion.points, clamp=self._clamp).share
 
         return await voted(lambda vote: self._asker.verdict(prompt, read, sample=vote), self._votes)
 

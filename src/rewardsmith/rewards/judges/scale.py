@@ -7,12 +7,11 @@ from typing import Literal
 
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.unused import require_unset
-from rewardsmith.text import grades, ratings, verdicts
-from rewardsmith.text.grades import read_grade
-from rewardsmith.text.grading import plain
-from rewardsmith.text.ratings import read_field, read_number
-from rewardsmith.text.reading import Unreadable
-from rewardsmith.text.verdicts import read_boolean
+from rewardsmith.text import grades, verdicts
+from rewardsmith.text.grades import parse_field, parse_grade, parse_rating
+from rewardsmith.text.judge_prompts import format_number
+from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.verdicts import parse_boolean
 
 Read = Literal["score", "number", "boolean", "json"]
 
@@ -44,41 +43,45 @@ class Scale:
     def __post_init__(self) -> None:
         """Refuse bounds that are none."""
         if not self.highest > self.lowest:
-            raise UserError(f"highest = {plain(self.highest)} must be above lowest = {plain(self.lowest)}")
+            raise UserError(
+                f"highest = {format_number(self.highest)} must be above lowest = {format_number(self.lowest)}"
+            )
         if self.read == "score" and self.lowest < 0:
             raise UserError('read = "score" knows no negative numbers: take read = "number" or "json"')
         if self.read == "score" and self.highest > LARGEST:
-            raise UserError(f'read = "score" reads numbers up to {LARGEST:,}: highest = {plain(self.highest)} is more')
+            raise UserError(
+                f'read = "score" reads numbers up to {LARGEST:,}: highest = {format_number(self.highest)} is more'
+            )
 
     @property
     def parser(self) -> str:
         """The version of what reads an answer."""
-        return {"score": grades.PARSER, "boolean": verdicts.PARSER}.get(self.read, ratings.PARSER)
+        return {"score": grades.PARSER, "boolean": verdicts.PARSER}.get(self.read, grades.NUMBER_PARSER)
 
     def value(self, text: str) -> float:
         """Return the value of an answer; yes is 1 and no is 0.
 
         Raises:
-            Unreadable: it has none, or one outside the bounds.
+            Unparsable: it has none, or one outside the bounds.
         """
         if self.read == "boolean":
-            return float(read_boolean(text))
+            return float(parse_boolean(text))
         number = self._number(text)
         if not self.lowest <= number <= self.highest:
             bounds = f"from {self.lowest:g} to {self.highest:g}"
-            raise Unreadable("outside the bounds", f"{number:g} is not {bounds}", invalid=True)
+            raise Unparsable("outside the bounds", f"{number:g} is not {bounds}", invalid=True)
         return (number - self.lowest) / (self.highest - self.lowest) if self.mapped else number
 
     def _number(self, text: str) -> float:
         if self.read == "number":
-            return read_number(text)
+            return parse_rating(text)
         if self.read == "json":
-            return read_field(text, self.key)
-        grade = read_grade(text, self.highest, marker=self.marker)
+            return parse_field(text, self.key)
+        grade = parse_grade(text, self.highest, marker=self.marker)
         if grade.out_of == self.highest:
             return grade.points
         if self.lowest != 0:  # 4/5 on a scale from 1 to 10 could be many things
-            raise Unreadable("another scale", f"out of {grade.out_of:g}, not {self.highest:g}", invalid=True)
+            raise Unparsable("another scale", f"out of {grade.out_of:g}, not {self.highest:g}", invalid=True)
         return grade.share * self.highest
 
 
@@ -137,4 +140,4 @@ class Reading:
         return Scale(self.read or "score", self.marker or "Score", self.key or "score", self.least, self.most, mapped)
 
 
-__all__ = ["Read", "Reading", "Scale", "plain"]
+__all__ = ["Read", "Reading", "Scale", "format_number"]

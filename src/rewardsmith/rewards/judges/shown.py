@@ -12,7 +12,7 @@ from pydantic import Field
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.rules.settings import Way
 from rewardsmith.text.answers import extract, final
-from rewardsmith.text.grading import placed
+from rewardsmith.text.judge_prompts import quote_as
 
 Show = Annotated[
     Literal["response", "final", "answer"],
@@ -85,7 +85,7 @@ __all__ = [
     "Show",
     "Ways",
     "are_stored",
-    "placed",
+    "quote_as",
     "require_extracting",
     "shown",
     "stored_answers",

@@ -14,15 +14,15 @@ from rewardsmith.rewards.judges.shown import (
     Quoting,
     Show,
     Ways,
-    placed,
+    quote_as,
     require_extracting,
     shown,
 )
 from rewardsmith.rewards.judges.votes import Votes, require_warm, voted
 from rewardsmith.rewards.rules.truth import truths
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.judge_prompts import question_of
 from rewardsmith.text.templates import load_template
-from rewardsmith.text.verdicts import NO, PARSER, YES, read_boolean
+from rewardsmith.text.verdicts import NO, PARSER, YES, parse_boolean
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
 _YES = (*YES, "equivalent", "correct")
@@ -75,13 +75,13 @@ class Verifier(AsksOne):
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; a prompt without a reference answer cannot be scored."""
         # Any one of several is right, and the judge must know that they are several.
-        reference = placed("\nor: ".join(truths(group.prompt)), self._quoting)
-        question = placed(question_of(group.prompt), self._quoting)
+        reference = quote_as("\nor: ".join(truths(group.prompt)), self._quoting)
+        question = quote_as(question_of(group.prompt), self._quoting)
 
         async def one(text: str) -> Score:
             if not text:
                 return Score(0.0, feedback="There is no answer.")
-            response = placed(text, self._quoting, self._longest)
+            response = quote_as(text, self._quoting, self._longest)
             prompt = self._template.render({"question": question, "reference": reference, "response": response})
             return await voted(lambda vote: self._asker.verdict(prompt, _read, sample=vote), self._votes)
 
@@ -89,7 +89,7 @@ class Verifier(AsksOne):
 
 
 def _read(text: str) -> float:
-    return float(read_boolean(text, yes=_YES, no=_NO))
+    return float(parse_boolean(text, yes=_YES, no=_NO))
 
 
 __all__ = ["Verifier"]

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from rewardsmith.data.arithmetic import check_steps
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import extra
-from rewardsmith.text.arithmetic import check_steps
 from rewardsmith.types import Prompt
 
 

@@ -9,12 +9,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from rewardsmith.data.reasoning_gym import UNSOUND, BrokenEntryError, Entry, Task, known_tasks
 from rewardsmith.errors import nearest
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.limit import TooSlowError, processor_limit
 from rewardsmith.rewards.rules.settings import Extract, Final, spoken
 from rewardsmith.text.answers import extract as found_in
-from rewardsmith.text.gym import UNSOUND, BrokenEntryError, Entry, Task, known_tasks
 from rewardsmith.types import Prompt
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rewardsmith.data.translation import SOURCE_WORDS, quality
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import extra
-from rewardsmith.text.words import SOURCE_WORDS, quality
 from rewardsmith.types import Prompt
 
 

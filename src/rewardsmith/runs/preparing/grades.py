@@ -31,8 +31,8 @@ from rewardsmith.runs.preparing.session import How, answer_all, print_result, re
 from rewardsmith.runs.preparing.solutions import Item, Solutions
 from rewardsmith.runs.progress import Progress
 from rewardsmith.text.grades import PARSER
-from rewardsmith.text.grading import Quoting, load_grading_template
-from rewardsmith.text.reading import Unreadable
+from rewardsmith.text.judge_prompts import Quoting, load_grading_template
+from rewardsmith.text.replies import Unparsable
 from rewardsmith.text.templates import Template
 
 TRAIN, HELD_OUT = "train", "held-out"
@@ -282,7 +282,7 @@ class _Made:
         copies = 1 if held_out or form == "eval" else self._copies[graded.id]
         try:
             yield from (FORMS[form](replace(graded, copy=copy)) for copy in range(copies))
-        except Unreadable:
+        except Unparsable:
             self.no_analysis += 1
 
     def _graded(self) -> Iterator[tuple[GradedSolution, bool]]:

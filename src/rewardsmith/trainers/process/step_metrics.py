@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from rewardsmith.algorithms.step_finding import step_finding
 from rewardsmith.config import Chosen
 from rewardsmith.rewards.steps import judged_by
-from rewardsmith.text.step_truths import tokens_of_judged
-from rewardsmith.text.steps import sums_by_step
+from rewardsmith.text.steps import sums_by_step, tokens_of_judged
 from rewardsmith.types import RolloutGroup
 
 
@@ -27,7 +26,7 @@ def step_metrics(
     Args:
         groups: the rollouts.
         values: for each group and rollout [T], the reward of each token, before it was moved or normalised.
-        truth: a step truth (`rewardsmith.text.step_truths`).
+        truth: a step truth (`rewardsmith.data.arithmetic`).
 
     Returns:
         `found`, `chance`, `correlation` and `auc`, as far as they are known, and `judged`, the number of rollouts;
