@@ -35,7 +35,7 @@ def jsonl(tmp_path: Path) -> Callable[..., Jsonl]:
         ("*.ndjson", 'no file matches the pattern "*.ndjson". Relative paths start at'),
         ("", "path is empty"),
         ([], "path is an empty list"),
-        ("bare", 'the folder "bare" has no file that ends in .jsonl or .ndjson. It has: notes.txt'),
+        ("bare", 'the folder "bare" has no .jsonl or .ndjson file. It has: notes.txt'),
         (["train.jsonl", "*.jsonl"], 'path names the file "train.jsonl" twice'),
         ("rows.jsonl.gz", '"rows.jsonl.gz" is compressed: unpack it first'),
         ("rows.parquet", '"rows.parquet" is no file for type = "jsonl": use type = "parquet"'),
@@ -98,7 +98,7 @@ BAD_ROWS: list[tuple[Any, str]] = [
     ),
     ({"prompt": None}, "prompt is null: prompt_column"),
     ({"prompt": ""}, "prompt is empty: it must be text, or a list of messages"),
-    ({"prompt": []}, "prompt is an empty list: it needs at least one message"),
+    ({"prompt": []}, "prompt is empty: it must be text, or a list"),
     ({"prompt": 5}, "prompt is 5: it must be text, or a list of messages with role and content"),
     ({"prompt": {"role": "user"}}, "prompt is a table: it must be text, or a list"),
     ({"prompt": ["?"]}, 'prompt[0] is "?": a message is a table with role and content'),
@@ -137,9 +137,12 @@ def test_a_bad_row_is_named_with_its_line(jsonl: Callable[..., Jsonl], line: Any
         ({"prompt": "?", "response": ""}, 'response is "": it must be text, and not empty'),
         ({"prompt": "?", "response": ["!"]}, "response is a list of 1: it must be text"),
         ({"prompt": "?", "response": None}, "response is null: response_column"),
-        ({"messages": []}, "messages is an empty list"),
+        ({"messages": []}, "messages is empty"),
         ({"messages": [{"role": "assistant", "content": "!"}]}, "messages has nothing but the answer"),
-        ({"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ""}]}, "nothing to imitate"),
+        (
+            {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ""}]},
+            "ends with the assistant",
+        ),
         ({"response": "!"}, "there is no prompt and no messages"),
     ],
 )
@@ -220,11 +223,9 @@ def test_any_bytes_are_rows_or_a_user_error(data: bytes) -> None:
 
 def test_parquet_without_the_column(tmp_path: Path) -> None:
     path = write(Parquet, tmp_path, [{"promt": "?", "x": 1}] * 20)
-    said = wrong(Parquet(path=str(path)))
-    assert said == (
-        f"{path}: there is no prompt and no messages: prompt_column says where a row has its prompt."
-        ' Did you mean "promt"? There is: promt, x'
-    )
+    message = wrong(Parquet(path=str(path)))
+    assert message.count("there is no prompt and no messages: prompt_column says where") == 1
+    assert 'Did you mean "promt"? There is: promt, x' in message
 
 
 def test_parquet_without_rows_or_with_a_column_twice(tmp_path: Path) -> None:

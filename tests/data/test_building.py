@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Ranking, UserError
-from rewardsmith.data.fields import RowError
 from rewardsmith.data.preferences import Builder, Building, Pairing, source_of
+from rewardsmith.data.rows import RowError
 
 
 def ranking(

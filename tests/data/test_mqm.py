@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import UserError
-from rewardsmith.data.fields import RowError
 from rewardsmith.data.mqm import Annotations, Weights, agreement, read_annotations, read_averages
 from rewardsmith.data.preferences import Translations, rankings_of
 from rewardsmith.data.preparing import BadRows
+from rewardsmith.data.rows import RowError
 from tests.data.mqm_tables import PENALTIES, lines, write_annotations, write_averages
 
 

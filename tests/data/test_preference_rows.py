@@ -156,7 +156,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "q", "chosen": "a", "rejcted": "b"}, "there is no rejected: columns.rejected says where a row has the"),
     (PAIR | {"chosen": None}, "chosen is null: columns.chosen"),
     (PAIR | {"chosen": 5}, "chosen is 5: it must be text, or a list of messages"),
-    (PAIR | {"chosen": []}, "chosen is an empty list"),
+    (PAIR | {"chosen": []}, "chosen is empty"),
     (PAIR | {"chosen": chat("Uq")}, 'the role of the last of chosen is "user": an answer is the assistant\'s'),
     ({"chosen": "a", "rejected": "b"}, "there is no prompt and no messages in chosen before the answer"),
     ({"chosen": chat("Aa"), "rejected": chat("Ab")}, "there is no prompt and no messages in chosen before the answer"),
@@ -195,7 +195,7 @@ def test_a_bad_pair_is_named_with_its_line(jsonl: Callable[..., Jsonl], row: dic
     ("ratings", "message"),
     [
         ({"c": 1}, "there is no r: columns.rejected_score says where a row has a score of its answer"),
-        ({"c": 1, "r": 2}, "c is 1 and r 2: swap the answers"),
+        ({"c": 1, "r": 2}, "chosen is 1 and of rejected 2: swap the answers"),
         ({"c": "1", "r": 2}, 'c is "1": it must be a number'),
     ],
 )

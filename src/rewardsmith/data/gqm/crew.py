@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import get_context
 
-from rewardsmith.data.fields import RowError
 from rewardsmith.data.gqm.inputs import Raw
 from rewardsmith.data.gqm.making import Made, Maker
 from rewardsmith.data.gqm.settings import GqmSettings
+from rewardsmith.data.rows import RowError
 from rewardsmith.errors import UserError
 
 _CHUNK = 32  # rows that a process gets at once

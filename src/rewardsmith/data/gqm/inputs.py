@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewardsmith.data.fields import Row, RowError, printable
 from rewardsmith.data.gqm.reading import GroupReader
 from rewardsmith.data.readers import find_files, jsonl_rows, names_of, parquet_rows, parse_line, parse_row
+from rewardsmith.data.rows import Row, RowError, printable
 from rewardsmith.errors import UserError
 
 _CHUNK = 2**20

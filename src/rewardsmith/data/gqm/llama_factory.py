@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rewardsmith.data.fields import printable
 from rewardsmith.data.preparing.output import writing
+from rewardsmith.data.rows import printable
 from rewardsmith.errors import UserError
 from rewardsmith.storage import write_atomically
 

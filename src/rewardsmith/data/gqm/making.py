@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rewardsmith.data.fields import RowError
 from rewardsmith.data.gqm.building import Origin, RowBuilder
 from rewardsmith.data.gqm.inputs import Raw
 from rewardsmith.data.gqm.settings import GqmSettings
 from rewardsmith.data.gqm.variants import Variant, variants_of
 from rewardsmith.data.preparing.splitting import source_key
+from rewardsmith.data.rows import RowError
 from rewardsmith.types import Ranking
 
 SPLITS = ("train", "held-out")

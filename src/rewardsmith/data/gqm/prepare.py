@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardsmith.data.fields import RowError
 from rewardsmith.data.gqm.crew import make_all
 from rewardsmith.data.gqm.inputs import Inputs
 from rewardsmith.data.gqm.making import Made
@@ -26,6 +25,7 @@ from rewardsmith.data.preparing.bad_rows import BadRows, Skipped
 from rewardsmith.data.preparing.output import Write, all_rows_to, beside, file_facts, require_output, write_provenance
 from rewardsmith.data.preparing.shuffling import Shuffle
 from rewardsmith.data.preparing.splitting import limit_of_count, limit_of_share, source_key
+from rewardsmith.data.rows import RowError
 from rewardsmith.errors import UserError
 
 Watch = Callable[[str, int, int], None]

@@ -14,21 +14,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from rewardsmith.data.columns import USUAL
-from rewardsmith.data.fields import (
+from rewardsmith.data.rows import (
     ABSENT,
+    DEFAULT_COLUMNS,
     Row,
     RowError,
-    blaming,
+    describe,
+    field_errors,
     find,
-    has,
     list_of,
     messages_of,
     name_of,
     no_column,
     number_of,
     text_of,
-    told,
 )
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.text.judge_prompts import LANGUAGES, RankingFormat, language, question_of
@@ -99,7 +98,7 @@ class GroupReader:
 
     def require(self, columns: Collection[str]) -> None:
         """Raise a `RowError` when a table with these columns cannot hold what is needed."""
-        self._require(columns, lambda name: has(columns, name))
+        self._require(columns, lambda name: name in columns or name.partition(".")[0] in columns)
 
     def _require(self, columns: Collection[str], there: Callable[[str], bool]) -> None:
         for (first, *others), what in self._needed:
@@ -110,7 +109,7 @@ class GroupReader:
     def _candidate_columns(self) -> tuple[str, ...]:
         if self.columns.candidates is not None:
             return (self.columns.candidates,)
-        return ("mt_texts", *(name for name in USUAL["candidates"] if name != "mt_texts"))
+        return ("mt_texts", *(name for name in DEFAULT_COLUMNS["candidates"] if name != "mt_texts"))
 
     @cached_property
     def _needed(self) -> list[tuple[tuple[str, ...], str]]:
@@ -156,7 +155,7 @@ class GroupReader:
         scores = self._scores(row, column, len(candidates))
         _require_apart(column, candidates, scores)
         prompt = self._prompt(row, name)
-        with blaming("the row"):
+        with field_errors("the row"):
             return Ranking(prompt, candidates, scores, self._analysis(row))  # type: ignore[arg-type]
 
     def _candidates(self, row: Row, name: str) -> list[str]:
@@ -186,12 +185,14 @@ class GroupReader:
             score = number_of(f"{name}[{i}]", value)
             if not verdicts.lowest <= score <= verdicts.highest:
                 between = f"{verdicts.lowest:g} to {verdicts.highest:g}"
-                raise RowError(f"{name}[{i}] is {told(value)}: not in {between}; --lowest and --highest set the range")
+                raise RowError(
+                    f"{name}[{i}] is {describe(value)}: not in {between}; --lowest and --highest set the range"
+                )
             if not verdicts.decimals and score % 1:
-                raise RowError(f"{name}[{i}] is {told(value)}: it must be an integer; --decimals allows others")
+                raise RowError(f"{name}[{i}] is {describe(value)}: it must be an integer; --decimals allows others")
             written = f"{score:g}"
             if "e" in written or float(written) != score:
-                raise RowError(f"{name}[{i}] is {told(value)}: it has more than 6 digits; round it")
+                raise RowError(f"{name}[{i}] is {describe(value)}: it has more than 6 digits; round it")
             scores.append(score + 0.0)  # no -0
         return scores
 
@@ -210,7 +211,7 @@ class GroupReader:
         columns, info = self.columns, dict[str, Any]()
         if columns.question is not None:
             messages = messages_of(columns.question, find(row, columns.question))
-            with blaming(columns.question):
+            with field_errors(columns.question):
                 question = question_of(Prompt(name, messages))
             asked, info["question"] = columns.question, question
         else:
@@ -225,7 +226,7 @@ class GroupReader:
             info["trg_text"] = text_of(columns.reference, reference)
             if self.referenced and not info["trg_text"].strip():
                 raise RowError(f"{columns.reference} is blank, and the template shows it; leave the row out")
-        with blaming(asked):
+        with field_errors(asked):
             return Prompt(self._id(row) or name, [Message("user", question)], info=info)
 
     def _id(self, row: Row) -> str | None:
@@ -235,7 +236,7 @@ class GroupReader:
         own = name_of(value)
         if own is None:
             raise RowError(
-                f"{self.columns.id} is {told(value)}: it must be text or a whole number; --column id=NAME names another"
+                f"{self.columns.id} is {describe(value)}: it must be text or a number; --column id=NAME names another"
             )
         return own
 
@@ -253,7 +254,7 @@ def _language_of(code: str) -> str | None:
 def _known_language(column: str, value: object) -> str:
     code = text_of(column, value)
     if _language_of(code) is None:
-        raise RowError(f"{column} is {told(code)}: {_unknown(code)}")
+        raise RowError(f"{column} is {describe(code)}: {_unknown(code)}")
     return code.strip()
 
 

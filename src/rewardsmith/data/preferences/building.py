@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from rewardsmith.data.fields import RowError
 from rewardsmith.data.preferences.pairs import Group, Pair, Pairing, draw, group_of, key_of, pairs_in
+from rewardsmith.data.rows import RowError
 from rewardsmith.errors import UserError
 from rewardsmith.text.rankings import MAX_CANDIDATES
 from rewardsmith.types import Prompt, Ranking

@@ -15,20 +15,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rewardsmith.data.columns import USUAL
-from rewardsmith.data.fields import RowError, printable
-from rewardsmith.data.files import Form, Jsonl, Parquet
+from rewardsmith.data.files import Jsonl, Parquet
 from rewardsmith.data.mqm import Annotations, agreement, read_annotations, read_averages
 from rewardsmith.data.preferences.building import Builder, Building, source_of
 from rewardsmith.data.preferences.translations import Translations, rankings_of
 from rewardsmith.data.preparing import BadRows, Skipped, all_rows_to, file_facts, require_output, write_provenance
 from rewardsmith.data.preparing.splitting import limit_of_count, limit_of_share, source_key
-from rewardsmith.data.ranking_rows import RankingRows
+from rewardsmith.data.row_items import RankingRows
+from rewardsmith.data.rows import DEFAULT_COLUMNS, RowError, printable
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.types import Ranking
 
 FIELDS = {"prompt": "prompt_column", "id": "id_column", "data_source": "source_column"}
-"""What may be named beside the columns of `USUAL`, and the setting of a file that names it."""
+"""What may be named beside the columns of `DEFAULT_COLUMNS`, and the setting of a file that names it."""
 
 _KEYS = ("candidates", "scores", "ranking", "analysis", "source_text")
 
@@ -73,7 +72,7 @@ def scored(path: str, columns: Mapping[str, str], *, by: Literal["scores", "rank
         known = (*FIELDS, *_KEYS)
         if key not in known:
             raise UserError(f"there is no column for {key!r} here.{nearest(key, known)} Known: {listing(known)}")
-    named = {key: name for key, name in columns.items() if key in USUAL}
+    named = {key: name for key, name in columns.items() if key in DEFAULT_COLUMNS}
     others: dict[str, Any] = {FIELDS[key]: name for key, name in columns.items() if key in FIELDS}
     kind = Parquet if _is_parquet(path) else Jsonl
     source = kind(path=path, shuffle=False, columns=named, **others)
@@ -81,7 +80,7 @@ def scored(path: str, columns: Mapping[str, str], *, by: Literal["scores", "rank
 
     def groups(_: BadRows) -> Iterator[tuple[str, Ranking | RowError]]:
         try:
-            for where, found in source.each(Form(rows.require, rows.read, repeats=True)):
+            for where, found in source.each(rows.read):
                 assert isinstance(found, Ranking | RowError)
                 yield where, RowError(_with_options(str(found))) if isinstance(found, RowError) else found
         except UserError as error:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rewardsmith.data.fields import printable
 from rewardsmith.data.mqm import Annotations, Segment
+from rewardsmith.data.rows import printable
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.text.judge_prompts import LANGUAGES, language
 from rewardsmith.types import Message, Prompt, Ranking

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from rewardsmith.data.fields import RowError
+from rewardsmith.data.rows import RowError
 from rewardsmith.data.rubrics.asking import Asking, Said, first_readable
 from rewardsmith.data.rubrics.problems import Solution, digest_of, truths_of
 from rewardsmith.errors import UserError

@@ -14,8 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewardsmith.data.fields import ABSENT, RowError, find, flag_of, no_column, told
-from rewardsmith.data.rows import Layout, Row
+from rewardsmith.data.rows import ABSENT, Layout, Row, RowError, describe, find, flag_of, no_column
 from rewardsmith.errors import UserError
 from rewardsmith.text.judge_prompts import question_of
 from rewardsmith.text.rubrics import Criterion, InvalidCriteria, list_criteria, parse_criteria, total_points
@@ -69,7 +68,7 @@ class ProblemRows:
         prompt = _prompt_of(self.layout, row, file, number)
         extra = row.get("extra_info")
         if extra is not None and not isinstance(extra, Mapping):
-            raise RowError(f"extra_info is {told(extra)}: it must be a table, for the criteria to go there")
+            raise RowError(f"extra_info is {describe(extra)}: it must be a table, for the criteria to go there")
         if not self.replace and (row.get("criteria") or (extra or {}).get("criteria")):
             raise RowError("the row has criteria already: add --replace to have new ones written, or leave it out")
         question = question_of(prompt)
@@ -83,7 +82,7 @@ class ProblemRows:
             if isinstance(value, str):
                 return value
             if value is not ABSENT and self.solution is not None:
-                raise RowError(f"{column} is {told(value)}: a reference solution is text")
+                raise RowError(f"{column} is {describe(value)}: a reference solution is text")
         if self.solution is not None and self.solution not in row and "." not in self.solution:
             raise no_column(self.solution, row, "--solution-column says where a row has its reference solution")
         return ""
@@ -193,7 +192,7 @@ class SolutionRows:
         for i, text in enumerate(texts):
             if not isinstance(text, str):
                 where = f"{column}[{i}]" if isinstance(value, list) else column
-                raise RowError(f"{where} is {told(text)}: a solution is text")
+                raise RowError(f"{where} is {describe(text)}: a solution is text")
         return column, texts
 
     def _criteria(self, row: Row) -> tuple[Any, str, float]:
@@ -227,7 +226,7 @@ def _flags(row: Row, name: str, count: int, listed: bool) -> list[bool | None]:
     if not listed:
         return [flag_of(name, value)]
     if not isinstance(value, list) or len(value) != count:
-        raise RowError(f"{name} is {told(value)}: beside {count} solutions it must be a list of as many")
+        raise RowError(f"{name} is {describe(value)}: beside {count} solutions it must be a list of as many")
     return [None if one is None else flag_of(f"{name}[{i}]", one) for i, one in enumerate(value)]
 
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rewardsmith.data.fields import ABSENT, find, no_column, without
-from rewardsmith.data.rows import ANSWER, MESSAGES, PROMPT, Layout, RowError
+from rewardsmith.data.rows import ABSENT, ANSWER, MESSAGES, PROMPT, Layout, RowError, find, no_column, without
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
 COLUMNS = ("responses", "response")
