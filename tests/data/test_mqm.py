@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import UserError
-from rewardsmith.data.mqm import Annotations, Weights, agreement, read_annotations, read_averages
+from rewardsmith.data.mqm import Annotations, MqmWeights, agreement, read_annotations, read_averages
 from rewardsmith.data.preferences import Translations, rankings_of
 from rewardsmith.data.preparing import BadRows
 from rewardsmith.data.rows import RowError
@@ -40,12 +40,12 @@ def penalties(annotations: Annotations) -> dict[tuple[str, str], float]:
     ],
 )
 def test_what_an_error_costs(category: str, severity: str, weight: float | None) -> None:
-    assert Weights().of(category, severity) == weight
+    assert MqmWeights().of(category, severity) == weight
 
 
 def test_an_unknown_severity_is_not_free() -> None:
     with pytest.raises(RowError, match='severity is "Majr": one of Major, Minor, Neutral, No-error'):
-        Weights().of("Accuracy", "Majr")
+        MqmWeights().of("Accuracy", "Majr")
 
 
 def test_penalties_are_summed_over_errors_and_averaged_over_raters(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rewardsmith.data.translation import (
     HARD,
     SOURCE_WORDS,
     Annotator,
-    Groups,
+    CandidateGroups,
     errors,
     prompt_of,
     score_of,
@@ -88,14 +88,14 @@ def test_candidates_are_distinct_and_have_any_number_of_errors() -> None:
     rng = random.Random(0)
     counts = np.zeros(4)
     for _ in range(500):
-        drawn = Groups(2, 2).draw("cak", rng)
+        drawn = CandidateGroups(2, 2).draw("cak", rng)
         assert len(set(drawn)) == 2
         counts[errors("cak", drawn[0])] += 1
     assert counts / 500 == pytest.approx([0.25] * 4, abs=0.06)
 
 
 def test_candidates_may_have_a_word_too_many_or_lack_one() -> None:
-    rng, groups = random.Random(0), Groups(2, 4, flourishes=0.25, gaps=0.2)
+    rng, groups = random.Random(0), CandidateGroups(2, 4, flourishes=0.25, gaps=0.2)
     lengths = np.bincount([len(text) for _ in range(600) for text in groups.draw("cak", rng)], minlength=5)
     assert lengths / lengths.sum() == pytest.approx([0, 0, 0.15, 0.6, 0.25], abs=0.03)
     assert {len(text) for r in first(50, Translation(gaps=1.0).rankings(0)) for text in r.candidates} == {2}

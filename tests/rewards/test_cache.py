@@ -18,7 +18,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError
 from rewardsmith.rewards.cache import MOST, Cached, VerdictCache, key_of
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.types import Message
 from tests.rewards.counted import QUESTION, Model, talk
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith.text.grades import Grade, parse_field, parse_grade, parse_rating, write_grade
-from rewardsmith.text.replies import Unparsable, last_object
+from rewardsmith.text.judge_replies import Unparsable, last_object
 from tests.text.well_formed import GRADES, RATINGS
 
 NO_NUMBER, NO_MARKER = "no number", "no marker"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from rewardsmith.text.grades import parse_grade
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.rankings import parse_ranking
-from rewardsmith.text.replies import Unparsable
 from rewardsmith.text.verdicts import parse_boolean, parse_comparison
 
 RANKING = "### Final Ranking:\n\nB > A\n\n### Scores:\n\nB: 8, A: 5"

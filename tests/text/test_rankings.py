@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rewardsmith.text.judge_replies import MAX_LINE, Unparsable
 from rewardsmith.text.rankings import (
-    RankedGroup,
+    RankingVerdict,
     letters_of,
     levels_of,
     parse_ranking,
@@ -15,7 +16,6 @@ from rewardsmith.text.rankings import (
     write_levels,
     write_ranking,
 )
-from rewardsmith.text.replies import MAX_LINE, Unparsable
 from tests.text.well_formed import RANKINGS
 
 STRICTNESS = ["lenient", "strict", "exact"]
@@ -181,13 +181,13 @@ def test_a_verdict_under_the_headers_is_not_changed_by_what_is_quoted_after_it(a
 
 def test_only_a_ranking_or_only_scores() -> None:
     ranking = "Text.\n\n### Final Ranking:\n\nB > A"
-    assert parse_ranking(ranking, "AB", "ranking", strictness="exact") == RankedGroup((("B",), ("A",)), {}, "Text.")
-    assert parse_ranking(ranking, "AB", "ranking") == RankedGroup((("B",), ("A",)), {}, "Text.")
+    assert parse_ranking(ranking, "AB", "ranking", strictness="exact") == RankingVerdict((("B",), ("A",)), {}, "Text.")
+    assert parse_ranking(ranking, "AB", "ranking") == RankingVerdict((("B",), ("A",)), {}, "Text.")
     assert why("B > A", "AB", "ranking", strictness="strict") == "too few lines"
     assert why("Text.\nHeader\nB is best", "AB", "ranking", strictness="strict") == "no ranking line"
     scores = "Text.\nA: 3, B: 3"
     for strictness in STRICTNESS:
-        assert parse_ranking(scores, "AB", "scores", strictness=strictness) == RankedGroup(
+        assert parse_ranking(scores, "AB", "scores", strictness=strictness) == RankingVerdict(
             (("A", "B"),), {"A": 3, "B": 3}, "Text."
         )
     # what was not asked for does not matter

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.text.replies import Unparsable, after_thinking, own_words
+from rewardsmith.text.judge_replies import Unparsable, after_thinking, own_words
 from rewardsmith.text.verdicts import parse_boolean, parse_comparison
 from tests.text.well_formed import COMPARISONS, FALSE, TRUE
 

@@ -41,7 +41,7 @@ _DIGITS = 9
 
 
 @dataclass(frozen=True)
-class Weights:
+class MqmWeights:
     """The penalties of a major and a minor error, of minor punctuation, and of a text that is no translation at all."""
 
     major: float = 5.0
@@ -115,7 +115,7 @@ class Annotations:
         return list(dict.fromkeys(name for segment in self.segments for name in segment.outputs))
 
 
-def read_annotations(path: str | Path, bad: BadRows, weights: Weights | None = None) -> Annotations:
+def read_annotations(path: str | Path, bad: BadRows, weights: MqmWeights | None = None) -> Annotations:
     """Return the translations of a file with their errors; the file is held in memory.
 
     `bad` notes the lines that cannot be used. The translation that such a line is about is left out: without the line
@@ -127,7 +127,7 @@ def read_annotations(path: str | Path, bad: BadRows, weights: Weights | None = N
     if header is None:
         raise UserError(f'"{printable(str(file), 200)}" is empty')
     names = header[1].decode("utf-8", "replace").split("\t")
-    table = _Table(_columns(file, names), len(names), weights or Weights())
+    table = _Table(_columns(file, names), len(names), weights or MqmWeights())
     count = 0
     for number, line in lines:
         count += 1
@@ -145,7 +145,7 @@ def read_annotations(path: str | Path, bad: BadRows, weights: Weights | None = N
 class _Table:
     """Collects the lines of a file by segment and system."""
 
-    def __init__(self, columns: dict[str, int], width: int, weights: Weights) -> None:
+    def __init__(self, columns: dict[str, int], width: int, weights: MqmWeights) -> None:
         self.segments: dict[tuple[str, str], Segment] = {}
         self._columns = columns
         self._width = width

@@ -44,7 +44,7 @@ UNSOUND: Mapping[str, str] = {
 }
 """Tasks that are refused because of their scorer, and why."""
 
-LONGEST = 10_000
+MAX_ANSWER = 10_000
 """Characters of the longest answer that a scorer sees; where the entry's own answer is long, four times that more."""
 
 _LISTS = r"\s,\[\]'\""
@@ -94,13 +94,7 @@ class BrokenEntryError(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """What a task asks.
-
-    Attributes:
-        question: the text.
-        answer: one right answer; None where the task gives none.
-        metadata: what the scorer needs to know, as JSON values.
-    """
+    """A question, one right answer (None where the task gives none), and JSON values that the scorer needs."""
 
     question: str
     answer: str | None
@@ -108,17 +102,7 @@ class Entry:
 
 
 class Task:
-    """A task of reasoning-gym with its settings.
-
-    Args:
-        name: one of `known_tasks()`.
-        config: its own settings, as JSON values; those that are not given have the task's defaults.
-        seed: what its entries follow from; a scorer does not depend on it.
-        size: number of entries.
-
-    Raises:
-        Exception: of any kind, for settings that the task refuses.
-    """
+    """A task of reasoning-gym with its settings; it raises any exception for settings that it refuses."""
 
     def __init__(self, name: str, config: Mapping[str, Any], *, seed: int = 0, size: int = 1) -> None:
         dataset, kind = _registry()[name]
@@ -133,19 +117,15 @@ class Task:
             self._dataset = dataset(config=kind(**values, seed=seed, size=size))
 
     def entry(self, index: int) -> Entry:
-        """Return an entry, made anew; tuples become lists, and what JSON does not have becomes text."""
+        """Return an entry, made again; tuples become lists, and what JSON does not have becomes text."""
         with _quiet():
             made = self._dataset[index]
         return Entry(str(made["question"]), _plain(made["answer"]), _plain(made["metadata"]))
 
     def score(self, answer: str, entry: Entry) -> float:
-        """Return the marks that the task's scorer gives for an untrusted answer.
+        """Return the marks for an untrusted answer; 0 for one that the scorer must not see, or that it fails on.
 
-        Returns:
-            0 for an answer that the scorer must not see, or that it fails on.
-
-        Raises:
-            BrokenEntryError: when less than full marks cannot be believed: the entry's own answer has not got them.
+        `BrokenEntryError` when less than full marks cannot be believed: the entry's own answer does not get them.
         """
         try:
             marks = self._ask(answer, entry) if self._may_see(answer, entry) else 0.0
@@ -170,7 +150,7 @@ class Task:
             raise BrokenEntryError(f"the scorer of {self.name} gives {marks:g} to the entry's own answer")
 
     def _may_see(self, answer: str, entry: Entry) -> bool:
-        if len(answer) > LONGEST + 4 * len(entry.answer or ""):
+        if len(answer) > MAX_ANSWER + 4 * len(entry.answer or ""):
             return False
         form = FORMS.get(self.name)
         return form is None or form.fullmatch(answer) is not None

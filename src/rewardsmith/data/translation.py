@@ -158,8 +158,8 @@ class Sentences:
         )
 
 
-class Groups:
-    """Groups of different translations of one sentence.
+class CandidateGroups:
+    """CandidateGroups of different translations of one sentence.
 
     Any number of wrong words is equally likely. A wrong word is the false friend half of the time, and any other wrong
     word else.
@@ -261,7 +261,7 @@ class Translation:
     ) -> None:
         self._sentences = Sentences(words, split, held_out)
         self._false_friends, self._slips, self._flourishes = false_friends, slips, flourishes
-        self._groups = Groups(min_candidates, max_candidates, flourishes, gaps)
+        self._groups = CandidateGroups(min_candidates, max_candidates, flourishes, gaps)
         self._annotator = Annotator(misses, flips, likes)
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
@@ -314,7 +314,7 @@ def prompt_of(sentence: str, *candidates: str) -> Prompt:
 
 
 class TranslationRanking:
-    """Groups of translations to rank, with a careless annotator's comparisons; the answer is the truth."""
+    """CandidateGroups of translations to rank, with a careless annotator's comparisons; the answer is the truth."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class TranslationRanking:
         ] = "ranking_short",
     ) -> None:
         self._sentences = Sentences(words, split, held_out)
-        self._groups = Groups(min_candidates, max_candidates, flourishes, gaps)
+        self._groups = CandidateGroups(min_candidates, max_candidates, flourishes, gaps)
         self._annotator = Annotator(misses, flips)
         self._template = load_ranking_template(template)
         languages = sorted(self._template.places & {"source_language", "target_language"})

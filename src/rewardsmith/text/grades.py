@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from rewardsmith.text.judge_prompts import format_number
-from rewardsmith.text.replies import (
+from rewardsmith.text.judge_replies import (
     NoVerdict,
     Unparsable,
     clean_lines,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Literal, NamedTuple
 
-from rewardsmith.text.replies import MAX_LINE, NoVerdict, Unparsable, normalise, own_words
+from rewardsmith.text.judge_replies import MAX_LINE, NoVerdict, Unparsable, normalise, own_words
 
 Output = Literal["both", "ranking", "scores"]
 """What a judge is asked for."""
@@ -66,7 +66,7 @@ Levels = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
-class RankedGroup:
+class RankingVerdict:
     """A verdict on a group.
 
     Attributes:
@@ -153,7 +153,7 @@ def parse_ranking(
     highest: float = 10.0,
     decimals: bool = False,
     strictness: Strictness = "lenient",
-) -> RankedGroup:
+) -> RankingVerdict:
     """Parse a verdict.
 
     - `strict` wants the verdict as the last lines, in the form shown above, after an analysis that is not empty; what
@@ -183,12 +183,12 @@ def parse_ranking(
     if output != "ranking":
         scores = _scores(found.scores, letters, (lowest, highest), decimals, lenient)
     if output == "scores":
-        return RankedGroup(levels_of(scores), scores, found.analysis)
+        return RankingVerdict(levels_of(scores), scores, found.analysis)
     levels = _levels(found.ranking, letters)
     if output == "both" and levels != levels_of(scores):
         detail = f"{write_levels(levels)}, but the scores say {write_levels(levels_of(scores))}"
         raise Unparsable("ranking contradicts scores", detail, invalid=True)
-    return RankedGroup(levels, scores, found.analysis)
+    return RankingVerdict(levels, scores, found.analysis)
 
 
 class _Verdict(NamedTuple):

@@ -22,7 +22,7 @@ from typing import Any
 
 from rewardsmith.errors import listing, nearest
 from rewardsmith.text.judge_prompts import format_number
-from rewardsmith.text.replies import NoVerdict, Unparsable, last_object
+from rewardsmith.text.judge_replies import NoVerdict, Unparsable, last_object
 
 # ---- criteria with points ----------------------------------------------------------------------------------------
 

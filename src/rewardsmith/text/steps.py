@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True)
-class Step:
+class AnswerStep:
     """The part `text[start:end]` of an answer."""
 
     start: int
@@ -25,7 +25,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class JudgedStep(Step):
+class JudgedStep(AnswerStep):
     """A step, and whether it is right, given what was written before it: an error is not counted twice.
 
     An empty step at the very end says that something is missing there.
@@ -34,7 +34,7 @@ class JudgedStep(Step):
     right: bool
 
 
-def split_steps(text: str, separator: str) -> list[Step]:
+def split_steps(text: str, separator: str) -> list[AnswerStep]:
     """Return the steps of a text; they lie side by side from its first character to its last.
 
     A step includes the separators that end it, so that empty lines are no steps. A text that begins with separators
@@ -45,10 +45,10 @@ def split_steps(text: str, separator: str) -> list[Step]:
     ends = [run.end() for run in re.finditer(f"(?:{re.escape(separator)})+", text) if run.start()]
     if text and (not ends or ends[-1] < len(text)):
         ends.append(len(text))
-    return [Step(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    return [AnswerStep(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def steps_of_tokens(ends: ArrayLike, steps: Sequence[Step]) -> NDArray[np.int64]:
+def steps_of_tokens(ends: ArrayLike, steps: Sequence[AnswerStep]) -> NDArray[np.int64]:
     """Return the number of the step that each token belongs to, [T], counted from 0; all 0 where there are no steps.
 
     Tokens behind the last step, such as the one that ends the sequence, belong to the last step. `ends` are the

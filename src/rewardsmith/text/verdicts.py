@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from rewardsmith.text.replies import NoVerdict, Unparsable, clean_lines, labelled_lines, own_object, parse_own
+from rewardsmith.text.judge_replies import NoVerdict, Unparsable, clean_lines, labelled_lines, own_object, parse_own
 
 PARSER = "verdict-2"
 COMPARISON_PARSER = "comparison-2"

@@ -8,7 +8,7 @@ import pytest
 from rewardsmith import Message
 from rewardsmith.data.rubrics.asking import Asking, Said, first_readable, mend
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 from tests.rewards.models import Scripted
 
 PROMPT = (Message("system", "Be kind."), Message("user", "A number?"))

@@ -20,7 +20,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.text.judge_prompts import load_grading_template
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.rubrics import parse_rubric
 from tests.rewards.judges.asked import connected
 from tests.rewards.models import Scripted

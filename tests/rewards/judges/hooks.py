@@ -8,7 +8,7 @@ from typing import Any
 
 from rewardsmith import Message, RolloutGroup
 from rewardsmith.rewards import Halt
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 
 NO_FUNCTION = 7
 LOOPS: list[asyncio.AbstractEventLoop] = []

@@ -11,7 +11,7 @@ from rewardsmith.rewards.base import Halt, failure_of
 from rewardsmith.rewards.cache import Cached, VerdictCache
 from rewardsmith.rewards.judges.asking import Asker, AskingSettings, NoVerdict, Verdict, failed_score, judged
 from rewardsmith.text.grades import parse_grade
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 from tests.rewards.models import Said, Scripted
 
 

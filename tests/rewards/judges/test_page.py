@@ -24,7 +24,7 @@ from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.text import grades, verdicts
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 from tests.rewards.judges.asked import group, judge
 
 ROOT = Path(__file__).parents[3]

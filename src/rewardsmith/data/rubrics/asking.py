@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rewardsmith.llm import ChatModel, ChatReply, ChatRequest, ModelCallError
+from rewardsmith.text.judge_replies import Unparsable, after_thinking
 from rewardsmith.text.quoting import harmless, shortened
-from rewardsmith.text.replies import Unparsable, after_thinking
 from rewardsmith.types import FailureKind, Message
 
 V = TypeVar("V")

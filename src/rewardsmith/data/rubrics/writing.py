@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from rewardsmith.data.rubrics.asking import Asking, Said, first_readable, mend
 from rewardsmith.data.rubrics.problems import Problem, digest_of
 from rewardsmith.llm import ChatModel
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.quoting import quote
-from rewardsmith.text.replies import Unparsable
 from rewardsmith.text.rubrics import LeakDetector, WrittenRubric, parse_rubric, rubric_places
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.types import Message

@@ -15,7 +15,7 @@ from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.criteria import MAX_POINTS
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.text import grades
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.types import Failure, Prompt, Rollout, RolloutGroup, Score
 
 

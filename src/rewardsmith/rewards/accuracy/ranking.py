@@ -14,17 +14,17 @@ from rewardsmith.rewards.accuracy.reading import Credit, answered, label_of, req
 from rewardsmith.rewards.accuracy.truths import Scored, scores_of
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.unused import require_unset
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.rankings import (
     PARSER,
     Output,
-    RankedGroup,
+    RankingVerdict,
     Strictness,
     levels_of,
     parse_ranking,
     rank_shares,
     write_levels,
 )
-from rewardsmith.text.replies import Unparsable
 from rewardsmith.types import Failure, Prompt, Rollout, RolloutGroup, Score
 
 MARGINS = (1.0, 0.6, 0.2)
@@ -169,13 +169,13 @@ class RankingAccuracy:
         told = f"read {write_levels(ranked.levels)}, true {write_levels(levels_of(truth.scores))}"
         return Score(self._format + self._scale * value, parts=parts, feedback=told)
 
-    def _read(self, text: str, letters: str, output: Output, reading: Strictness) -> RankedGroup:
+    def _read(self, text: str, letters: str, output: Output, reading: Strictness) -> RankingVerdict:
         lowest, highest = self._bounds
         return parse_ranking(
             text, letters, output, lowest=lowest, highest=highest, decimals=self._decimals, strictness=reading
         )
 
-    def _require_analysis(self, ranked: RankedGroup) -> None:
+    def _require_analysis(self, ranked: RankingVerdict) -> None:
         needed = self._least * sum(map(len, ranked.levels))
         written = sum(map(len, ranked.analysis.split())) if needed else 0
         if written < needed:

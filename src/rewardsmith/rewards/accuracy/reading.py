@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rewardsmith.errors import UserError
 from rewardsmith.problems import shown
-from rewardsmith.text.replies import Unparsable, after_thinking
+from rewardsmith.text.judge_replies import Unparsable, after_thinking
 from rewardsmith.types import Rollout
 
 LONGEST = 200_000

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 from rewardsmith.problems import shown
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.truth import truth
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.rankings import MAX_CANDIDATES, parse_ranking, rank_shares
-from rewardsmith.text.replies import Unparsable
 from rewardsmith.types import Prompt
 
 LARGEST = 1e9

@@ -13,8 +13,8 @@ from rewardsmith.config import Refers, Settings
 from rewardsmith.llm import ChatModel, ChatReply, ChatRequest, Conversation, ModelCallError, Models, UnconnectedModel
 from rewardsmith.rewards.base import Halt, failure_of
 from rewardsmith.rewards.judges.together import settled
+from rewardsmith.text.judge_replies import Unparsable, after_thinking
 from rewardsmith.text.quoting import shortened
-from rewardsmith.text.replies import Unparsable, after_thinking
 from rewardsmith.types import Failure, FailureKind, Score
 
 V = TypeVar("V")

@@ -16,8 +16,8 @@ from rewardsmith.rewards.judges.shown import LONGEST, Longest
 from rewardsmith.rewards.judges.together import settled, together
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.judge_prompts import Keep, question_of, rated_answer, rated_conversation
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.quoting import harmless, quote
-from rewardsmith.text.replies import Unparsable
 from rewardsmith.text.templates import load_template
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 

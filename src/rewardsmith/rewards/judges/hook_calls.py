@@ -15,7 +15,7 @@ from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import CannotScore, Halt
 from rewardsmith.rewards.judges.hooks import number
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.types import Message, RolloutGroup
 
 _loop: asyncio.AbstractEventLoop | None = None

@@ -11,7 +11,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import Conversation
 from rewardsmith.rewards.base import CannotScore, Halt
 from rewardsmith.rewards.pool import Call, shared, shared_waiting, version_of
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.types import Message, RolloutGroup
 
 MEMORY = 1024

@@ -21,7 +21,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.hook_calls import unless_halted
 from rewardsmith.rewards.judges.hooks import number
 from rewardsmith.rewards.judges.tokenizers import load_tokenizer
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 
 PREPROCESS, POSTPROCESS = "rm_preprocess", "rm_postprocess"
 _PACKAGE = "verl.workers.reward_function"

@@ -36,7 +36,7 @@ from rewardsmith.text.rankings import (
     MAX_CANDIDATES,
     PARSER,
     Output,
-    RankedGroup,
+    RankingVerdict,
     Strictness,
     letters_of,
     parse_ranking,
@@ -234,7 +234,7 @@ class Ranking(AsksOne):
         letters, scale = letters_of(len(order)), self._scale
         bounds = {"lowest": scale.lowest, "highest": scale.highest}
 
-        def read(text: str) -> RankedGroup:
+        def read(text: str) -> RankingVerdict:
             return parse_ranking(
                 text, letters, self._output, **bounds, decimals=scale.decimals, strictness=self._reading
             )

@@ -10,7 +10,7 @@ from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.text import grades, verdicts
 from rewardsmith.text.grades import parse_field, parse_grade, parse_rating
 from rewardsmith.text.judge_prompts import format_number
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.verdicts import parse_boolean
 
 Read = Literal["score", "number", "boolean", "json"]

@@ -19,8 +19,8 @@ from rewardsmith.rewards.judges.shown import WAYS, Show, Ways, are_stored, requi
 from rewardsmith.rewards.judges.together import together
 from rewardsmith.rewards.judges.unused import require_unset
 from rewardsmith.rewards.rules.translation import Reference, references_of
+from rewardsmith.text.judge_replies import last_object
 from rewardsmith.text.quoting import harmless
-from rewardsmith.text.replies import last_object
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
 EmbedderName = Annotated[

@@ -32,7 +32,7 @@ from rewardsmith.runs.preparing.solutions import Item, Solutions
 from rewardsmith.runs.progress import Progress
 from rewardsmith.text.grades import PARSER
 from rewardsmith.text.judge_prompts import Quoting, load_grading_template
-from rewardsmith.text.replies import Unparsable
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.templates import Template
 
 TRAIN, HELD_OUT = "train", "held-out"
