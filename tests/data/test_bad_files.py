@@ -117,37 +117,37 @@ BAD_ROWS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("line", "message"), BAD_ROWS, ids=[str(i) for i in range(len(BAD_ROWS))])
-def test_a_bad_row_is_named_with_its_line(jsonl: Callable[..., Jsonl], line: Any, message: str) -> None:
-    source = jsonl({"prompt": "?"}, b"", line, shuffle=False)
-    said = wrong(source)
-    assert said.startswith(f"1 of 2 rows cannot be used:\n  {source.path}, line 3\n    ")
-    assert message in said
-    assert len(said) < 1_000
-    prompts = source.prompts(0)
-    next(prompts)
-    with pytest.raises(UserError) as caught:
+def test_a_bad_row_is_named_with_its_line(jsonl: Callable[..., Jsonl]) -> None:
+    for line, message in BAD_ROWS:
+        source = jsonl({"prompt": "?"}, b"", line, shuffle=False)
+        said = wrong(source)
+        assert said.startswith(f"1 of 2 rows cannot be used:\n  {source.path}, line 3\n    ")
+        assert message in said
+        assert len(said) < 1_000
+        prompts = source.prompts(0)
         next(prompts)
-    assert str(caught.value).startswith(f"{source.path}, line 3: ")
+        with pytest.raises(UserError) as caught:
+            next(prompts)
+        assert str(caught.value).startswith(f"{source.path}, line 3: ")
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"prompt": "?", "response": ""}, 'response is "": it must be text, and not empty'),
-        ({"prompt": "?", "response": ["!"]}, "response is a list of 1: it must be text"),
-        ({"prompt": "?", "response": None}, "response is null: response_column"),
-        ({"messages": []}, "messages is empty"),
-        ({"messages": [{"role": "assistant", "content": "!"}]}, "messages has nothing but the answer"),
-        (
-            {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ""}]},
-            "ends with the assistant",
-        ),
-        ({"response": "!"}, "there is no prompt and no messages"),
-    ],
-)
-def test_bad_demonstrations(jsonl: Callable[..., Jsonl], row: dict[str, Any], message: str) -> None:
-    assert message in wrong(jsonl(row), of="demonstrations")
+BAD_DEMONSTRATIONS: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": "?", "response": ""}, 'response is "": it must be text, and not empty'),
+    ({"prompt": "?", "response": ["!"]}, "response is a list of 1: it must be text"),
+    ({"prompt": "?", "response": None}, "response is null: response_column"),
+    ({"messages": []}, "messages is empty"),
+    ({"messages": [{"role": "assistant", "content": "!"}]}, "messages has nothing but the answer"),
+    (
+        {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ""}]},
+        "ends with the assistant",
+    ),
+    ({"response": "!"}, "there is no prompt and no messages"),
+]
+
+
+def test_bad_demonstrations(jsonl: Callable[..., Jsonl]) -> None:
+    for row, message in BAD_DEMONSTRATIONS:
+        assert message in wrong(jsonl(row), of="demonstrations")
 
 
 def test_who_names_a_column_means_that_column(jsonl: Callable[..., Jsonl]) -> None:
