@@ -30,6 +30,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rewardsmith.data.source import is_held_out, require_share
 from rewardsmith.errors import UserError
 from rewardsmith.text.judge_prompts import Quoting, format_number, grading_prompt, load_grading_template, question_of
 from rewardsmith.text.steps import JudgedStep
@@ -274,8 +275,7 @@ class Arithmetic:
             Chance, Field(description="demonstrations: share of right answers reached through a wrong step")
         ] = 0.0,
     ) -> None:
-        if split == "held-out" and held_out < 0.001:
-            raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least 0.001")
+        require_share(split, held_out)
         if miracles and operations < 2:
             raise UserError(f"miracles is {miracles}: a miracle needs a wrong step before the last, so operations >= 2")
         self.operations = operations
@@ -291,9 +291,7 @@ class Arithmetic:
         misses = 0
         while misses < _MAX_MISSES:
             problem = _draw(rng, self.operations)
-            digest = hashlib.blake2b(problem.encode(), digest_size=8).digest()
-            is_held_out = int.from_bytes(digest, "big") < self.held_out * 2**64
-            if is_held_out == (self.split == "held-out"):
+            if is_held_out(problem, self.held_out) == (self.split == "held-out"):
                 misses = 0
                 yield self.prompt(problem)
             else:

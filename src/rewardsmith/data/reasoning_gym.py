@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from rewardsmith.data.source import Reads
+from rewardsmith.data.source import Reads, is_held_out, require_share
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.types import Message, Prompt
 
@@ -274,8 +274,7 @@ class ReasoningGym:
         held_out: Annotated[float, Field(ge=0, le=0.99, description="share of the questions that is held out")] = 0.1,
         system: Annotated[str | None, Field(description="system message of every prompt")] = None,
     ) -> None:
-        if split == "held-out" and held_out < 0.01:
-            raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least 0.01")
+        require_share(split, held_out, 0.01)
         self.weights = _weights(task)
         self.config = _configs(config or {}, self.weights)
         self.size = size
@@ -348,16 +347,14 @@ class ReasoningGym:
 
     def _usable(self, task: Task, entry: Entry) -> bool:
         """Say whether an entry is of this split, can be answered, and is scored as it should be."""
-        if self._is_held_out(task.name, entry.question) != (self.split == "held-out") or entry.answer == "":
+        held_out = is_held_out(f"{task.name}\n{entry.question}", self.held_out)
+        if held_out != (self.split == "held-out") or entry.answer == "":
             return False
         try:
             task.require_sound(entry)
         except BrokenEntryError:
             return False
         return True
-
-    def _is_held_out(self, name: str, question: str) -> bool:
-        return int.from_bytes(_digest(name, question), "big") < self.held_out * 2**64
 
     def _prompt(self, name: str, entry: Entry) -> Prompt:
         return Prompt(

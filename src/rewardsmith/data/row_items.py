@@ -180,7 +180,7 @@ class RankingRows:
         """Return the prompt and its column; a source text stays in the info too."""
         by_itself = find(row, self.layout.prompt) is ABSENT and find(row, MESSAGES) is ABSENT
         if not by_itself or not self.layout.chat_asks:
-            return self.layout.asked(row)
+            return self.layout.prompt_messages(row)
         name, text = self.columns.find(row, "source_text")
         if text is ABSENT:
             raise self.layout.no_prompt(row, also=f" and no {MESSAGES} and no {name}")
@@ -255,7 +255,7 @@ class GradedRows:
         response = find(row, response_at)
         if response is ABSENT:
             raise no_column(response_at, row, "response_column says where a row has the answer that was graded")
-        messages, messages_at = self.layout.asked(row)
+        messages, messages_at = self.layout.prompt_messages(row)
         grade, used = self._grade(row)
         flags: dict[str, bool | None] = {}
         for key in ("right", "sound"):

@@ -271,7 +271,7 @@ class Layout:
 
     def prompt_of(self, row: Row, file: str, number: int) -> Prompt:
         """Return the prompt of a row; `file` and `number` name a row that has no id of its own."""
-        messages, used = self.asked(row)
+        messages, used = self.prompt_messages(row)
         return self.prompt_with(row, messages, [used], file, number)
 
     def demonstration_of(self, row: Row, file: str, number: int) -> Demonstration:
@@ -280,7 +280,7 @@ class Layout:
         if response is not ABSENT:
             if not isinstance(response, str) or not response:
                 raise RowError(f"{self.response} is {describe(response)}: it must be text, and not empty")
-            messages, used = self.asked(row)
+            messages, used = self.prompt_messages(row)
             prompt = self.prompt_with(row, messages, [used, self.response], file, number)
             with field_errors(self.response):
                 return Demonstration(prompt, response)
@@ -302,7 +302,7 @@ class Layout:
         what = "prompt_column says where a row has its prompt"
         return no_column(self.prompt, row, what, also=also if self.chat_asks else "")
 
-    def asked(self, row: Row) -> tuple[list[Message], str]:
+    def prompt_messages(self, row: Row) -> tuple[list[Message], str]:
         """Return the messages of the prompt and the column that they come from."""
         value = find(row, self.prompt)
         if value is not ABSENT:

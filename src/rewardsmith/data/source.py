@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -47,6 +48,18 @@ class DemonstrationSource(Source, Protocol):
     def demonstrations(self, seed: int) -> Iterator[Demonstration]:
         """Yield demonstrations."""
         ...
+
+
+def is_held_out(text: str, share: float) -> bool:
+    """Return whether a question belongs to the held-out share, by a hash of its text: the same for every seed."""
+    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64
+
+
+def require_share(split: str, held_out: float, minimum: float = 0.001) -> None:
+    """Raise a `UserError` if the held-out split would be empty, or nearly so."""
+    if split == "held-out" and held_out < minimum:
+        raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least {minimum}")
 
 
 class CheckedSource:

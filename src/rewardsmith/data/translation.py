@@ -17,7 +17,6 @@ annotator overlooks most errors on the hard words, so that reinforcement learnin
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from rewardsmith.data.source import is_held_out, require_share
 from rewardsmith.errors import UserError
 from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template, ranking_prompt, ranking_values
 from rewardsmith.text.rankings import letters_of, write_ranking
@@ -140,17 +140,14 @@ class Sentences:
     """The sentences of a split."""
 
     def __init__(self, words: int, split: str, held_out: float) -> None:
-        if split == "held-out" and held_out < 0.001:
-            raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least 0.001")
+        require_share(split, held_out)
         self._words, self._split, self._held_out = words, split, held_out
 
     def draw(self, rng: random.Random) -> str:
         """Return a sentence of the split, drawn evenly from all of them."""
         for _ in range(_MAX_MISSES):
             sentence = "".join(rng.choices(SOURCE_WORDS, k=self._words))
-            digest = hashlib.blake2b(sentence.encode(), digest_size=8).digest()
-            is_held_out = int.from_bytes(digest, "big") < self._held_out * 2**64
-            if is_held_out == (self._split == "held-out"):
+            if is_held_out(sentence, self._held_out) == (self._split == "held-out"):
                 return sentence
         raise UserError(
             f"no sentence of {self._words} words is in the split {self._split!r} with held_out = {self._held_out}:"

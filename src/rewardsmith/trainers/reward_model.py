@@ -40,7 +40,7 @@ class RewardModelTrainer:
     """Teaches a model with a scalar head to order answers as the data does.
 
     An answer's reward is read where it will be read when the model is asked: the prompt and the answer go through the
-    chat template and the tokenizer by the same functions (`text.rated`, `engines.embedded.conversations`).
+    chat template and the tokenizer by the same functions (`text.judge_prompts`, `engines.embedded.conversations`).
 
     Args:
         stage: the settings.

@@ -1,6 +1,6 @@
 """From a group to rows: demonstrations for a cold start, or prompts with a ground truth for RL.
 
-Prompts come from `text.ranking_prompts` and answers from `text.rankings`, which the `ranking` reward uses too: a judge
+Prompts come from `text.judge_prompts` and answers from `text.rankings`, which the `ranking` reward uses too: a judge
 that was trained on these rows is asked with the very same words.
 """
 
