@@ -23,7 +23,23 @@ from rewardsmith.text.rubrics import (
     rubric_places,
     total_points,
 )
-from tests.runs.preparing.serving import rubric
+
+PARTS_OF_A_RUBRIC = {
+    "method": ("strategy", ["unverified-assumptions"], 2, "Names a method that can work, and says why it applies."),
+    "steps": ("computation", ["irrelevant-errors"], 3, "Every step follows from what stands before; each slip costs."),
+    "whole": ("synthesis", ["miracle-steps", "over-generalisation"], 3, "No result appears without a derivation."),
+    "end": ("conclusion", [], 2, "The final statement answers what was asked, in the form that was asked for."),
+}
+
+
+def rubric(**changes: Any) -> dict[str, Any]:
+    """Return a rubric that has all that it must have."""
+    items = [
+        {"name": name, "part": part, "checks": checks, "points": points, "text": text}
+        for name, (part, checks, points, text) in PARTS_OF_A_RUBRIC.items()
+    ]
+    why = {"neglected-premises": "only whole numbers are added", "coincidence": "the numbers are all given"}
+    return {"criteria": items, "not_applicable": why} | changes
 
 
 def written(value: object) -> str:
