@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, UserError
 from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.prepare.gqm import AMBIGUOUS_LETTERS, ANALYSIS_OF_OTHERS, GqmSft, draw_orders, variant_name
 from rewardsmith.data.prepare.splits import source_key
-from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
 from rewardsmith.rewards.judges.ranking import Ranking
-from rewardsmith.text.rankings import letters_of, read_ranking
+from rewardsmith.text.rankings import letters_of, parse_ranking
 from tests.data.prepare.gqm_rows import prepare, row
 from tests.data.prepare.jobs import names, read_rows, run_job, write_rows
 from tests.rewards.models import Scripted
@@ -135,7 +135,7 @@ def test_every_answer_is_parsed_back_exactly(tmp_path: Path, verdict: Any) -> No
     for one in rows:
         scores = one["extra_info"]["scores"]
         letters = letters_of(len(scores))
-        read = read_ranking(
+        read = parse_ranking(
             one["messages"][1]["content"], letters, verdict, lowest=-5, highest=5, decimals=True, reading="exact"
         )
         if verdict != "ranking":

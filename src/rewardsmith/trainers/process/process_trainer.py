@@ -24,7 +24,7 @@ class ProcessModelTrainer:
     def __init__(self, stage: ProcessModelStage, context: Context) -> None:
         self._stage = stage
         self._context = context
-        self._seed = derive(context.seed, stage.twin_of or stage.name)
+        self._seed = derive(context.seed, stage.same_prompts_as or stage.name)
         self._policy = context.engine(stage.model)
         self._turn = partial(context.turn, stage.model)
         self.reward = Component.root(stage.reward, context.log, context.model)
