@@ -147,7 +147,7 @@ class GradeAccuracy:
         if number < 0:
             raise Unparsable("negative grade", f"{number:g}", invalid=True)
         if number > total and not self._clamp:
-            raise Unparsable("more than can be had", f"{number:g} out of {total:g}", invalid=True)
+            raise Unparsable("more than all points", f"{number:g} out of {total:g}", invalid=True)
         return min(1.0, number / total)
 
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from rewardsmith.rewards.accuracy.ranking import RankingAccuracy
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, UserError
 from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.prepare.gqm import AMBIGUOUS_LETTERS, ANALYSIS_OF_OTHERS, GqmSft, draw_orders, variant_name
 from rewardsmith.data.prepare.splits import source_key
-from rewardsmith.rewards.judges.ranking import Ranking
+from rewardsmith.rewards.accuracy import RankingAccuracy
+from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.text.rankings import letters_of, parse_ranking
 from tests.data.prepare.gqm_rows import prepare, row
 from tests.data.prepare.jobs import names, read_rows, run_job, write_rows
@@ -118,7 +118,7 @@ def test_prompts_are_byte_for_byte_those_of_the_ranking_reward(tmp_path: Path, v
     rows, _ = prepare(tmp_path, [given], shuffles=23, **job)
     assert len(rows) == 24
     model = Scripted(lambda question: "no verdict")
-    reward = Ranking(model="judge", template=template, criteria="the tone", output=verdict, highest=20)
+    reward = RankingJudge(model="judge", template=template, criteria="the tone", output=verdict, highest=20)
     reward.connect({"judge": model}.__getitem__)
     asyncio.run(reward.score(RolloutGroup(prompt, [Rollout(text) for text in NASTY])))
     sent = tuple((message.role, message.content) for message in model.asked[0].prompt)
@@ -136,7 +136,7 @@ def test_every_answer_is_parsed_back_exactly(tmp_path: Path, verdict: Any) -> No
         scores = one["extra_info"]["scores"]
         letters = letters_of(len(scores))
         read = parse_ranking(
-            one["messages"][1]["content"], letters, verdict, lowest=-5, highest=5, decimals=True, reading="exact"
+            one["messages"][1]["content"], letters, verdict, lowest=-5, highest=5, decimals=True, strictness="exact"
         )
         if verdict != "ranking":
             assert [read.scores[letter] for letter in letters] == scores

@@ -50,7 +50,7 @@ def test_three_forms_at_once(serving: Serving) -> None:
         assert (c["response"], c["grade"]) == (text, pytest.approx(points / 10))
         assert c["extra_info"]["criteria"] == CRITERIA
     facts = json.loads(Path("out.rl.jsonl.provenance.json").read_text())
-    assert (facts["counts"]["solutions with a grade"], facts["parser"]) == (40, "grade-2")
+    assert (facts["counts"]["solutions with a grade"], facts["parser"]) == (40, "grade-3")
     assert facts["written"] == {f"out.{form}.jsonl": 40 for form in ("sft", "rl", "eval")}
     # Another form or format requests nothing again.
     assert graded_command("--forms", "eval", "--balance", out="out.parquet").status == 0
