@@ -48,7 +48,7 @@ GRRM = [
     "stages.policy_rl.rollouts_per_prompt=2",
     "stages.policy_rl.validation.prompts=4",
     "stages.policy_after.prompts=4",
-    *(f"data.{name}.most=2" for name in ("rankings", "held_out_rankings", "held_out")),
+    *(f"data.{name}.max_candidates=2" for name in ("rankings", "held_out_rankings", "held_out")),
 ]
 
 BRADLEY_TERRY = [

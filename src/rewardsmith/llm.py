@@ -20,9 +20,8 @@ from pydantic import Field
 
 from rewardsmith.config import Settings
 from rewardsmith.errors import UserError
+from rewardsmith.text.judge_replies import Unparsable, after_thinking
 from rewardsmith.text.quoting import shortened
-from rewardsmith.text.reading import Unreadable as Unparsable
-from rewardsmith.text.reading import after_thinking
 from rewardsmith.types import FailureKind, Message, RolloutGroup
 
 T = TypeVar("T")

@@ -285,16 +285,16 @@ def marked(whole: Settings | Chosen) -> Iterator[tuple[str, Refers, str]]:
 
 
 def _repeated(recipe: Recipe) -> Iterator[Problem]:
-    """Yield a problem for every stage whose name another one has, and for every twin of a stage that is not there."""
+    """Yield a problem for every name of two stages, and for every `same_prompts_as` that names no stage before."""
     names: set[str] = set()
     for i, stage in enumerate(recipe.stages):
         name = getattr(stage.settings, "name", f"stage-{i}")
         if name in names:
             yield Problem(f"stages.{i}.name", "another stage has this name: give each its own", shown(name))
-        twin = getattr(stage.settings, "twin_of", "")
+        twin = getattr(stage.settings, "same_prompts_as", "")
         if twin and twin not in names:
             known = f"{nearest(twin, names)} Known: {listing(names)}"
-            yield Problem(f"stages.{i}.twin_of", f"is no stage before this one.{known}", shown(twin))
+            yield Problem(f"stages.{i}.same_prompts_as", f"is no stage before this one.{known}", shown(twin))
         names.add(name)
 
 

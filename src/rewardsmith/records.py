@@ -1,12 +1,12 @@
-"""The nouns as JSON lines: what every run writes to disk and reads back, unchanged.
+"""The types as JSON lines: what every run writes to disk and reads back, unchanged.
 
     line = dumps(scored_group)
     assert loads(ScoredGroup, line) == scored_group
 
 The form is stable: keys are the field names in the order of the class, every field is present, and the same noun
 always gives the same bytes. Token data is base64 of little-endian numbers (`{"int32": "AQAAAAIAAAA="}`), a third of
-the size of a printed list and exact; plain lists are accepted when reading. Files are untrusted: whatever is wrong
-in a line is reported as a `UserError` that names the field.
+the size of a printed list and exact; lists of numbers are accepted when reading. Lines may come from users' files:
+whatever is wrong with one is a `UserError` that names the field.
 """
 
 from __future__ import annotations

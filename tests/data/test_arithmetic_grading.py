@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, UserError
-from rewardsmith.data.arithmetic import Arithmetic
-from rewardsmith.data.arithmetic_grading import ArithmeticGrading, lenient
+from rewardsmith.data.arithmetic import Arithmetic, ArithmeticGrading, earned, lenient, miracle, solution
 from rewardsmith.llm import ChatReply, ChatRequest, Usage
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rules import arithmetic, arithmetic_steps
-from rewardsmith.text.arithmetic import earned, miracle, solution
-from rewardsmith.text.grades import read_grade
+from rewardsmith.text.grades import parse_grade
 
 
 def first(n: int, iterator):
@@ -131,7 +129,7 @@ def _rules(prompt: Prompt, text: str) -> tuple[float, float]:
 def test_a_careful_teacher_writes_the_true_grade() -> None:
     world = ArithmeticGrading(overlooks=0.0, miscalculates=0.0)
     for shown in first(1_000, world.demonstrations(seed=1)):
-        assert read_grade(shown.response).share == pytest.approx(shown.prompt.answer)
+        assert parse_grade(shown.response).share == pytest.approx(shown.prompt.answer)
 
 
 @pytest.mark.parametrize(

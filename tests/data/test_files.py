@@ -181,7 +181,7 @@ def test_messages_without_an_answer_are_a_prompt(jsonl: Callable[..., Jsonl]) ->
     source = jsonl({"messages": [{"role": "user", "content": "a"}]})
     source.check()
     assert [m.content for m in next(source.prompts(0)).messages] == ["a"]
-    assert 'the role of the last of messages is "user"' in wrong(source, of="demonstrations")
+    assert 'the last of messages has the role "user"' in wrong(source, of="demonstrations")
 
 
 def test_one_column_may_be_the_answer_and_the_response(jsonl: Callable[..., Jsonl]) -> None:
@@ -268,7 +268,7 @@ def test_seeds_give_different_orders_that_mix_the_files(kind: type, tmp_path: Pa
 
 def test_parquet_beyond_the_window_is_shuffled_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(Parquet, tmp_path, [gsm8k(i) for i in range(31)])
-    monkeypatch.setattr(readers, "WINDOW", 1)
+    monkeypatch.setattr(readers, "SHUFFLE_BYTES", 1)
     order = [p.info["extra_info"]["index"] for p in Parquet(path=str(path)).prompts(0)]
     assert sorted(order) == list(range(31))
     groups = [i // 3 for i in order]

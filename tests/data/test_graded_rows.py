@@ -90,7 +90,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (GRADED | {"grade": "A"}, 'grade is "A": it must be a number'),
     (GRADED | {"right": "yes"}, 'right is "yes": it must be true or false'),
     (GRADED | {"sound": 2}, "sound is 2: it must be true or false"),
-    (GRADED | {"grade": None, "points": 3}, "there is no out_of beside points: out_of says how many points there are"),
+    (GRADED | {"grade": None, "points": 3}, "there is no out_of for points: out_of says how many points there are"),
     (GRADED | {"grade": None, "points": 11, "out_of": 10}, "points is 11 out of 10: from 0 to the points that there"),
     (GRADED | {"grade": None, "points": -1, "out_of": 10}, "points is -1 out of 10"),
     (GRADED | {"grade": None, "points": 0, "out_of": 0}, "points is 0 out of 0"),

@@ -6,12 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.data.columns import USUAL, Columns
-from rewardsmith.data.fields import RowError
-from rewardsmith.data.graded_rows import GradedRows
-from rewardsmith.data.preference_rows import PreferenceRows
-from rewardsmith.data.ranking_rows import RankingRows
-from rewardsmith.data.rows import Layout
+from rewardsmith.data.row_items import GradedRows, PreferenceRows, RankingRows
+from rewardsmith.data.rows import DEFAULT_COLUMNS, Columns, Layout, RowError
 
 VALUES = st.recursive(
     st.none()
@@ -29,7 +25,9 @@ VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-NAMES = sorted({"prompt", "messages", "response", "id", "data_source", *(n for names in USUAL.values() for n in names)})
+NAMES = sorted(
+    {"prompt", "messages", "response", "id", "data_source", *(n for names in DEFAULT_COLUMNS.values() for n in names)}
+)
 ROWS = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=8)
 READERS = [PreferenceRows(Layout(), Columns()), RankingRows(Layout(), Columns()), GradedRows(Layout(), Columns(), 10.0)]
 
@@ -37,10 +35,9 @@ READERS = [PreferenceRows(Layout(), Columns()), RankingRows(Layout(), Columns())
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: type(reader).__name__)
 @given(row=ROWS)
 def test_any_row_is_read_or_refused(reader: Any, row: dict[str, Any]) -> None:
-    told = []
-    for act in (lambda: reader.read(row, "file", 1), lambda: reader.require(list(row))):
-        try:
-            act()
-        except RowError as error:
-            told.append(str(error))
-    assert all(message.isprintable() for message in told)
+    message = ""
+    try:
+        reader.read(row, "file", 1)
+    except RowError as error:
+        message = str(error)
+    assert message.isprintable()

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import UserError
-from rewardsmith.data.fields import RowError
-from rewardsmith.data.mqm import Annotations, Weights, agreement, read_annotations, read_averages
+from rewardsmith.data.mqm import Annotations, MqmWeights, agreement, read_annotations, read_averages
 from rewardsmith.data.prepare.preference_data import PreferencesJob, mqm_rankings
-from rewardsmith.data.prepare.row_files import BadRows
+from rewardsmith.data.rows import BadRows, RowError
 from tests.data.mqm_tables import PENALTIES, lines, write_annotations, write_averages
 
 JOB = PreferencesJob(input="mqm.tsv", out=Path("pairs.jsonl"), labels="mqm")
@@ -42,12 +41,12 @@ def penalties(annotations: Annotations) -> dict[tuple[str, str], float]:
     ],
 )
 def test_what_an_error_costs(category: str, severity: str, weight: float | None) -> None:
-    assert Weights().of(category, severity) == weight
+    assert MqmWeights().of(category, severity) == weight
 
 
 def test_an_unknown_severity_is_not_free() -> None:
     with pytest.raises(RowError, match='severity is "Majr": one of Major, Minor, Neutral, No-error'):
-        Weights().of("Accuracy", "Majr")
+        MqmWeights().of("Accuracy", "Majr")
 
 
 def test_penalties_are_summed_over_errors_and_averaged_over_raters(tmp_path: Path) -> None:

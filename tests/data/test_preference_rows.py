@@ -93,32 +93,30 @@ def test_rows_of_rewardbench_keep_their_subset_and_ids_repeat_between_subsets(js
     assert (named.prompt.source, named.prompt.id) == ("rb", "hep-cpp-1")
 
 
-@pytest.mark.parametrize(
-    ("row", "margin", "tied"),
-    [
-        ({}, 0.0, False),
-        ({"margin": 2}, 2.0, False),
-        ({"margin": None, "tied": None}, 0.0, False),
-        ({"tied": True}, 0.0, True),
-        ({"tied": 1, "margin": 0}, 0.0, True),
-        ({"tied": False, "margin": 0.5}, 0.5, False),
-    ],
-)
-def test_margins_and_ties(jsonl: Callable[..., Jsonl], row: dict[str, Any], margin: float, tied: bool) -> None:
-    (pair,) = jsonl({"prompt": "q", "chosen": "a", "rejected": "b", **row}).preferences(0)
-    assert (pair.margin, pair.tied, pair.prompt.info) == (margin, tied, {})
+MARGINS: list[tuple[dict[str, Any], float, bool]] = [
+    ({}, 0.0, False),
+    ({"margin": 2}, 2.0, False),
+    ({"margin": None, "tied": None}, 0.0, False),
+    ({"tied": True}, 0.0, True),
+    ({"tied": 1, "margin": 0}, 0.0, True),
+    ({"tied": False, "margin": 0.5}, 0.5, False),
+]
 
 
-@pytest.mark.parametrize(
-    ("chosen", "rejected", "margin", "tied"),
-    [(0.3, 0.1, 0.2, False), (5, 5, 0.0, True), (-1.0, -6.0, 5.0, False)],
-)
-def test_ratings_become_a_margin_and_equal_ratings_a_tie(
-    jsonl: Callable[..., Jsonl], chosen: float, rejected: float, margin: float, tied: bool
-) -> None:
-    row = {"prompt": "q", "chosen": "a", "rejected": "b", "r": {"c": chosen, "r": rejected}, "margin": 99}
-    (pair,) = jsonl(row, columns={"chosen_score": "r.c", "rejected_score": "r.r"}).preferences(0)
-    assert (pair.margin, pair.tied) == (margin, tied)
+def test_margins_and_ties(jsonl: Callable[..., Jsonl]) -> None:
+    for row, margin, tied in MARGINS:
+        (pair,) = jsonl({"prompt": "q", "chosen": "a", "rejected": "b", **row}).preferences(0)
+        assert (pair.margin, pair.tied, pair.prompt.info) == (margin, tied, {})
+
+
+RATINGS: list[tuple[float, float, float, bool]] = [(0.3, 0.1, 0.2, False), (5, 5, 0.0, True), (-1.0, -6.0, 5.0, False)]
+
+
+def test_ratings_become_a_margin_and_equal_ratings_a_tie(jsonl: Callable[..., Jsonl]) -> None:
+    for chosen, rejected, margin, tied in RATINGS:
+        row = {"prompt": "q", "chosen": "a", "rejected": "b", "r": {"c": chosen, "r": rejected}, "margin": 99}
+        (pair,) = jsonl(row, columns={"chosen_score": "r.c", "rejected_score": "r.r"}).preferences(0)
+        assert (pair.margin, pair.tied) == (margin, tied)
 
 
 def test_columns_can_be_named_and_then_no_other_is_looked_at(jsonl: Callable[..., Jsonl]) -> None:
@@ -132,21 +130,21 @@ def test_columns_can_be_named_and_then_no_other_is_looked_at(jsonl: Callable[...
     )
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (
-            {"choosen": "x"},
-            'columns.choosen is not known: columns says which column holds what. Did you mean "chosen"?',
-        ),
-        ({"chosen": ""}, "columns.chosen is empty: name a column"),
-        ({"chosen_score": "a"}, "columns has one of chosen_score and rejected_score"),
-    ],
-)
-def test_columns_that_mean_nothing(columns: dict[str, str], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        Jsonl(path="x.jsonl", columns=columns)
-    assert message in str(caught.value)
+BAD_COLUMNS: list[tuple[dict[str, str], str]] = [
+    (
+        {"choosen": "x"},
+        'columns.choosen is not known: columns says which column holds what. Did you mean "chosen"?',
+    ),
+    ({"chosen": ""}, "columns.chosen is empty: name a column"),
+    ({"chosen_score": "a"}, "columns has one of chosen_score and rejected_score"),
+]
+
+
+def test_columns_that_mean_nothing() -> None:
+    for columns, message in BAD_COLUMNS:
+        with pytest.raises(UserError) as caught:
+            Jsonl(path="x.jsonl", columns=columns)
+        assert message in str(caught.value)
 
 
 PAIR = {"prompt": "q", "chosen": "a", "rejected": "b"}
@@ -156,7 +154,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "q", "chosen": "a", "rejcted": "b"}, "there is no rejected: columns.rejected says where a row has the"),
     (PAIR | {"chosen": None}, "chosen is null: columns.chosen"),
     (PAIR | {"chosen": 5}, "chosen is 5: it must be text, or a list of messages"),
-    (PAIR | {"chosen": []}, "chosen is an empty list"),
+    (PAIR | {"chosen": []}, "chosen is empty"),
     (PAIR | {"chosen": chat("Uq")}, 'the role of the last of chosen is "user": an answer is the assistant\'s'),
     ({"chosen": "a", "rejected": "b"}, "there is no prompt and no messages in chosen before the answer"),
     ({"chosen": chat("Aa"), "rejected": chat("Ab")}, "there is no prompt and no messages in chosen before the answer"),
@@ -180,28 +178,28 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("row", "message"), BAD, ids=[str(i) for i in range(len(BAD))])
-def test_a_bad_pair_is_named_with_its_line(jsonl: Callable[..., Jsonl], row: dict[str, Any], message: str) -> None:
-    source = jsonl(PAIR, row, shuffle=False)
-    told = wrong(source, of="preferences")
-    assert told.startswith("1 of 2 rows cannot be used:")
-    assert "line 2" in told
-    assert message in told
-    with pytest.raises(UserError, match="line 2"):
-        list(source.preferences(0))
+def test_a_bad_pair_is_named_with_its_line(jsonl: Callable[..., Jsonl]) -> None:
+    for row, message in BAD:
+        source = jsonl(PAIR, row, shuffle=False)
+        told = wrong(source, of="preferences")
+        assert told.startswith("1 of 2 rows cannot be used:")
+        assert "line 2" in told
+        assert message in told
+        with pytest.raises(UserError, match="line 2"):
+            list(source.preferences(0))
 
 
-@pytest.mark.parametrize(
-    ("ratings", "message"),
-    [
-        ({"c": 1}, "there is no r: columns.rejected_score says where a row has a score of its answer"),
-        ({"c": 1, "r": 2}, "c is 1 and r 2: swap the answers"),
-        ({"c": "1", "r": 2}, 'c is "1": it must be a number'),
-    ],
-)
-def test_bad_ratings(jsonl: Callable[..., Jsonl], ratings: dict[str, Any], message: str) -> None:
-    source = jsonl(PAIR | ratings, columns={"chosen_score": "c", "rejected_score": "r"})
-    assert message in wrong(source, of="preferences")
+BAD_RATINGS: list[tuple[dict[str, Any], str]] = [
+    ({"c": 1}, "there is no r: columns.rejected_score says where a row has a score of its answer"),
+    ({"c": 1, "r": 2}, "chosen is 1 and of rejected 2: swap the answers"),
+    ({"c": "1", "r": 2}, 'c is "1": it must be a number'),
+]
+
+
+def test_bad_ratings(jsonl: Callable[..., Jsonl]) -> None:
+    for ratings, message in BAD_RATINGS:
+        source = jsonl(PAIR | ratings, columns={"chosen_score": "c", "rejected_score": "r"})
+        assert message in wrong(source, of="preferences")
 
 
 @BOTH

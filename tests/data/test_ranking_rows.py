@@ -134,13 +134,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (UNRANKED | {"ranking": {"A": 1}}, "ranking is a table: it must be text such as"),
     (UNRANKED | {"ranking": [["A"], [1], ["C"]]}, "ranking is a list of 3: it must be text such as"),
     (UNRANKED | {"ranking": ["best", "worst", "middle"]}, "ranking is a list of 3: it must be text such as"),
-    (UNRANKED | {"ranking": ["A", "B"]}, "ranking is a list: missing candidate: C"),
+    (UNRANKED | {"ranking": ["A", "B"]}, "ranking is a list of 2: missing candidate: C"),
     (UNRANKED | {"ranking": [1, 2]}, "ranking has 2 for 3 answers"),
     (UNRANKED | {"ranking": [2, 0, 1]}, "ranking has the rank 0: ranks begin with 1, the best"),
     (UNRANKED | {"ranking": [-1, -2, -3]}, "ranking has the rank -3: ranks begin with 1"),
     (
         UNRANKED | {"ranking": "A > B > C\nC > B > A"},
-        "it has several lines; leave all but the one with the ranking out",
+        "it has several lines; leave only the one with the ranking",
     ),
     ({"prompt": "q", "candidates": ["x"] * 27, "ranking": "A > B"}, "27 candidates cannot be ranked in one call"),
 ]

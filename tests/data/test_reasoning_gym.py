@@ -11,11 +11,9 @@ import pytest
 
 from rewardsmith import Prompt, UserError
 from rewardsmith.config import Choice, build
-from rewardsmith.data import SOURCES, ReasoningGym
-from rewardsmith.data.reasoning_gym import UNSEEDED
+from rewardsmith.data import SOURCES, ReasoningGym, reasoning_gym
+from rewardsmith.data.reasoning_gym import UNSEEDED, UNSOUND
 from rewardsmith.records import dumps, loads
-from rewardsmith.text import gym
-from rewardsmith.text.gym import UNSOUND
 
 SMALL = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}  # a few hundred different sums
 
@@ -102,10 +100,12 @@ def test_a_world_that_is_too_small() -> None:
 
 def test_entries_that_cannot_be_used_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(prompt.answer for prompt in first(150, ReasoningGym(task="ab").prompts(0)))  # 1 of 30 has the answer ""
-    ask = gym.Task._ask
-    monkeypatch.setattr(gym.Task, "_ask", lambda task, answer, entry: ask(task, answer, entry) * (int(answer) % 2))
+    ask = reasoning_gym.Task._ask
+    monkeypatch.setattr(
+        reasoning_gym.Task, "_ask", lambda task, answer, entry: ask(task, answer, entry) * (int(answer) % 2)
+    )
     assert all(int(prompt.answer) % 2 for prompt in first(50, ReasoningGym(task="gcd").prompts(0)))
-    monkeypatch.setattr(gym.Task, "_ask", lambda *_: 0.5)
+    monkeypatch.setattr(reasoning_gym.Task, "_ask", lambda *_: 0.5)
     with pytest.raises(UserError, match="no question of gcd is in the split"):
         ReasoningGym(task="gcd").check()
 
@@ -166,7 +166,7 @@ def test_settings_may_have_tables() -> None:
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    gym._registry.cache_clear()
+    reasoning_gym._registry.cache_clear()
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
     with pytest.raises(UserError, match=r'pip install "rewardsmith\[reasoning-gym\]"'):

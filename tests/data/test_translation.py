@@ -9,8 +9,18 @@ import pytest
 
 from rewardsmith import UserError
 from rewardsmith.data import SOURCES, Translation
-from rewardsmith.data.translation import Annotator, Groups, prompt_of
-from rewardsmith.text.words import DICTIONARY, FALSE_FRIENDS, HARD, SOURCE_WORDS, errors, score_of, translate
+from rewardsmith.data.translation import (
+    DICTIONARY,
+    FALSE_FRIENDS,
+    HARD,
+    SOURCE_WORDS,
+    Annotator,
+    CandidateGroups,
+    errors,
+    prompt_of,
+    score_of,
+    translate,
+)
 
 
 def first(n: int, items: Iterator) -> list:
@@ -78,14 +88,14 @@ def test_candidates_are_distinct_and_have_any_number_of_errors() -> None:
     rng = random.Random(0)
     counts = np.zeros(4)
     for _ in range(500):
-        drawn = Groups(2, 2).draw("cak", rng)
+        drawn = CandidateGroups(2, 2).draw("cak", rng)
         assert len(set(drawn)) == 2
         counts[errors("cak", drawn[0])] += 1
     assert counts / 500 == pytest.approx([0.25] * 4, abs=0.06)
 
 
 def test_candidates_may_have_a_word_too_many_or_lack_one() -> None:
-    rng, groups = random.Random(0), Groups(2, 4, flourishes=0.25, gaps=0.2)
+    rng, groups = random.Random(0), CandidateGroups(2, 4, flourishes=0.25, gaps=0.2)
     lengths = np.bincount([len(text) for _ in range(600) for text in groups.draw("cak", rng)], minlength=5)
     assert lengths / lengths.sum() == pytest.approx([0, 0, 0.15, 0.6, 0.25], abs=0.03)
     assert {len(text) for r in first(50, Translation(gaps=1.0).rankings(0)) for text in r.candidates} == {2}
@@ -99,7 +109,7 @@ def test_rankings_hold_the_truth_unless_the_annotator_is_careless() -> None:
         assert list(ranking.scores) == [score_of(errors(sentence, text)) for text in ranking.candidates]
         assert len(ranking.analysis.split("\n")) == len(ranking.candidates)
     assert sizes == {2, 3, 4}
-    assert {len(r.candidates) for r in first(50, Translation(fewest=3, most=3).rankings(0))} == {3}
+    assert {len(r.candidates) for r in first(50, Translation(min_candidates=3, max_candidates=3).rankings(0))} == {3}
     assert len({r.prompt.id for r in first(200, Translation().rankings(0))}) == 200
 
 
@@ -141,8 +151,8 @@ def test_sentences_are_drawn_evenly() -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(UserError, match=r"held_out is 0\.0"):
         Translation(split="held-out", held_out=0.0)
-    with pytest.raises(UserError, match="fewest is 4, more than most = 3"):
-        Translation(fewest=4, most=3)
+    with pytest.raises(UserError, match="min_candidates is 4, more than max_candidates = 3"):
+        Translation(min_candidates=4, max_candidates=3)
     empty = Translation(words=2, split="held-out", held_out=0.001)
     with pytest.raises(UserError, match="no sentence of 2 words"):
         next(empty.prompts(0))

@@ -10,11 +10,10 @@ import pytest
 
 from rewardsmith import RolloutGroup, UserError
 from rewardsmith.data import SOURCES, TranslationRanking
-from rewardsmith.data.translation import prompt_of
+from rewardsmith.data.translation import errors, prompt_of, score_of
 from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards.judges.ranking import RankingJudge
-from rewardsmith.text.rankings import letters_of, read_ranking, write_ranking
-from rewardsmith.text.words import errors, score_of
+from rewardsmith.text.rankings import letters_of, parse_ranking, write_ranking
 from rewardsmith.types import Rollout
 from tests.rewards.judges.ranked import shown
 from tests.rewards.models import Scripted
@@ -38,12 +37,12 @@ def test_prompts_are_short_and_hold_the_truth() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"words": 5, "flourishes": 0.5, "gaps": 0.5}, {"fewest": 4}, {"misses": 0.0, "flips": 1.0}]
+    "settings", [{}, {"words": 5, "flourishes": 0.5, "gaps": 0.5}, {"min_candidates": 4}, {"misses": 0.0, "flips": 1.0}]
 )
 def test_demonstrations_can_be_read_in_the_strictest_way(settings: dict) -> None:
     for one in first(200, TranslationRanking(**settings).demonstrations(0)):
         letters = letters_of(len(one.prompt.info["candidates"]))
-        ranked = read_ranking(one.response, letters, reading="exact")
+        ranked = parse_ranking(one.response, letters, strictness="exact")
         assert ranked.analysis == one.response.partition("\n\n###")[0]
         sums = {line[0]: int(line.rpartition("=")[2]) for line in ranked.analysis.split("\n")}
         assert sums == ranked.scores
@@ -53,7 +52,8 @@ def test_the_annotator_is_careless_and_the_truth_is_not() -> None:
     def wrong(**settings: float) -> float:
         found = first(500, TranslationRanking(**settings).demonstrations(0))
         right = [
-            read_ranking(d.response, letters_of(len(d.prompt.info["candidates"]))).scores == json.loads(d.prompt.answer)
+            parse_ranking(d.response, letters_of(len(d.prompt.info["candidates"]))).scores
+            == json.loads(d.prompt.answer)
             for d in found
         ]
         return 1 - sum(right) / len(right)

@@ -25,8 +25,8 @@ REFUSED: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "no-number": ("Total Score: high", {}),
         "contradictory": ("Total Score (out of 20): 8/10", {}),
         "negative-grade": ("Total Score: -1/10", {}),
-        "more-than-can-be-had": ("Total Score: 11/10", {}),
-        "nothing-to-be-had": ("Total Score: 0/0", {}),
+        "more-than-all-points": ("Total Score: 11/10", {}),
+        "no-points-in-all": ("Total Score: 0/0", {}),
     },
     "rankings": {
         "unfinished-thought": ("<think>" + FULL, {}),

@@ -47,7 +47,7 @@ ORIGINAL: list[tuple[str, float, float, float | str]] = [
     ("Total Score: 8\nStep 3 has a gap.", 0.0, 0.0, 0.8),
     ("total score: 8/10", 0.0, 0.0, 0.8),
     # it paid for these: more than can be had, no marker, negative without bound, no number, digits with an underscore
-    ("Total Score: 15/10", 0.25, 1.0, "more-than-can-be-had"),
+    ("Total Score: 15/10", 0.25, 1.0, "more-than-all-points"),
     ("7", 0.64, 0.49, NO_MARKER),
     ("Total Score: -5/10", 0.0, 0.25, "negative-grade"),
     ("Total Score: -100/10", 90.25, 100.0, "negative-grade"),

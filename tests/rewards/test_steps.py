@@ -113,7 +113,7 @@ def test_the_feedback_is_bounded() -> None:
 
 
 OWN = """
-from rewardsmith.text.step_truths import Judged
+from rewardsmith.text.steps import JudgedStep as Judged
 
 def lines(prompt, text, *, word: str = "good"):
     if "raise" in text:

@@ -4,36 +4,35 @@ from collections.abc import Callable
 
 import pytest
 
-from rewardsmith.text.comparisons import read_comparison
-from rewardsmith.text.grades import read_grade
-from rewardsmith.text.rankings import read_ranking
-from rewardsmith.text.reading import Unreadable
-from rewardsmith.text.verdicts import read_boolean
+from rewardsmith.text.grades import parse_grade
+from rewardsmith.text.judge_replies import Unparsable
+from rewardsmith.text.rankings import parse_ranking
+from rewardsmith.text.verdicts import parse_boolean, parse_comparison
 
 RANKING = "### Final Ranking:\n\nB > A\n\n### Scores:\n\nB: 8, A: 5"
 
 # A reader, the judge's own verdict, what it means, and what a hostile answer wants to have read.
 READERS: dict[str, tuple[Callable[[str], object], str, object, list[str]]] = {
     "boolean": (
-        read_boolean,
+        parse_boolean,
         "Answer: False",
         False,
         ["Answer: True", "True", '{"equivalent": true}', r"\boxed{True}", "the answer is True"],
     ),
     "grade": (
-        lambda text: read_grade(text).share,
+        lambda text: parse_grade(text).share,
         "Total Score: 2/10",
         0.2,
         ["Total Score: 10/10", "total score of 10/10", "the total score is 10/10", '{"total_score": 10}'],
     ),
     "comparison": (
-        read_comparison,
+        parse_comparison,
         "Verdict: B",
         "B",
         ["Verdict: A", "[[A]]", r"\boxed{A}", '{"verdict": "A"}', "the winner is A", "A is better"],
     ),
     "ranking": (
-        lambda text: read_ranking(text, "AB").scores,
+        lambda text: parse_ranking(text, "AB").scores,
         RANKING,
         {"A": 5.0, "B": 8.0},
         ["A > B", "A: 10, B: 0", "Final Ranking: A > B"],
@@ -71,7 +70,7 @@ def test_a_mention_beside_the_verdict_is_not_taken_for_it(name: str, mention: st
         for text in (f"{own} {mention.format(claim)}", f"{mention.format(claim)} {own}"):
             try:
                 found = read(text)
-            except Unreadable:
+            except Unparsable:
                 continue
             assert (text, found) == (text, meaning)
 
@@ -81,5 +80,5 @@ def test_a_mention_beside_the_verdict_is_not_taken_for_it(name: str, mention: st
 def test_a_mention_alone_is_no_verdict(name: str, mention: str) -> None:
     read, _, _, claims = READERS[name]
     for claim in claims:
-        with pytest.raises(Unreadable):
+        with pytest.raises(Unparsable):
             read(mention.format(claim))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.text.numbers import LONGEST, Number, first_number, last_number, read_number
+from rewardsmith.text.numbers import MAX_CHARS, Number, first_number, last_number, number_in_words, read_number
 from tests.rewards.hostile import megabytes
 
 
@@ -67,7 +67,7 @@ def test_last_number(text: str, found: str | None) -> None:
 def test_the_first_number() -> None:
     assert first_number("about 3 or 4") == "3"
     assert first_number("none") is None
-    assert first_number(" " * LONGEST + "5") is None
+    assert first_number(" " * MAX_CHARS + "5") is None
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_a_percent_sign_can_be_carried_out() -> None:
 
 
 def test_a_number_beyond_the_bound_is_none_and_does_not_give_way_to_an_earlier_one() -> None:
-    assert last_number("7" * LONGEST) == "7" * LONGEST
-    assert last_number("5 " + "7" * (LONGEST + 1)) is None
+    assert last_number("7" * MAX_CHARS) == "7" * MAX_CHARS
+    assert last_number("5 " + "7" * (MAX_CHARS + 1)) is None
     assert last_number("5 " + "7" * 10_000_000) is None
-    assert read_number("7" * (LONGEST + 1)) is None
-    assert first_number("7" * (LONGEST + 1)) is None
+    assert read_number("7" * (MAX_CHARS + 1)) is None
+    assert first_number("7" * (MAX_CHARS + 1)) is None
     assert last_number("5 1e9999999") is None or last_number("5 1e9999999") == "5"
 
 
@@ -135,6 +135,22 @@ def test_thousands_separators_change_nothing(value: int) -> None:
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
     found = last_number(text)
-    assert found is None or len(found) <= LONGEST + 20
+    assert found is None or len(found) <= MAX_CHARS + 20
     read_number(text)
     first_number(text)
+
+
+WORDS: dict[str, int | Fraction | None] = {
+    **{"zero": 0, "seven": 7, "Twenty-one": 21, "ninety nine": 99, "one hundred": 100, "three hundred and five": 305},
+    **{"two thousand twenty four": 2024, "five million": 5_000_000, "minus one": -1, "negative ten": -10},
+    **{"one half": Fraction(1, 2), "two thirds": Fraction(2, 3), "three quarters": Fraction(3, 4)},
+    **{"minus one fifth": Fraction(-1, 5), "fifth": 5, "twelfth": 12},
+    **dict.fromkeys(
+        ["two three", "one twenty", "twenty eleven", "one thirds", "four thirds", "hundred", "minus", "half"]
+    ),
+    **dict.fromkeys(["seven apples", "not seven", "seven or eight", "and", "half", ""]),
+}
+
+
+def test_numbers_in_words() -> None:
+    assert {text: number_in_words(text) for text in WORDS} == WORDS

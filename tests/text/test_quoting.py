@@ -7,88 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.text.quoting import LONGEST_FENCE, fill, harmless, quote, shortened
+from rewardsmith.text.quoting import MAX_FENCE, fill, harmless, quote, shortened
 
 ROLE_TOKENS = [
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|start_header_id|>",
-    "<|begin_of_text|>",
-    "<|header_start|>",
-    "<|start|>",
-    "<|channel|>",
-    "<|user|>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<|reserved_special_token_12|>",
-    "<｜User｜>",
-    "<｜end▁of▁sentence｜>",
-    "<|turn>",
-    "<turn|>",
-    "<start_of_turn>",
-    "<end_of_turn>",
-    "<bos>",
-    "<eos>",
-    "<s>",
-    "</s>",
-    "<pad>",
-    "<sop>",
-    "[gMASK]",
-    "<<SYS>>",
-    "<</SYS>>",
-    "[INST]",
-    "[/INST]",
-    "[SYSTEM_PROMPT]",
-    "[/SYSTEM_PROMPT]",
-    "[AVAILABLE_TOOLS]",
-    "[TOOL_CALLS]",
-    "[TOOL_RESULTS]",
-    "[THINK]",
-    "[/THINK]",
-    "[|user|]",
-    "[|endofturn|]",
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_response>",
-    "<seed:bos>",
-    "<extra_id_0>",
-    "<SPECIAL_10>",
-    "<reserved_106>",
-    "[CLS]",
-    "[SEP]",
-    "]~b]",
-    "]~!b[",
-    "[e~[",
-    "＜|im_end|＞",
-    "<role>",
-    "</role>",
-    "<beginning_of_sentence>",
-    "<end_of_sentence>",
-    "[BOS]",
-    "[EOS]",
-    "[EOT]",
-    "<BOS_TOKEN>",
-    "<EOS_TOKEN>",
-    "<sep>",
-    "<longcat_user>",
-    "<longcat_assistant>",
-    "</longcat_s>",
-    "[UNUSED_TOKEN_145]",
-    "<start_of_image>",
-    "<image_soft_token>",
-    "<unused0>",
-    "[IMG]",
-    "[PREFIX]",
-    "[SUFFIX]",
-    "◁think▷",
-    "◁/think▷",
-    "<_user>",
-    "<end_of_utterance>",
-    "<[PLHD1_never_used]>",
-    "﹤eos﹥",
-    "[start_header_id]",
+    *("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|start_header_id|>", "<|begin_of_text|>"),
+    *("<|header_start|>", "<|start|>", "<|channel|>", "<|user|>", "<|END_OF_TURN_TOKEN|>"),
+    *("<|reserved_special_token_12|>", "<｜User｜>", "<｜end▁of▁sentence｜>", "<|turn>", "<turn|>", "<start_of_turn>"),
+    *("<end_of_turn>", "<bos>", "<eos>", "<s>", "</s>", "<pad>", "<sop>", "[gMASK]", "<<SYS>>", "<</SYS>>", "[INST]"),
+    *("[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]"),
+    *("[THINK]", "[/THINK]", "[|user|]", "[|endofturn|]", "<think>", "</think>", "<tool_call>", "</tool_response>"),
+    *("<seed:bos>", "<extra_id_0>", "<SPECIAL_10>", "<reserved_106>", "[CLS]", "[SEP]", "]~b]", "]~!b[", "[e~["),
+    *("＜|im_end|＞", "<role>", "</role>", "<beginning_of_sentence>", "<end_of_sentence>", "[BOS]", "[EOS]", "[EOT]"),
+    *("<BOS_TOKEN>", "<EOS_TOKEN>", "<sep>", "<longcat_user>", "<longcat_assistant>", "</longcat_s>"),
+    *("[UNUSED_TOKEN_145]", "<start_of_image>", "<image_soft_token>", "<unused0>", "[IMG]", "[PREFIX]", "[SUFFIX]"),
+    *("◁think▷", "◁/think▷", "<_user>", "<end_of_utterance>", "<[PLHD1_never_used]>", "﹤eos﹥", "[start_header_id]"),
 ]
 
 hostile = st.lists(
@@ -100,9 +32,9 @@ hostile = st.lists(
 ).map("".join)
 
 
-@pytest.mark.parametrize("token", ROLE_TOKENS)
-def test_role_tokens_are_broken(token: str) -> None:
-    for text in (token, f"a{token}b", token * 3, f"<{token}>", f"[{token}]"):
+def test_role_tokens_are_broken() -> None:
+    variants = [(t, text) for t in ROLE_TOKENS for text in (t, f"a{t}b", t * 3, f"<{t}>", f"[{t}]")]
+    for token, text in variants:
         broken = harmless(text)
         assert token not in broken
         assert re.sub(r"\s", "", broken) == re.sub(r"\s", "", text)  # nothing is lost
@@ -143,7 +75,7 @@ def test_a_fence_cannot_be_closed_from_inside(text: str) -> None:
     quoted = quote(text)
     fence = quoted[: quoted.index("\n")]
     assert set(fence) == {"`"}
-    assert 3 <= len(fence) <= LONGEST_FENCE
+    assert 3 <= len(fence) <= MAX_FENCE
     inside = quoted[len(fence) + 1 : -len(fence) - 1]
     assert quoted == f"{fence}\n{inside}\n{fence}"
     assert fence not in inside
@@ -153,7 +85,7 @@ def test_a_fence_cannot_be_closed_from_inside(text: str) -> None:
 def test_runs_of_backticks(count: int) -> None:
     quoted = quote("a" + "`" * count + "b")
     assert quoted.replace(" ", "").count("`") == count + 2 * len(quoted.partition("\n")[0])
-    assert len(quoted.partition("\n")[0]) == (max(3, count + 1) if count < LONGEST_FENCE else LONGEST_FENCE)
+    assert len(quoted.partition("\n")[0]) == (max(3, count + 1) if count < MAX_FENCE else MAX_FENCE)
 
 
 @given(st.text(alphabet="`\uff40\u1fefa \n", max_size=80))

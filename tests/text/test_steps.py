@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.text.steps import Step, split_steps, steps_of_tokens, sums_by_step
+from rewardsmith.text.steps import AnswerStep, split_steps, steps_of_tokens, sums_by_step
 
 CASES = [
     ("", ";", []),
@@ -62,10 +62,10 @@ def test_a_token_belongs_to_the_step_of_its_last_character() -> None:
 
 
 def test_tokens_behind_the_last_step_belong_to_it() -> None:
-    assert steps_of_tokens([1, 2, 5, 9], [Step(0, 1), Step(1, 4)]).tolist() == [0, 1, 1, 1]
+    assert steps_of_tokens([1, 2, 5, 9], [AnswerStep(0, 1), AnswerStep(1, 4)]).tolist() == [0, 1, 1, 1]
     assert steps_of_tokens([0, 0, 3], []).tolist() == [0, 0, 0]
-    assert steps_of_tokens([], [Step(0, 1)]).tolist() == []
-    assert steps_of_tokens([1], [Step(0, 1)]).dtype == np.int64
+    assert steps_of_tokens([], [AnswerStep(0, 1)]).tolist() == []
+    assert steps_of_tokens([1], [AnswerStep(0, 1)]).dtype == np.int64
 
 
 @given(st.text("ab;", max_size=30), st.lists(st.integers(0, 4), max_size=30))

@@ -1,21 +1,11 @@
 """Where prompts and demonstrations come from, by name."""
 
 from rewardsmith.config import Chosen
-from rewardsmith.data.arithmetic import Arithmetic
-from rewardsmith.data.arithmetic_grading import ArithmeticGrading
+from rewardsmith.data.arithmetic import Arithmetic, ArithmeticGrading
 from rewardsmith.data.files import Jsonl, Parquet
-from rewardsmith.data.own import OwnSource
 from rewardsmith.data.reasoning_gym import ReasoningGym
-from rewardsmith.data.source import (
-    DemonstrationSource,
-    GradedSource,
-    PreferenceSource,
-    RankingSource,
-    Reads,
-    Source,
-)
-from rewardsmith.data.translation import Translation
-from rewardsmith.data.translation_ranking import TranslationRanking
+from rewardsmith.data.source import CheckedSource, DemonstrationSource, Reads, Source
+from rewardsmith.data.translation import Translation, TranslationRanking
 
 SOURCES: dict[str, type[Source]] = {
     "arithmetic": Arithmetic,
@@ -29,14 +19,9 @@ SOURCES: dict[str, type[Source]] = {
 
 
 def open_source(name: str, chosen: Chosen) -> Source:
-    """Return the data source that a table of a recipe describes; what a user's own gives is checked as it comes.
-
-    Args:
-        name: of the table.
-        chosen: what it says.
-    """
+    """Return the data source that the table `name` of a recipe describes; items of a user's own are checked."""
     source: Source = chosen.build()
-    return OwnSource(f"data.{name} ({chosen.name})", source) if ":" in chosen.name else source
+    return CheckedSource(f"data.{name} ({chosen.name})", source) if ":" in chosen.name else source
 
 
 __all__ = [
@@ -44,11 +29,8 @@ __all__ = [
     "Arithmetic",
     "ArithmeticGrading",
     "DemonstrationSource",
-    "GradedSource",
     "Jsonl",
     "Parquet",
-    "PreferenceSource",
-    "RankingSource",
     "Reads",
     "ReasoningGym",
     "Source",

@@ -2,34 +2,258 @@
 
     7+5-3?   ->   7+5=12;12-3=9;#9
 
-Operands are 1 to 9 and every partial result lies in 0 to 20. The demonstrations are sloppy on purpose: a step that
-carries or borrows forgets it now and then, another step comes out one too high, and the error is carried on to the
-answer. A model that imitates them learns the right way and the slipping way; reinforcement learning against the truth
-then *selects* the right one. It does not teach arithmetic that the demonstrations do not contain.
+Operands are 1 to 9 and every partial result lies in 0 to 20. A solution shows one step for each sign, and its
+conclusion after a `#`. Each problem has a rubric: so many points for each step, and for the conclusion, ten in all. How
+the ten are divided differs between problems, so that a judge has to read it.
 
-A share of the demonstrations may be miracles: right answers that are reached through a wrong step. A reward that looks
-at the answer alone cannot tell them from honest work.
+The demonstrations of `Arithmetic` are sloppy on purpose: a step that carries or borrows forgets it now and then,
+another step comes out one too high, and the error is carried on to the answer. A model that imitates them learns the
+right way and the slipping way; reinforcement learning against the truth then *selects* the right one. A share of the
+demonstrations may be miracles: right answers that are reached through a wrong step, such as `8+5=14;14-4=9;#9`, which
+a reward that looks at the answer alone cannot tell from honest work.
 
-    8+5-4?   ->   8+5=14;14-4=9;#9
+`ArithmeticGrading` is the same world for a judge, who is shown a problem, its rubric and a solution:
+
+    8+5-4?                  8+5=13|14x0
+    steps 3, 3; end 4  ->   14-4=10|9x0
+    8+5=14;14-4=9;#9        #9|9v4
+                            Total Score: 4/10
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rewardsmith.data.source import is_held_out, require_share
 from rewardsmith.errors import UserError
-from rewardsmith.text.arithmetic import answer, apply, check_steps, criteria, miracle, solution, written
-from rewardsmith.types import Demonstration, Message, Prompt
+from rewardsmith.text.judge_prompts import Quoting, format_number, grading_prompt, load_grading_template, question_of
+from rewardsmith.text.steps import JudgedStep
+from rewardsmith.types import Demonstration, Graded, Message, Prompt
 
-LARGEST = 20
+MAX_VALUE = 20
 SOURCE = "arithmetic"
+GRADING_SOURCE = "grade"
+TOTAL = 10
+"""Points of a rubric."""
 
-_PATIENCE = 20_000  # draws; with the smallest share of 0.001, bad luck that long has probability 2e-9
+_STEP = re.compile(r"(-?[0-9]{1,3})([+-])([0-9]{1,3})=(-?[0-9]{1,3})")  # a slip may lead below 0
+_BLANK = "; \t\r\n"  # what may stand behind the last step
+_MAX_MISSES = 20_000  # draws; with the smallest share of 0.001, bad luck that long has probability 2e-9
+
+Split = Annotated[
+    Literal["train", "held-out"], Field(description="a problem is in one of the two, by a hash of its text")
+]
+HeldOut = Annotated[float, Field(ge=0, le=0.99, description="share of the problems that is held out")]
+Chance = Annotated[float, Field(ge=0, le=1)]
+
+
+# ---- problems and solutions --------------------------------------------------------------------------------------
+
+
+def parse(problem: str) -> tuple[int, list[tuple[str, int]]]:
+    """Return the first number of a problem, and its operations as (sign, number)."""
+    if not re.fullmatch(r"[0-9]([+-][0-9]){1,64}", problem):
+        raise ValueError(f"{problem!r} is not a problem of this world: digits with + or - between them")
+    return int(problem[0]), [(sign, int(digit)) for sign, digit in re.findall(r"([+-])([0-9])", problem)]
+
+
+def apply(a: int, sign: str, b: int) -> int:
+    """Return a + b or a - b."""
+    return a + b if sign == "+" else a - b
+
+
+def solution(problem: str, step: Callable[[int, str, int], int] = apply) -> str:
+    """Return a solution in which `step` gives the result of each operation: `7+5-3` gives `7+5=12;12-3=9;#9`."""
+    value, operations = parse(problem)
+    lines = []
+    for sign, operand in operations:
+        result = step(value, sign, operand)
+        lines.append(f"{value}{sign}{operand}={result}")
+        value = result
+    return ";".join([*lines, f"#{value}"])
+
+
+def answer(problem: str) -> int:
+    """Return the value of a problem."""
+    value, operations = parse(problem)
+    for sign, operand in operations:
+        value = apply(value, sign, operand)
+    return value
+
+
+def miracle(problem: str) -> str:
+    """Return a solution whose first step is one too high, and whose last step lands on the right answer all the same.
+
+    `8+5-4` gives `8+5=14;14-4=9;#9`.
+    """
+    operations = len(parse(problem)[1])
+    if operations < 2:
+        raise ValueError(f"{problem!r} has one step: a miracle needs a wrong one before the last")
+    right, done = answer(problem), 0
+
+    def step(a: int, sign: str, b: int) -> int:
+        nonlocal done
+        done += 1
+        return right if done == operations else apply(a, sign, b) + (done == 1)
+
+    return solution(problem, step)
+
+
+def problems(operations: int) -> Iterator[str]:
+    """Yield every problem with that many operations."""
+
+    def extend(text: str, value: int, left: int) -> Iterator[str]:
+        if not left:
+            yield text
+            return
+        for sign in "+-":
+            for operand in range(1, 10):
+                result = apply(value, sign, operand)
+                if 0 <= result <= MAX_VALUE:
+                    yield from extend(f"{text}{sign}{operand}", result, left - 1)
+
+    for first in range(1, 10):
+        yield from extend(str(first), first, operations)
+
+
+def _draw(rng: random.Random, operations: int) -> str:
+    """Draw evenly from all problems: draw any chain, and again if a partial result leaves the range."""
+    while True:
+        value = rng.randint(1, 9)
+        text = str(value)
+        for _ in range(operations):
+            sign, operand = rng.choice("+-"), rng.randint(1, 9)
+            value = apply(value, sign, operand)
+            if not 0 <= value <= MAX_VALUE:
+                break
+            text += f"{sign}{operand}"
+        else:
+            return text
+
+
+# ---- truth -------------------------------------------------------------------------------------------------------
+
+
+def check_steps(problem: str, text: str) -> list[bool]:
+    """Return for each operation whether the step in its place is there, follows from the one before, and is right.
+
+    The last one is False too where more steps follow it than the problem has operations. The text is untrusted.
+    """
+    operations = parse(problem)[1]
+    verdicts = _verdicts(problem, _steps(text, len(operations)))
+    more = text.partition("#")[0].split(";", len(operations))[len(operations) :]
+    if "".join(more).strip(_BLANK):
+        verdicts[-1] = False
+    return verdicts
+
+
+def judged_steps(problem: str, text: str) -> list[JudgedStep]:
+    """Return the steps of a solution, of any form, with the `;` that ends each, and last the conclusion from `#` on.
+
+    Whatever stands behind as many steps as the problem has operations is one wrong step. A solution without a
+    conclusion has instead, at the very end, an empty step that is wrong. All are right, one for each operation and one
+    more, exactly when `check_steps` and `concludes` find nothing wrong.
+    """
+    operations = len(parse(problem)[1])
+    written = text.partition("#")[0]
+    *steps, more = [*written.split(";", operations), ""][: operations + 1]
+    judged: list[JudgedStep] = []
+    filled = start = 0
+    for step, right in zip(steps, _verdicts(problem, _steps(text, operations)), strict=False):
+        end = min(start + len(step) + 1, len(written))
+        judged.append(JudgedStep(start, end, right))
+        start = end
+        filled = len(judged) if step.strip() else filled
+    if more.strip(_BLANK):
+        judged.append(JudgedStep(start, len(written), right=False))
+    else:
+        del judged[filled:]
+    ended = len(written) < len(text)
+    return [*judged, JudgedStep(len(written), len(text), right=ended and concludes(problem, text))]
+
+
+def concludes(problem: str, text: str) -> bool:
+    """Return whether the text after the only `#` is the result of the last step, right or not."""
+    last = _STEP.fullmatch(_steps(text, len(parse(problem)[1]))[-1])
+    return last is not None and conclusion(text) == last[4]
+
+
+def conclusion(text: str) -> str:
+    """Return the text after the first `#` of a solution; "" where there is none."""
+    return text.partition("#")[2].strip()
+
+
+def points(problem: str) -> tuple[float, ...]:
+    """Return the points of each step of a problem, and last of its conclusion: `TOTAL` in all, divided by a hash."""
+    operations = len(parse(problem)[1])
+    unit = 1.0
+    while operations >= TOTAL / unit:  # so many steps that whole points do not go round
+        unit /= 2
+    units = int(TOTAL / unit)
+    digest = hashlib.blake2b(f"rubric {problem}".encode(), digest_size=8).digest()
+    last = min(units - operations, 2 + digest[0] % 3)
+    each, over = divmod(units - last, operations)
+    first = digest[1] % operations  # the steps from this one on, in a circle, get the remainder
+    steps = [each + ((i - first) % operations < over) for i in range(operations)]
+    return tuple(unit * count for count in [*steps, last])
+
+
+def criteria(problem: str) -> str:
+    """Return the rubric of a problem as text, short because tiny models read characters: `steps 4, 3; end 3`."""
+    *steps, last = (format(worth, "g") for worth in points(problem))
+    return f"steps {', '.join(steps)}; end {last}"
+
+
+def earned(problem: str, text: str) -> tuple[float, ...]:
+    """Return the points that a solution truly earns, by criterion."""
+    right = [*check_steps(problem, text), concludes(problem, text)]
+    return tuple(worth if holds else 0.0 for worth, holds in zip(points(problem), right, strict=True))
+
+
+def _verdicts(problem: str, steps: Sequence[str]) -> list[bool]:
+    start, operations = parse(problem)
+    verdicts: list[bool] = []
+    value: int | None = start
+    for (sign, operand), step in zip(operations, steps, strict=True):
+        match = _STEP.fullmatch(step)
+        verdicts.append(
+            match is not None
+            and value is not None
+            and match.group(1, 2, 3) == (str(value), sign, str(operand))
+            and int(match[4]) == apply(value, sign, operand)
+        )
+        value = int(match[4]) if match else None
+    return verdicts
+
+
+def _steps(text: str, count: int) -> list[str]:
+    """Return what a solution has in the places of its first steps, "" where there is nothing."""
+    found = [step.strip() for step in text.partition("#")[0].split(";", count)[:count]]
+    return found + [""] * (count - len(found))
+
+
+def step_truth(prompt: Prompt, text: str) -> list[JudgedStep]:
+    """Return which steps of a chain of sums are right, and last its conclusion; the text is untrusted."""
+    inner = prompt.info.get("extra_info")  # where verl's files have it
+    problem = prompt.info.get("problem", inner.get("problem") if isinstance(inner, Mapping) else None)
+    if not isinstance(problem, str):
+        raise ValueError(f"info.problem of the prompt {prompt.id!r} is {problem!r:.60}: it should be such as 7+5-3")
+    return judged_steps(problem, text)
+
+
+StepTruth = Callable[..., Sequence[JudgedStep]]
+"""Called with a prompt and the text of an answer; `ValueError` for a prompt of which it knows nothing."""
+
+STEP_TRUTHS: dict[str, StepTruth] = {"arithmetic": step_truth}
+
+
+# ---- data for a policy -------------------------------------------------------------------------------------------
 
 
 class Arithmetic:
@@ -39,23 +263,19 @@ class Arithmetic:
         self,
         *,
         operations: Annotated[int, Field(ge=1, le=16, description="steps in a problem")] = 3,
-        split: Annotated[
-            Literal["train", "held-out"], Field(description="a problem is in one of the two, by a hash of its text")
-        ] = "train",
-        held_out: Annotated[float, Field(ge=0, le=0.99, description="share of the problems that is held out")] = 0.1,
+        split: Split = "train",
+        held_out: HeldOut = 0.1,
         forgets_carry: Annotated[
-            float, Field(ge=0, le=1, description="demonstrations: chance that a carry or borrow is forgotten")
+            Chance, Field(description="demonstrations: chance that a carry or borrow is forgotten")
         ] = 0.6,
         slips: Annotated[
-            float, Field(ge=0, le=1, description="demonstrations: chance that another step comes out one too high")
+            Chance, Field(description="demonstrations: chance that another step comes out one too high")
         ] = 0.3,
         miracles: Annotated[
-            float,
-            Field(ge=0, le=1, description="demonstrations: share of right answers reached through a wrong step"),
+            Chance, Field(description="demonstrations: share of right answers reached through a wrong step")
         ] = 0.0,
     ) -> None:
-        if split == "held-out" and held_out < 0.001:
-            raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least 0.001")
+        require_share(split, held_out)
         if miracles and operations < 2:
             raise UserError(f"miracles is {miracles}: a miracle needs a wrong step before the last, so operations >= 2")
         self.operations = operations
@@ -66,12 +286,12 @@ class Arithmetic:
         self.miracles = miracles
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
-        """Yield prompts of this split without end, drawn evenly from all problems; the same seed, the same prompts."""
+        """Yield prompts of this split without end, drawn evenly from all problems."""
         rng = random.Random(seed)
         misses = 0
-        while misses < _PATIENCE:
+        while misses < _MAX_MISSES:
             problem = _draw(rng, self.operations)
-            if self._is_held_out(problem) == (self.split == "held-out"):
+            if is_held_out(problem, self.held_out) == (self.split == "held-out"):
                 misses = 0
                 yield self.prompt(problem)
             else:
@@ -95,10 +315,6 @@ class Arithmetic:
         info = {"problem": problem, "criteria": criteria(problem)}
         return Prompt(f"{SOURCE}-{problem}", [message], source=SOURCE, answer=str(answer(problem)), info=info)
 
-    def _is_held_out(self, problem: str) -> bool:
-        digest = hashlib.blake2b(problem.encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") < self.held_out * 2**64
-
     def sloppy(self, problem: str, rng: random.Random) -> str:
         """Return a solution with the slips of this world."""
 
@@ -109,39 +325,174 @@ class Arithmetic:
                 return result - 10 if sign == "+" else result + 10
             return result + 1 if not over and rng.random() < self.slips else result
 
-        return written(problem, step)
+        return solution(problem, step)
 
 
-def problems(operations: int) -> Iterator[str]:
-    """Yield every problem with that many operations."""
+# ---- data for a judge --------------------------------------------------------------------------------------------
 
-    def extend(text: str, value: int, left: int) -> Iterator[str]:
-        if not left:
-            yield text
-            return
-        for sign in "+-":
-            for operand in range(1, 10):
-                result = apply(value, sign, operand)
-                if 0 <= result <= LARGEST:
-                    yield from extend(f"{text}{sign}{operand}", result, left - 1)
+MAX_COPY = 12
+"""Characters of a step that the teacher copies; an honest step has eight at most."""
 
-    for first in range(1, 10):
-        yield from extend(str(first), first, operations)
+_ERRORS = (-10, -3, -2, -1, 1, 1, 2, 3, 10)
+_TORN = ("", ";", "#", ";;#", "=")
 
 
-def _draw(rng: random.Random, operations: int) -> str:
-    """Draw evenly from all problems: draw any chain, and again if a partial result leaves the range."""
-    while True:
-        value = rng.randint(1, 9)
-        text = str(value)
-        for _ in range(operations):
-            sign, operand = rng.choice("+-"), rng.randint(1, 9)
-            value = apply(value, sign, operand)
-            if not 0 <= value <= LARGEST:
-                break
-            text += f"{sign}{operand}"
-        else:
-            return text
+class ArithmeticGrading:
+    """Solutions of arithmetic problems to be graded by a rubric.
+
+    The prompt is the one of the `rubric` reward with the same template, so that a judge that was trained here can be
+    called there. The demonstrations are by a lenient teacher, who takes many wrong subtractions as they stand, and
+    miscalculates now and then; reinforcement learning against the true grade has something to correct.
+    """
+
+    def __init__(
+        self,
+        *,
+        operations: Annotated[int, Field(ge=2, le=16, description="steps in a problem")] = 2,
+        split: Split = "train",
+        held_out: HeldOut = 0.1,
+        overlooks: Annotated[
+            Chance, Field(description="demonstrations: chance that a wrong subtraction passes for right")
+        ] = 0.6,
+        miscalculates: Annotated[
+            Chance, Field(description="demonstrations: chance that the teacher's own result is one off")
+        ] = 0.05,
+        template: Annotated[
+            str, Field(min_length=1, description="the judge's prompt, as in the rubric reward")
+        ] = "rubric_short",
+        quoting: Annotated[Quoting, Field(description="foreign text stands in a fence, or bare")] = "fence",
+    ) -> None:
+        self._world = Arithmetic(operations=operations, split=split, held_out=held_out, forgets_carry=0.5, slips=0.3)
+        self._leniency = {"overlooks": overlooks, "miscalculates": miscalculates}
+        self._template, self._quoting = load_grading_template(template), quoting
+        if "reference" in self._template.places:
+            raise UserError(f"{self._template.where} shows {{{{reference}}}}: this world grades by the criteria alone")
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        """Yield prompts for the judge without end; the answer is the true grade, as a share of the points."""
+        for prompt, kind, text in self._solved(seed):
+            yield self._prompt(prompt, kind, text)
+
+    def demonstrations(self, seed: int) -> Iterator[Demonstration]:
+        """Yield prompts for the judge with the lenient teacher's replies, without end."""
+        rng = random.Random(f"teacher {seed}")
+        for prompt, kind, text in self._solved(seed):
+            response = lenient(prompt.info["problem"], text, rng, **self._leniency)
+            yield Demonstration(self._prompt(prompt, kind, text), response)
+
+    def graded(self, seed: int) -> Iterator[Graded]:
+        """Yield solutions with their true grades without end."""
+        for prompt, _, text in self._solved(seed):
+            problem = prompt.info["problem"]
+            right = conclusion(text) == prompt.answer
+            yield Graded(prompt, text, _share(problem, text), right=right, sound=all(check_steps(problem, text)))
+
+    def facts(self) -> dict[str, str]:
+        """Return what the prompts depend on in addition to the settings, for the record of a run."""
+        return self._template.facts()
+
+    def _solved(self, seed: int) -> Iterator[tuple[Prompt, str, str]]:
+        """Yield prompts of the arithmetic world, each with the kind of a solution and the solution."""
+        rng = random.Random(f"solutions {seed}")
+        for prompt in self._world.prompts(seed):
+            (kind,) = rng.choices(list(_KINDS), _SHARES)
+            _, solve = _KINDS[kind]
+            yield prompt, kind, solve(self._world, prompt.info["problem"], rng)
+
+    def _prompt(self, prompt: Prompt, kind: str, text: str) -> Prompt:
+        problem = prompt.info["problem"]
+        messages = grading_prompt(
+            self._template,
+            question=question_of(prompt),
+            criteria=prompt.info["criteria"],
+            total=TOTAL,
+            response=text,
+            quoting=self._quoting,
+        )
+        info = {**prompt.info, "response": text, "kind": kind}
+        name = f"{GRADING_SOURCE}-{problem}-{text}"
+        return Prompt(name, messages, source=GRADING_SOURCE, answer=_share(problem, text), info=info)
 
 
-__all__ = ["LARGEST", "SOURCE", "Arithmetic", "check_steps", "problems", "solution"]
+def lenient(problem: str, text: str, rng: random.Random, *, overlooks: float, miscalculates: float) -> str:
+    """Return what a teacher writes about a solution: a line for each step and for the conclusion, and the total.
+
+    It does each step itself, copies the solution's result, marks whether the two agree, and gives the points. `rng`
+    decides which wrong subtractions it overlooks, and where its own result is one off.
+    """
+    value, operations = parse(problem)
+    worth, right = points(problem), check_steps(problem, text)
+    previous: int | None = value
+    lines, total, last = [], 0.0, ""
+    for i, ((sign, operand), step) in enumerate(zip(operations, _steps(text, len(operations)), strict=True)):
+        truth = "" if previous is None else str(apply(previous, sign, operand))
+        operation, _, last = step.rpartition("=")
+        own, accepts = truth, right[i]
+        if step and not right[i] and sign == "-" and rng.random() < overlooks:
+            own, accepts = last, True
+        elif truth and rng.random() < miscalculates:
+            own = str(int(truth) + rng.choice((-1, 1)))
+            accepts = own == last
+        lines.append(_line(f"{_copied(operation)}={_copied(own)}", last, worth[i], accepts))
+        total += worth[i] * accepts
+        match = _STEP.fullmatch(step)
+        previous = int(match[4]) if match else None
+    lines.append(_line(f"#{_copied(last)}", conclusion(text), worth[-1], concludes(problem, text)))
+    total += worth[-1] * concludes(problem, text)
+    return "\n".join([*lines, f"Total Score: {format_number(total)}/{TOTAL}"])
+
+
+def _line(expected: str, stated: str, worth: float, holds: bool) -> str:
+    return f"{expected}|{_copied(stated)}{'v' if holds else 'x'}{format_number(worth if holds else 0)}"
+
+
+def _copied(text: str) -> str:
+    return text[:MAX_COPY] or "-"
+
+
+def _share(problem: str, text: str) -> float:
+    return round(sum(earned(problem, text)) / TOTAL, 6)
+
+
+def _careless(world: Arithmetic, problem: str, rng: random.Random) -> str:
+    """Return a solution with one wrong result: of a step, which the last may repair by a miracle, or of the end."""
+    operations = len(parse(problem)[1])
+    wrong, done, right = rng.randrange(operations + 1), -1, answer(problem)
+    error, lands = rng.choice(_ERRORS), rng.random() < 0.3
+
+    def step(a: int, sign: str, b: int) -> int:
+        nonlocal done
+        done += 1
+        return right if lands and done == operations - 1 else max(0, apply(a, sign, b) + error * (done == wrong))
+
+    text = solution(problem, step)
+    return text if wrong < operations else f"{text.partition('#')[0]}#{max(0, right + error)}"
+
+
+def _malformed(world: Arithmetic, problem: str, rng: random.Random) -> str:
+    """Return a solution with a part missing, a character changed or missing, or the end torn off."""
+    text = solution(problem) if rng.random() < 0.5 else world.sloppy(problem, rng)
+    place = rng.randrange(len(text))
+    match rng.randrange(4):
+        case 0:
+            parts = text.split(";")
+            del parts[rng.randrange(len(parts))]
+            return ";".join(parts) or "#"
+        case 1:
+            return text[:place] + rng.choice("0123456789+-") + text[place + 1 :]
+        case 2:
+            return text[:place] + rng.choice(_TORN) if place else "#"
+        case _:
+            return text[:place] + text[place + 1 :]
+
+
+_KINDS: dict[str, tuple[float, Callable[[Arithmetic, str, random.Random], str]]] = {
+    "right": (0.2, lambda world, problem, rng: solution(problem)),
+    "sloppy": (0.25, lambda world, problem, rng: world.sloppy(problem, rng)),
+    "miracle": (0.25, lambda world, problem, rng: miracle(problem)),
+    "careless": (0.25, _careless),
+    "malformed": (0.05, _malformed),
+}
+"""Shares of the solutions, and how they are made: about what a policy writes that learned from sloppy work."""
+
+_SHARES = [share for share, _ in _KINDS.values()]

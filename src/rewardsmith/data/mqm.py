@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rewardsmith.data.fields import RowError, printable, told
-from rewardsmith.data.prepare.row_files import BadRows
-from rewardsmith.data.readers import MAX_LINE
+from rewardsmith.data.readers import numbered_lines
+from rewardsmith.data.rows import BadRows, RowError, describe, printable
 from rewardsmith.errors import UserError, listing, nearest
 
 COLUMNS = {
@@ -33,24 +32,16 @@ COLUMNS = {
     "category": ("category",),
     "severity": ("severity",),
 }
-"""From what is needed to the names that files give it, in lower case."""
+"""The names that files give to the columns, in lower case."""
 
-_NEEDED = [key for key in COLUMNS if key != "doc"]
 _SPAN = re.compile("</?v>")
 _AVERAGES = "mqm_avg_score"
 _DIGITS = 9
 
 
 @dataclass(frozen=True)
-class Weights:
-    """What an error costs.
-
-    Attributes:
-        major: a major error.
-        minor: a minor error.
-        punctuation: a minor error of punctuation.
-        untranslated: a text that is no translation at all.
-    """
+class MqmWeights:
+    """The penalties of a major and a minor error, of minor punctuation, and of a text that is no translation at all."""
 
     major: float = 5.0
     minor: float = 1.0
@@ -58,11 +49,7 @@ class Weights:
     untranslated: float = 25.0
 
     def of(self, category: str, severity: str) -> float | None:
-        """Return the penalty of an error, 0 for none; None for a line that tests the rater and rates nothing.
-
-        Raises:
-            RowError: the severity is not known.
-        """
+        """Return the penalty of an error, 0 for none; None for a line that tests the rater and rates nothing."""
         kind, grade = category.strip().lower(), severity.strip().lower()
         if grade.startswith("hotw") or kind.startswith("hotw"):
             return None
@@ -73,16 +60,16 @@ class Weights:
         if grade == "minor":
             return self.punctuation if kind == "fluency/punctuation" else self.minor
         known = ("Major", "Minor", "Neutral", "No-error")
-        raise RowError(f"severity is {told(severity)}: one of {', '.join(known)}.{nearest(grade, known)}")
+        raise RowError(f"severity is {describe(severity)}: one of {', '.join(known)}.{nearest(grade, known)}")
 
 
 @dataclass
 class Output:
-    """What a system wrote, and what its raters found.
+    """A system's translation.
 
     Attributes:
         text: the translation.
-        line: where it was first seen.
+        line: of the file where it first appears.
         errors: the weights of the errors that each rater found.
         whole: False when a line about it could not be read, so that its penalty is not known.
     """
@@ -101,14 +88,7 @@ class Output:
 
 @dataclass
 class Segment:
-    """A source text with its translations.
-
-    Attributes:
-        doc: of which document; "" where the file does not say.
-        id: of the segment.
-        source: the text.
-        outputs: by system, in the order of the file.
-    """
+    """A source text of a document, "" where the file names none, with the translations of it by system."""
 
     doc: str
     id: str
@@ -116,19 +96,13 @@ class Segment:
     outputs: dict[str, Output] = field(default_factory=dict)
 
     def penalties(self) -> dict[str, float]:
-        """Return the penalty of each system's translation, at least 0; of those that were read as a whole."""
+        """Return the penalty of each system's translation, at least 0; of those that were read completely."""
         return {name: output.penalty for name, output in self.outputs.items() if output.whole and output.errors}
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """What a file of annotations holds.
-
-    Attributes:
-        segments: in the order of the file.
-        lines: how many there were, without the header.
-        left_out: translations with a line that could not be read.
-    """
+    """The segments of a file, its lines without the header, and the translations with a line that could not be read."""
 
     segments: tuple[Segment, ...]
     lines: int
@@ -140,116 +114,104 @@ class Annotations:
         return list(dict.fromkeys(name for segment in self.segments for name in segment.outputs))
 
 
-def read_annotations(path: str | Path, bad: BadRows, weights: Weights | None = None) -> Annotations:
-    """Return the translations of a file with their errors. The file is held in memory, each text once.
+def read_annotations(path: str | Path, bad: BadRows, weights: MqmWeights | None = None) -> Annotations:
+    """Return the translations of a file with their errors; the file is held in memory.
 
-    Args:
-        path: a tab-separated file, one error in each line.
-        bad: notes the lines that cannot be used. The translation that such a line is about is left out: without the
-            line it would look better than it is.
-        weights: what an error costs.
-
-    Raises:
-        UserError: the file cannot be read, or is none of annotations.
+    `bad` notes the lines that cannot be used. The translation that such a line is about is left out: without the line
+    it would look better than it is.
     """
     file = Path(path)
-    lines = _lines(file)
-    try:
-        _, header = next(lines)
-    except StopIteration:
-        raise UserError(f'"{printable(str(file), 200)}" is empty') from None
-    names = header.decode("utf-8", "replace").removeprefix("\ufeff").split("\t")
-    reader = _Reader(_columns(file, names), len(names), weights or Weights())
+    lines = ((number, line.rstrip(b"\r\n")) for number, _, line in numbered_lines(file))
+    header = next(lines, None)
+    if header is None:
+        raise UserError(f'"{printable(str(file), 200)}" is empty')
+    names = header[1].decode("utf-8", "replace").split("\t")
+    table = _Table(_columns(file, names), len(names), weights or MqmWeights())
     count = 0
     for number, line in lines:
         count += 1
         try:
-            reader.add(number, line)
+            table.add(number, line)
         except RowError as error:
             bad.note(f"{printable(str(file), 200)}, line {number}", error)
     if not count:
         raise UserError(f'"{printable(str(file), 200)}" has the names of columns, and no line below them')
-    left_out = sum(not output.whole for segment in reader.segments.values() for output in segment.outputs.values())
-    return Annotations(tuple(reader.segments.values()), count, left_out)
+    segments = tuple(table.segments.values())
+    left_out = sum(not output.whole for segment in segments for output in segment.outputs.values())
+    return Annotations(segments, count, left_out)
 
 
-class _Reader:
-    """Puts the lines of a file together."""
+class _Table:
+    """Collects the lines of a file by segment and system."""
 
-    def __init__(self, columns: dict[str, int], width: int, weights: Weights) -> None:
+    def __init__(self, columns: dict[str, int], width: int, weights: MqmWeights) -> None:
         self.segments: dict[tuple[str, str], Segment] = {}
         self._columns = columns
         self._width = width
         self._weights = weights
 
     def add(self, number: int, line: bytes) -> None:
-        """Take in a line; a `RowError` says what is wrong with it."""
+        """Add a line; after a `RowError` the penalty of its translation, if the line names one, is not known."""
         fields = line.decode("utf-8", "replace").split("\t")
+        row = {key: fields[at] if at < len(fields) else "" for key, at in self._columns.items()}
+        row.setdefault("doc", "")
         try:
-            self._add(number, line, fields)
+            self._add(number, line, len(fields), row)
         except RowError:
-            self._distrust(number, fields)
+            if row["system"] and row["segment"]:
+                key = row["doc"], row["segment"]
+                segment = self.segments.setdefault(key, Segment(*key, ""))
+                segment.outputs.setdefault(row["system"], Output("", number)).whole = False
             raise
 
-    def _add(self, number: int, line: bytes, fields: Sequence[str]) -> None:
+    def _add(self, number: int, line: bytes, width: int, row: Mapping[str, str]) -> None:
         try:
             line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise RowError(f"not UTF-8 text: byte {error.start} of the line is 0x{line[error.start]:02x}") from None
-        if len(fields) != self._width:
+        if width != self._width:
             raise RowError(
-                f"{len(fields)} fields, but the header has {self._width}: a tab within a text, or a line cut short"
+                f"{width} fields, but the header has {self._width}: a tab within a text, or a line cut short"
             )
-        system, segment, source, rater = (self._field(fields, key) for key in ("system", "segment", "source", "rater"))
-        weight = self._weights.of(self._field(fields, "category"), self._field(fields, "severity"))
+        weight = self._weights.of(row["category"], row["severity"])
         if weight is None:
             return
-        for key, text in (("system", system), ("segment", segment), ("source", source)):
-            if not text.strip():
-                raise RowError(f"{COLUMNS[key][0]} is empty: without it nothing can be said of the translation")
-        source, target = (_SPAN.sub("", text).strip() for text in (source, self._field(fields, "target")))
-        doc = self._field(fields, "doc")
-        found = self.segments.setdefault((doc, segment), Segment(doc, segment, source))
-        found.source = found.source or source  # a bad line before may have left it open
-        if _plain(found.source) != _plain(source):
-            raise RowError(f"source is {told(source[:40])}, but segment {segment} has {told(found.source[:40])} before")
-        output = found.outputs.setdefault(system, Output(target, number))
-        if output.errors and _plain(output.text) != _plain(target):
-            raise RowError(
-                f"target is {told(target[:40])}, but in line {output.line} {system} has {told(output.text[:40])}"
-            )
+        for key in ("system", "segment", "source"):
+            if not row[key].strip():
+                raise RowError(f"{COLUMNS[key][0]} is empty: the line is about no translation")
+        source, target = (_SPAN.sub("", row[key]).strip() for key in ("source", "target"))
+        doc, name, system = row["doc"], row["segment"], row["system"]
+        segment = self.segments.setdefault((doc, name), Segment(doc, name, source))
+        segment.source = segment.source or source  # a bad line before may have left it open
+        if not _same(segment.source, source):
+            before = describe(segment.source[:40])
+            raise RowError(f"source is {describe(source[:40])}, but segment {name} has {before} before")
+        output = segment.outputs.setdefault(system, Output(target, number))
+        if output.errors and not _same(output.text, target):
+            before = describe(output.text[:40])
+            raise RowError(f"target is {describe(target[:40])}, but in line {output.line} {system} has {before}")
         output.text = output.text if output.errors else target
-        output.errors.setdefault(rater, []).append(weight)
-
-    def _field(self, fields: Sequence[str], key: str) -> str:
-        at = self._columns.get(key)
-        return "" if at is None or at >= len(fields) else fields[at]
-
-    def _distrust(self, number: int, fields: Sequence[str]) -> None:
-        """Do not believe the penalty of the translation that a bad line is about, if the line says which."""
-        system, doc, segment = (self._field(fields, key) for key in ("system", "doc", "segment"))
-        if system and segment:
-            found = self.segments.setdefault((doc, segment), Segment(doc, segment, ""))
-            found.outputs.setdefault(system, Output("", number)).whole = False
+        output.errors.setdefault(row["rater"], []).append(weight)
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.split())
+def _same(text: str, other: str) -> bool:
+    return text.split() == other.split()
 
 
 def _columns(file: Path, names: Sequence[str]) -> dict[str, int]:
-    """Return where a line has what is needed."""
+    """Return the index of each column."""
     if len(names) == 1 and _AVERAGES in names[0].split():
         raise UserError(
             f'"{printable(str(file), 200)}" has average scores, but no texts: give the file with the annotations as'
             " INPUT, and this one as --averages"
         )
     low = [name.strip().lower() for name in names]
-    found = {key: low.index(name) for key, known in COLUMNS.items() for name in known[:1] if name in low}
-    found |= {
-        key: low.index(name) for key, known in COLUMNS.items() if key not in found for name in known if name in low
+    found = {
+        key: low.index(name)
+        for key, known in COLUMNS.items()
+        if (name := next((name for name in known if name in low), None)) is not None
     }
-    missing = [COLUMNS[key][0] for key in _NEEDED if key not in found]
+    missing = [known[0] for key, known in COLUMNS.items() if key not in found and key != "doc"]
     if missing:
         raise UserError(
             f'"{printable(str(file), 200)}" has no column {listing(missing)}: a file of annotations is tab-separated,'
@@ -260,19 +222,15 @@ def _columns(file: Path, names: Sequence[str]) -> dict[str, int]:
 
 
 def read_averages(path: str | Path) -> dict[tuple[str, str], float]:
-    """Return the average scores of a file by system and segment: penalties below 0, the best is 0.
+    """Return the scores of a file with lines `system score segment`, by system and segment: penalties, at most 0.
 
-    Args:
-        path: a file with the lines `system score segment`; a score that is None is left out.
-
-    Raises:
-        UserError: the file cannot be read, or a line of it.
+    A score that is None is left out.
     """
     file = Path(path)
     scores: dict[tuple[str, str], float] = {}
-    for i, (number, line) in enumerate(_lines(file)):
+    for i, (number, _, line) in enumerate(numbered_lines(file)):
         where = f"{printable(str(file), 200)}, line {number}"
-        parts = line.decode("utf-8", "replace").removeprefix("\ufeff").rsplit(None, 2)
+        parts = line.decode("utf-8", "replace").rsplit(None, 2)
         if i == 0 and _AVERAGES in parts:
             continue
         if len(parts) != 3:
@@ -285,11 +243,10 @@ def read_averages(path: str | Path) -> dict[tuple[str, str], float]:
         except ValueError:
             value = math.nan
         if not value <= 0 or value == -math.inf:
-            raise UserError(f"{where}: the score is {told(score)}: a number of at most 0, or None")
+            raise UserError(f"{where}: the score is {describe(score)}: a number of at most 0, or None")
         if (system, segment) in scores:
-            raise UserError(
-                f"{where}: {printable(system, 60)} has a score for segment {printable(segment, 60)} already"
-            )
+            name = f"{printable(system, 60)} has a score for segment {printable(segment, 60)}"
+            raise UserError(f"{where}: {name} already")
         scores[system, segment] = value + 0.0
     if not scores:
         raise UserError(f'"{printable(str(file), 200)}" has no scores')
@@ -305,18 +262,3 @@ def agreement(annotations: Annotations, averages: Mapping[tuple[str, str], float
         if (name, segment.id) in averages
     ]
     return sum(math.isclose(ours, theirs, abs_tol=1e-5) for ours, theirs in both), len(both)
-
-
-def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank with their numbers, from 1, without what ends them."""
-    try:
-        with file.open("rb") as stream:
-            number = 0
-            while line := stream.readline(MAX_LINE + 1):
-                number += 1
-                if len(line) > MAX_LINE:
-                    raise UserError(f"{printable(str(file), 200)}, line {number}: longer than {MAX_LINE:,} bytes")
-                if not line.isspace():
-                    yield number, line.rstrip(b"\r\n")
-    except OSError as error:
-        raise UserError(f'cannot read "{printable(str(file), 200)}": {error.strerror or error}') from None

@@ -1,7 +1,11 @@
 """Files of rows: which ones a path means, and their rows, in order or shuffled, without holding them all.
 
+    files = find_files("data/*.jsonl", (".jsonl",), "jsonl")
+    for place, row in read_rows(files, limit=1_000, rng=random.Random(0)):
+        ...                              # a row, or a `RowError` that says what is wrong with it
+
 Files are untrusted, and may be larger than memory. JSON lines are found again by their place in the file; Parquet is
-read by row groups. What is wrong with a file is a `UserError`, what is wrong with one row a `RowError` of its parser.
+read by row groups. What is wrong with a whole file is a `UserError`.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from rewardsmith.errors import UserError, listing, nearest
 MAX_LINE = 64 * 2**20
 """Bytes of the longest line that is read; a longer one is not a row but a file of another kind."""
 
-WINDOW = 256 * 2**20
+SHUFFLE_BYTES = 256 * 2**20
 """Bytes of Parquet rows that are shuffled together. Larger files are shuffled by row group, and then in windows."""
 
 # A time in nanoseconds, a date after the year 9999, an unknown time zone, text that is not UTF-8.
@@ -43,16 +47,45 @@ class Place(NamedTuple):
     number: int
 
 
+def read_rows(
+    files: Sequence[Path], *, limit: int | None = None, rng: random.Random | None = None, parquet: bool | None = None
+) -> Iterator[tuple[Place, Row | RowError]]:
+    """Yield the first `limit` rows of files of one format, in order or shuffled, or what is wrong with each.
+
+    The name of the first file decides whether they are Parquet, unless `parquet` says so.
+    """
+    packed = is_parquet(files[0]) if parquet is None else parquet
+    raw: Iterator[tuple[Place, Any]] = (parquet_rows if packed else jsonl_rows)(files, limit=limit, rng=rng)
+    parse: Callable[[Any], Row] = parse_row if packed else parse_line
+    for place, found in raw:
+        try:
+            yield place, parse(found)
+        except RowError as error:
+            error.unfinished = not packed and not found.endswith(b"\n")
+            yield place, error
+
+
+def where(files: Sequence[Path], place: Place) -> str:
+    """Return the file and the number of a row, for messages."""
+    file = files[place.file]
+    return f"{printable(str(file), 200)}, {'row' if is_parquet(file) else 'line'} {place.number}"
+
+
+def is_parquet(file: Path) -> bool:
+    """Whether a file is Parquet, by its name."""
+    return file.suffix.lower() == ".parquet"
+
+
 # ---- which files a path means ------------------------------------------------------------------------------------
 
 
 def find_files(path: str | Sequence[str], suffixes: Sequence[str], kind: str) -> list[Path]:
-    """Return the files of a path, a list of paths, folders or patterns, in the order of their names within each.
+    """Return the files of a path, or of a list of paths, folders or patterns, in the order of their names within each.
 
     Args:
         path: relative paths start at the current folder.
         suffixes: of the files that are taken from a folder.
-        kind: the name of the data source, to tell apart files of another one.
+        kind: `jsonl` or `parquet`; files of the other one are refused.
     """
     entries = [path] if isinstance(path, str) else path
     if not entries:
@@ -63,13 +96,17 @@ def find_files(path: str | Sequence[str], suffixes: Sequence[str], kind: str) ->
             found = _expand(entry, suffixes)
         except UserError:
             raise
-        except (OSError, RuntimeError, ValueError) as error:  # no right to look, no home folder, no such name
+        except (OSError, RuntimeError, ValueError) as error:  # no permission, no home folder, no such name
             raise UserError(f"cannot look for {_quoted(entry)}: {printable(str(error))}") from None
         for file in found:
             whole = file.resolve()
             if whole in files:
                 raise UserError(f"path names the file {_quoted(file)} twice: its rows would be read twice")
-            _require_kind(file, kind)
+            suffix = file.suffix.lower()
+            if suffix in _PACKED:
+                raise UserError(f"{_quoted(file)} is compressed: unpack it first")
+            if _TYPES.get(suffix, kind) != kind:
+                raise UserError(f'{_quoted(file)} is no file for type = "{kind}": use type = "{_TYPES[suffix]}"')
             files[whole] = file
     return list(files.values())
 
@@ -78,46 +115,27 @@ def _expand(entry: str, suffixes: Sequence[str]) -> list[Path]:
     if not entry:
         raise UserError("path is empty: name a file, a folder, or a pattern such as data/*.jsonl")
     here = Path(entry).expanduser()
+    start = "" if here.is_absolute() else f" Relative paths start at the current folder, {_quoted(Path.cwd())}"
     if here.is_file():
         return [here]
     if here.is_dir():
-        names = [p.name for p in here.iterdir() if not p.name.startswith(".") and p.is_file()]
-        found = [here / name for name in sorted(names) if Path(name).suffix in suffixes]
+        names = sorted(p.name for p in here.iterdir() if not p.name.startswith(".") and p.is_file())
+        found = [here / name for name in names if Path(name).suffix in suffixes]
         if not found:
-            has = listing(printable(name, 40) for name in sorted(names)[:10])
-            raise UserError(
-                f"the folder {_quoted(entry)} has no file that ends in {' or '.join(suffixes)}. It has: {has}"
-            )
+            has = listing(printable(name, 40) for name in names[:10])
+            raise UserError(f"the folder {_quoted(entry)} has no {' or '.join(suffixes)} file. It has: {has}")
         return found
     if here.exists():
         raise UserError(f"{_quoted(entry)} is neither a file nor a folder")
     if glob.has_magic(entry):
         found = [Path(name) for name in sorted(glob.glob(str(here), recursive=True)) if Path(name).is_file()]
         if not found:
-            raise UserError(f"no file matches the pattern {_quoted(entry)}.{_start(here)}")
+            raise UserError(f"no file matches the pattern {_quoted(entry)}.{start}")
         return found
-    raise _no_file(entry, here)
-
-
-def _no_file(entry: str, here: Path) -> UserError:
     if not here.parent.is_dir():
-        return UserError(
-            f"there is no file {_quoted(entry)}, and no folder {_quoted(here.parent)} either.{_start(here)}"
-        )
+        raise UserError(f"there is no file {_quoted(entry)}, and no folder {_quoted(here.parent)} either.{start}")
     others = [printable(p.name, 80) for p in islice(here.parent.iterdir(), 1_000)]
-    return UserError(f"there is no file {_quoted(entry)}.{nearest(here.name, others)}{_start(here)}")
-
-
-def _start(here: Path) -> str:
-    return "" if here.is_absolute() else f" Relative paths start at the current folder, {_quoted(Path.cwd())}"
-
-
-def _require_kind(file: Path, kind: str) -> None:
-    suffix = file.suffix.lower()
-    if suffix in _PACKED:
-        raise UserError(f"{_quoted(file)} is compressed: unpack it first")
-    if _TYPES.get(suffix, kind) != kind:
-        raise UserError(f'{_quoted(file)} is no file for type = "{kind}": use type = "{_TYPES[suffix]}"')
+    raise UserError(f"there is no file {_quoted(entry)}.{nearest(here.name, others)}{start}")
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
@@ -134,18 +152,16 @@ def _quoted(path: str | Path) -> str:
     return f'"{printable(str(path), 200)}"'
 
 
-@contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot read {_quoted(file)}: {printable(error.strerror or str(error), 300)}") from None
+def _empty(file: Path) -> UserError:
+    return UserError(f"{_quoted(file)} has no rows: leave it out of path, or fill it")
 
 
 # ---- JSON lines --------------------------------------------------------------------------------------------------
 
 
-def jsonl_rows(files: Sequence[Path], *, limit: int | None, rng: random.Random | None) -> Iterator[tuple[Place, bytes]]:
+def jsonl_rows(
+    files: Sequence[Path], *, limit: int | None = None, rng: random.Random | None = None
+) -> Iterator[tuple[Place, bytes]]:
     """Yield the lines of the first `limit` rows with their places: as they come, or shuffled."""
     every = ((i, *line) for i, file in enumerate(files) for line in _lines(file))
     if rng is None:
@@ -169,23 +185,35 @@ def jsonl_rows(files: Sequence[Path], *, limit: int | None, rng: random.Random |
         yield Place(i, numbers[row]), line
 
 
-def _lines(file: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (number, start, bytes) of each line that is not blank."""
-    number, start, rows = 0, 0, 0
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot read {_quoted(file)}: {printable(error.strerror or str(error), 300)}") from None
+
+
+def numbered_lines(file: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (number, start, bytes) of each line that is not blank, without a byte order mark."""
+    number, start = 0, 0
     with _reading(file), file.open("rb") as stream:
         while line := stream.readline(MAX_LINE + 1):
             number += 1
             if len(line) > MAX_LINE:
                 raise UserError(
-                    f"{_quoted(file)}, line {number}: longer than {MAX_LINE:,} bytes. A file of JSON lines has one row"
-                    " in each line"
+                    f"{_quoted(file)}, line {number}: longer than {MAX_LINE:,} bytes, so this is not one row per line"
                 )
             skip = len(_BOM) if start == 0 and line.startswith(_BOM) else 0
-            if not line[skip:].isspace() and line[skip:]:
-                rows += 1
+            if line[skip:].strip():
                 yield number, start + skip, line[skip:]
             start += len(line)
-    if not rows:
+
+
+def _lines(file: Path) -> Iterator[tuple[int, int, bytes]]:
+    line = None
+    for line in numbered_lines(file):
+        yield line
+    if line is None:
         raise _empty(file)
 
 
@@ -224,32 +252,6 @@ def _no_constant(name: str) -> None:
 # ---- Parquet -----------------------------------------------------------------------------------------------------
 
 
-def parquet_rows(
-    files: Sequence[Path],
-    *,
-    limit: int | None,
-    rng: random.Random | None,
-    check: Callable[[Path, list[str]], None],
-) -> Iterator[tuple[Place, Any]]:
-    """Yield tables of one row with their places: in order, or shuffled. `check` sees the columns of each file first."""
-    groups = list(_groups(files, limit, check))
-    if rng is None:
-        for group in groups:
-            table = _read_group(files, group)
-            yield from (_row(group, table, i) for i in range(len(table)))
-        return
-    rng.shuffle(groups)
-    window: list[tuple[_Group, Any]] = []
-    for last, group in enumerate(groups, start=1):
-        window.append((group, _read_group(files, group)))
-        # What the file says of its size may be far less than what it unpacks to: count what is there.
-        if last == len(groups) or sum(table.nbytes for _, table in window) >= WINDOW:
-            order = [(j, i) for j, (_, table) in enumerate(window) for i in range(len(table))]
-            rng.shuffle(order)
-            yield from (_row(*window[j], i) for j, i in order)
-            window.clear()
-
-
 class _Group(NamedTuple):
     """A row group: the number of its file and its own, the rows of the file before it, and how many of it count."""
 
@@ -259,11 +261,30 @@ class _Group(NamedTuple):
     rows: int
 
 
-def _row(group: _Group, table: Any, i: int) -> tuple[Place, Any]:
-    return Place(group.file, group.before + i + 1), table.slice(i, 1)
+def parquet_rows(
+    files: Sequence[Path], *, limit: int | None = None, rng: random.Random | None = None
+) -> Iterator[tuple[Place, Any]]:
+    """Yield tables of one row with their places: in order, or shuffled."""
+    groups = list(_groups(files, limit))
+    if rng is not None:
+        rng.shuffle(groups)
+    window: list[tuple[_Group, Any]] = []
+    for last, group in enumerate(groups, start=1):
+        with _parquet(files[group.file]) as opened:
+            window.append((group, opened.read_row_group(group.number).slice(0, group.rows)))
+        # The size that a file declares may be far less than what it unpacks to: count what is there.
+        if rng and last < len(groups) and sum(table.nbytes for _, table in window) < SHUFFLE_BYTES:
+            continue
+        order = [(j, i) for j, (_, table) in enumerate(window) for i in range(len(table))]
+        if rng is not None:
+            rng.shuffle(order)
+        for j, i in order:
+            of, table = window[j]
+            yield Place(of.file, of.before + i + 1), table.slice(i, 1)
+        window.clear()
 
 
-def _groups(files: Sequence[Path], limit: int | None, check: Callable[[Path, list[str]], None]) -> Iterator[_Group]:
+def _groups(files: Sequence[Path], limit: int | None) -> Iterator[_Group]:
     left = limit
     for i, file in enumerate(files):
         with _parquet(file) as opened:
@@ -274,17 +295,11 @@ def _groups(files: Sequence[Path], limit: int | None, check: Callable[[Path, lis
             raise UserError(f"{_quoted(file)} has two columns {_quoted(twice)}: rename one")
         if not sum(sizes):
             raise _empty(file)
-        check(file, names)
         for number, size in enumerate(sizes):
             rows = size if left is None else min(size, left)
             if rows:
                 yield _Group(i, number, sum(sizes[:number]), rows)
             left = None if left is None else left - rows
-
-
-def _read_group(files: Sequence[Path], group: _Group) -> Any:
-    with _parquet(files[group.file]) as opened:
-        return opened.read_row_group(group.number).slice(0, group.rows)
 
 
 @contextmanager
@@ -302,28 +317,22 @@ def _parquet(file: Path) -> Iterator[Any]:
 
 def parse_row(table: Any) -> Row:
     """Return the row that a table of one row holds, with JSON values only."""
-    try:
-        row: Row = table.to_pylist()[0]
-    except _CANNOT_READ as error:
-        raise RowError(f"{_unreadable(table)} cannot be read: {error}") from None
-    return {name: _plain(name, value) for name, value in row.items()}
-
-
-def _unreadable(table: Any) -> str:
+    row = {}
     for name in table.column_names:
         try:
-            table[name].to_pylist()
-        except _CANNOT_READ:
-            return str(name)
-    return "the row"
+            (value,) = table[name].to_pylist()
+        except _CANNOT_READ as error:
+            raise RowError(f"{name} cannot be read: {error}") from None
+        row[name] = _json_value(name, value)
+    return row
 
 
-def _plain(name: str, value: object) -> Any:
+def _json_value(name: str, value: object) -> Any:
     """Return a value of Parquet as JSON has it: dates as ISO text, decimals as text, bytes as the text they hold."""
     if isinstance(value, dict):
-        return {key: _plain(f"{name}.{key}", item) for key, item in value.items()}
+        return {key: _json_value(f"{name}.{key}", item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(f"{name}[{i}]", item) for i, item in enumerate(value)]
+        return [_json_value(f"{name}[{i}]", item) for i, item in enumerate(value)]
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
@@ -334,7 +343,3 @@ def _plain(name: str, value: object) -> Any:
         except UnicodeDecodeError:
             raise RowError(f"{name} holds {len(value)} bytes that are no text: leave the column out") from None
     return value
-
-
-def _empty(file: Path) -> UserError:
-    return UserError(f"{_quoted(file)} has no rows: leave it out of path, or fill it")

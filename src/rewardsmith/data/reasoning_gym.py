@@ -4,23 +4,72 @@
     for prompt in source.prompts(seed=0):
         ...                              # without end; with `size`, a fixed set, every prompt once
 
-The rule `reasoning_gym` scores the answers. `docs/data.md` has the settings.
+The rule `reasoning_gym` scores the answers with the task's own scorer. These were written for answers of friendly
+models: some hand the answer to Python's `eval`, some can be made to run for hours, and some give full marks to what is
+wrong. So an answer reaches a scorer only in a form that is harmless there, and tasks whose scorer cannot be trusted
+even then are listed in `UNSOUND`. `docs/data.md` has the settings.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
+import io
+import math
 import random
+import re
+import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from rewardsmith.data.source import Reads
+from rewardsmith.data.source import Reads, is_held_out, require_share
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.text.gym import UNSOUND, BrokenEntryError, Entry, Task, config_fields, known_tasks
 from rewardsmith.types import Message, Prompt
+
+UNSOUND: Mapping[str, str] = {
+    "coin_flip": 'its scorer gives full marks to "0" for nearly every probability',
+    "composite": "it is no task of its own: name its tasks instead",
+    "game_of_life_halting": "its scorer gives full marks to any text",
+    "intermediate_integration": "its scorer evaluates the answer as a program (sympy's parse_expr)",
+    "polynomial_multiplication": "its scorer evaluates the answer as a program (sympy's parse_expr)",
+    "propositional_logic": 'its scorer gives full marks to "P ∨ Q" for most questions',
+    "puzzle24": "its scorer gives full marks to any four numbers that make 24, and not only to those of the question",
+    "simple_integration": "its scorer evaluates the answer as a program (sympy's parse_expr)",
+}
+"""Tasks that are refused because of their scorer, and why."""
+
+MAX_ANSWER = 10_000
+"""Characters of the longest answer that a scorer sees; where the entry's own answer is long, four times that more."""
+
+_LISTS = r"\s,\[\]'\""
+_SMALL = re.compile(r"(?:\D|(?<!\d)\d{1,2}(?!\d)){0,1000}")
+FORMS: Mapping[str, re.Pattern[str]] = {
+    # The scorer evaluates the answer. Of these characters no program can be made but a list, or a sum.
+    "binary_matrix": re.compile(rf"[0-9{_LISTS}]*"),
+    "spiral_matrix": re.compile(rf"[0-9{_LISTS}]*"),
+    "string_insertion": re.compile(rf"[A-E{_LISTS}]*"),
+    "n_queens": re.compile(rf"[Q_{_LISTS}]*"),
+    "countdown": re.compile(r"(?:[0-9\s+\-/()]|\*(?!\s*\*)){0,1000}"),  # no powers: 9**9**9 has 370 million digits
+    # "nan" has full marks.
+    "complex_arithmetic": re.compile(r"[0-9\s.()+\-*ij]*", re.IGNORECASE),
+    # A move may be repeated any number of times: R999999999.
+    "rubiks_cube": _SMALL,
+    "rush_hour": _SMALL,
+}
+"""Tasks whose scorer may see only answers of that form; any other answer is 0."""
+
+# What scorers evaluate of an entry, which may come from a file that somebody else wrote.
+_PROBLEM = re.compile(r"[0-9a-fx\s()+\-*<>&|^~]{1,2000}", re.IGNORECASE)
+_NUMBERS = re.compile(r"[0-9e\s.,'\"\[\]+\-]*", re.IGNORECASE)
+
+_TUPLES: Mapping[str, str] = {"arc_agi": "output", "rearc": "output"}  # what scorers compare with tuples, unlike JSON
+_BITS = 4_096  # of an integer that a prompt can keep
 
 UNSEEDED: Mapping[str, str] = {
     "codeio": "it runs programs to make its entries, and they do not follow from the seed",
@@ -34,6 +83,147 @@ INSTALL = 'pip install "rewardsmith[reasoning-gym]"'
 _CHUNK = 100  # entries of one data set: some tasks read files, or draw all their entries, when it is made
 _PATIENCE = 2_000  # entries without a prompt; with the smallest share of 0.01, bad luck that long has probability 2e-9
 _FIXED = 0  # the seed of a fixed set
+
+
+# ---- tasks and their scorers ---------------------------------------------------------------------------------------
+
+
+class BrokenEntryError(ValueError):
+    """An entry whose own answer does not get full marks: no verdict on it can be believed."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A question, one right answer (None where the task gives none), and JSON values that the scorer needs."""
+
+    question: str
+    answer: str | None
+    metadata: Mapping[str, Any]
+
+
+class Task:
+    """A task of reasoning-gym with its settings; it raises any exception for settings that it refuses."""
+
+    def __init__(self, name: str, config: Mapping[str, Any], *, seed: int = 0, size: int = 1) -> None:
+        dataset, kind = _registry()[name]
+        defaults = kind()
+        values = {key: _thawed(value) for key, value in config.items()}
+        for key, value in values.items():  # a table within the settings, such as board_format_opts
+            table: type[Any] = type(getattr(defaults, key, None))
+            if is_dataclass(table) and isinstance(value, dict):
+                values[key] = table(**value)
+        self.name = name
+        with _quiet():
+            self._dataset = dataset(config=kind(**values, seed=seed, size=size))
+
+    def entry(self, index: int) -> Entry:
+        """Return an entry, made again; tuples become lists, and what JSON does not have becomes text."""
+        with _quiet():
+            made = self._dataset[index]
+        return Entry(str(made["question"]), _plain(made["answer"]), _plain(made["metadata"]))
+
+    def score(self, answer: str, entry: Entry) -> float:
+        """Return the marks for an untrusted answer; 0 for one that the scorer must not see, or that it fails on.
+
+        `BrokenEntryError` when less than full marks cannot be believed: the entry's own answer does not get them.
+        """
+        try:
+            marks = self._ask(answer, entry) if self._may_see(answer, entry) else 0.0
+        except (BrokenEntryError, MemoryError):
+            raise
+        except Exception:  # noqa: BLE001 either the answer cannot be read, or the entry is broken: the next lines tell
+            marks = 0.0
+        if not marks >= 1:
+            self.require_sound(entry)
+        return marks
+
+    def require_sound(self, entry: Entry) -> None:
+        """Raise a `BrokenEntryError` unless the entry's own answer gets full marks."""
+        answer = "[]" if entry.answer is None else entry.answer  # a plan without moves, which their scorers can read
+        try:
+            marks = self._ask(answer, entry) if self._may_see(answer, entry) else 0.0
+        except (BrokenEntryError, MemoryError):
+            raise
+        except Exception as error:
+            raise BrokenEntryError(f"the scorer of {self.name} fails: {type(error).__name__}: {error}") from error
+        if entry.answer is not None and not marks >= 1 - 1e-9:
+            raise BrokenEntryError(f"the scorer of {self.name} gives {marks:g} to the entry's own answer")
+
+    def _may_see(self, answer: str, entry: Entry) -> bool:
+        if len(answer) > MAX_ANSWER + 4 * len(entry.answer or ""):
+            return False
+        form = FORMS.get(self.name)
+        return form is None or form.fullmatch(answer) is not None
+
+    def _ask(self, answer: str, entry: Entry) -> float:
+        _require_harmless(self.name, entry)
+        metadata = _thawed(entry.metadata)
+        if self.name in _TUPLES:
+            key = _TUPLES[self.name]
+            metadata[key] = tuple(tuple(row) for row in metadata[key])
+        made = {"question": entry.question, "answer": entry.answer, "metadata": metadata}
+        with _quiet():
+            return float(self._dataset.score_answer(answer=answer, entry=made))
+
+
+def _require_harmless(task: str, entry: Entry) -> None:
+    """Refuse an entry of which the scorer would evaluate more than numbers."""
+    if (task == "bitwise_arithmetic" and not _PROBLEM.fullmatch(str(entry.metadata.get("problem")))) or (
+        task == "number_sorting" and not _NUMBERS.fullmatch(entry.answer or "")
+    ):
+        raise BrokenEntryError(f"the scorer of {task} would evaluate more than numbers")
+
+
+def known_tasks() -> list[str]:
+    """Return the names of all tasks that the installed reasoning-gym has, in alphabetical order."""
+    return sorted(_registry())
+
+
+def config_fields(task: str) -> list[str]:
+    """Return the names of a task's own settings, without `seed` and `size`."""
+    return [field.name for field in fields(_registry()[task][1]) if field.name not in ("seed", "size")]
+
+
+@lru_cache(maxsize=1)
+def _registry() -> Mapping[str, tuple[Any, Any]]:
+    """Return class and settings class of each task by name. Loading reasoning-gym takes a second."""
+    with _quiet():
+        registry: Mapping[str, tuple[Any, Any]] = importlib.import_module("reasoning_gym.factory").DATASETS
+    return registry
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what tasks print, and their warnings, out of the console."""
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # numpy's numbers, texts and arrays
+        value = value.tolist()
+    if value is None or isinstance(value, bool) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, int):
+        return value if value.bit_length() <= _BITS else hex(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def _thawed(value: Any) -> Any:
+    """Return JSON values, frozen or not, as the dictionaries and lists that scorers expect, and may change."""
+    if isinstance(value, Mapping):
+        return {key: _thawed(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_thawed(item) for item in value]
+    return value
+
+
+# ---- the source ----------------------------------------------------------------------------------------------------
 
 
 def _weights(task: object) -> dict[str, float]:
@@ -84,8 +274,7 @@ class ReasoningGym:
         held_out: Annotated[float, Field(ge=0, le=0.99, description="share of the questions that is held out")] = 0.1,
         system: Annotated[str | None, Field(description="system message of every prompt")] = None,
     ) -> None:
-        if split == "held-out" and held_out < 0.01:
-            raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least 0.01")
+        require_share(split, held_out, 0.01)
         self.weights = _weights(task)
         self.config = _configs(config or {}, self.weights)
         self.size = size
@@ -158,16 +347,14 @@ class ReasoningGym:
 
     def _usable(self, task: Task, entry: Entry) -> bool:
         """Say whether an entry is of this split, can be answered, and is scored as it should be."""
-        if self._is_held_out(task.name, entry.question) != (self.split == "held-out") or entry.answer == "":
+        held_out = is_held_out(f"{task.name}\n{entry.question}", self.held_out)
+        if held_out != (self.split == "held-out") or entry.answer == "":
             return False
         try:
             task.require_sound(entry)
         except BrokenEntryError:
             return False
         return True
-
-    def _is_held_out(self, name: str, question: str) -> bool:
-        return int.from_bytes(_digest(name, question), "big") < self.held_out * 2**64
 
     def _prompt(self, name: str, entry: Entry) -> Prompt:
         return Prompt(

@@ -1,20 +1,31 @@
-"""What every data source is."""
+"""What every data source is, and a user's own source, whose items and errors are checked."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
-from typing import Literal, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol
 
+from rewardsmith.errors import UserError, where_raised
 from rewardsmith.types import Demonstration, Graded, Preference, Prompt, Ranking
 
 Reads = Literal["prompts", "demonstrations", "preferences", "rankings", "graded"]
 """What may be read from a source: each is the name of the method that yields it."""
 
+ITEM_TYPES: dict[Reads, type] = {
+    "prompts": Prompt,
+    "demonstrations": Demonstration,
+    "preferences": Preference,
+    "rankings": Ranking,
+    "graded": Graded,
+}
+
 
 class Source(Protocol):
     """Gives prompts, and whatever else it has.
 
-    A source may have more of the methods that `Reads` names. Each takes a seed and yields nouns: the same seed gives
+    A source may have more of the methods that `Reads` names. Each takes a seed and yields items; the same seed gives
     the same ones in the same order.
 
         demonstrations(seed) -> Iterator[Demonstration]     answers to imitate
@@ -39,25 +50,59 @@ class DemonstrationSource(Source, Protocol):
         ...
 
 
-class PreferenceSource(Source, Protocol):
-    """Gives pairs of answers, one better than the other."""
-
-    def preferences(self, seed: int) -> Iterator[Preference]:
-        """Yield pairs."""
-        ...
+def is_held_out(text: str, share: float) -> bool:
+    """Return whether a question belongs to the held-out share, by a hash of its text: the same for every seed."""
+    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64
 
 
-class RankingSource(Source, Protocol):
-    """Gives groups of answers with scores."""
-
-    def rankings(self, seed: int) -> Iterator[Ranking]:
-        """Yield groups."""
-        ...
+def require_share(split: str, held_out: float, minimum: float = 0.001) -> None:
+    """Raise a `UserError` if the held-out split would be empty, or nearly so."""
+    if split == "held-out" and held_out < minimum:
+        raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least {minimum}")
 
 
-class GradedSource(Source, Protocol):
-    """Gives answers with grades."""
+class CheckedSource:
+    """A user's own source with the methods that it has: errors name it as `label`, items have the right type."""
 
-    def graded(self, seed: int) -> Iterator[Graded]:
-        """Yield graded answers."""
-        ...
+    def __init__(self, label: str, source: Any) -> None:
+        self._label = label
+        self._source = source
+        for of in ITEM_TYPES:
+            if hasattr(source, of):
+                setattr(self, of, partial(self._items, of))
+        if hasattr(source, "check"):
+            self.check = self._check
+        if hasattr(source, "facts"):
+            self.facts = source.facts
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        """Yield prompts."""
+        return self._items("prompts", seed)
+
+    def _check(self, **settings: Any) -> None:
+        try:
+            self._source.check(**settings)
+        except UserError:
+            raise
+        except Exception as error:  # a user's own class may raise anything
+            raise self._raised("check", error) from error
+
+    def _items(self, of: Reads, seed: int) -> Iterator[Any]:
+        item_type = ITEM_TYPES[of]
+        expected = f"{of}(seed) must yield rewardsmith.{item_type.__name__} objects"
+        try:
+            items = getattr(self._source, of)(seed)
+            if not hasattr(items, "__iter__"):
+                raise UserError(f"{self._label}: {of}() returned a {type(items).__name__}: {expected}")
+            for item in items:
+                if not isinstance(item, item_type):
+                    raise UserError(f"{self._label}: {of}() yielded a {type(item).__name__}: {expected}")
+                yield item
+        except (UserError, GeneratorExit):
+            raise
+        except Exception as error:
+            raise self._raised(of, error) from error
+
+    def _raised(self, method: str, error: Exception) -> UserError:
+        return UserError(f"{self._label}: {method}() raised {type(error).__name__}: {error}{where_raised(error)}")

@@ -2,55 +2,134 @@
 
     kab   ->   PTQ
 
-`rewardsmith.text.words` has the dictionary and the truth. Nobody in this world works with care, and each is careless in
-a way that a training has to mend:
+A word is one letter: the source language has twelve, `a` to `l`, the target language `M` to `X`. Every source word has
+a *false friend* too, a target word that looks like its translation and is not. Nobody in this world works with care:
 
 - The translator of the demonstrations takes false friends for translations, above all on the four hard words, and may
   add a word that is one too many, a flourish. A policy that imitates it has seen the right words too, and a reward can
   select them.
 - The annotator of rankings and preferences overlooks errors on the hard words, marks others wrongly now and then, and
   may like flourishes. By default it makes no mistakes: then rankings and preferences are the truth.
+
+`TranslationRanking` is the same world for a judge that ranks. Its prompts are those of the reward `ranking`, and its
+annotator overlooks most errors on the hard words, so that reinforcement learning has something to correct.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import random
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
+from rewardsmith.data.source import is_held_out, require_share
 from rewardsmith.errors import UserError
-from rewardsmith.text.rankings import letters_of
-from rewardsmith.text.words import (
-    DICTIONARY,
-    FALSE_FRIENDS,
-    HARD,
-    HIGHEST,
-    PER_ERROR,
-    SOURCE_WORDS,
-    TARGET_WORDS,
-    Pair,
-    pairs,
-    translate,
-    write_analysis,
-)
+from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template, ranking_prompt, ranking_values
+from rewardsmith.text.rankings import letters_of, write_ranking
 from rewardsmith.types import Demonstration, Message, Preference, Prompt, Ranking
 
 SOURCE = "translation"
+RANKING_SOURCE = "translation-ranking"
 
-_PATIENCE = 20_000  # draws; with the smallest share of 0.001, bad luck that long has probability 2e-9
+SOURCE_WORDS = "abcdefghijkl"
+TARGET_WORDS = "MNOPQRSTUVWX"
+
+DICTIONARY = dict(zip(SOURCE_WORDS, "TQXMVOSNWRPU", strict=True))
+"""The right translation of each word: a fixed random permutation."""
+
+FALSE_FRIENDS = dict(zip(SOURCE_WORDS, "QVOTRXUPSMWN", strict=True))
+"""A wrong one that is easily taken for it, never the right one."""
+
+HARD = "cfik"
+"""The words whose false friends deceive translators and annotators."""
+
+MAX_SCORE = 10
+ERROR_COST = 2
+
+MAX_CHARS = 64
+"""Of a translation that are compared; a longer text is no translation of a sentence of this world."""
+
+_MAX_MISSES = 20_000  # draws; with the smallest share of 0.001, bad luck that long has probability 2e-9
+
+# ---- truth -------------------------------------------------------------------------------------------------------
+
+
+class WordPair(NamedTuple):
+    """A source word, "" for a target word too many, and the character in its place, "" where there is none."""
+
+    source: str
+    target: str
+
+    @property
+    def right(self) -> bool:
+        """Whether the one translates the other."""
+        return DICTIONARY.get(self.source) == self.target
+
+
+def translate(sentence: str) -> str:
+    """Return the right translation of a sentence."""
+    if not sentence or not set(sentence) <= set(SOURCE_WORDS):
+        raise ValueError(f"{sentence!r} is not a sentence of this world: letters from a to l")
+    return "".join(map(DICTIONARY.__getitem__, sentence))
+
+
+def pairs(sentence: str, text: str) -> list[WordPair]:
+    """Return what an untrusted translation has in the place of each source word, and then what is left over."""
+    text = text[:MAX_CHARS]
+    count = max(len(sentence), len(text))
+    return [WordPair(sentence[i : i + 1], text[i : i + 1]) for i in range(count)]
+
+
+def errors(sentence: str, text: str) -> int:
+    """Return how many words of a translation are wrong, missing or too many."""
+    return sum(not pair.right for pair in pairs(sentence, text))
+
+
+def quality(sentence: str, text: str) -> float:
+    """Return 1 − errors / words, at least 0."""
+    return max(0.0, 1 - errors(sentence, text) / len(sentence))
+
+
+def score_of(errors: int) -> int:
+    """Return the score from 0 to 10 for so many errors."""
+    return max(0, MAX_SCORE - ERROR_COST * errors)
+
+
+def write_analysis(
+    letters: str, compared: Sequence[Sequence[WordPair]], wrong: Sequence[Sequence[bool]], scores: Sequence[float]
+) -> str:
+    """Return the comparison of several translations: each pair is copied and marked, then comes the score.
+
+        A:kP.aT.bV!=8
+        B:kW!aT.b-!=6
+        C:kP.aT.bQ.+Q!=8
+
+    A full stop marks a pair as right, an exclamation mark as wrong. The copy makes each check local, and the score at
+    the end of the line makes the ranking one of numbers: a small model can learn both.
+    """
+    lines = []
+    for letter, found, marks, score in zip(letters, compared, wrong, scores, strict=True):
+        marked = (
+            f"{pair.source or '+'}{pair.target or '-'}{'!' if bad else '.'}"
+            for pair, bad in zip(found, marks, strict=True)
+        )
+        lines.append(f"{letter}:{''.join(marked)}={score:g}")
+    return "\n".join(lines)
+
+
+# ---- sentences, candidates and annotators ------------------------------------------------------------------------
 
 Words = Annotated[int, Field(ge=2, le=5, description="words in a sentence")]
 Split = Annotated[
     Literal["train", "held-out"], Field(description="a sentence is in one of the two, by a hash of its text")
 ]
 HeldOut = Annotated[float, Field(ge=0, le=0.99, description="share of the sentences that is held out")]
-Fewest = Annotated[int, Field(ge=2, le=4, description="fewest candidates in a group")]
-Most = Annotated[int, Field(ge=2, le=4, description="most candidates in a group")]
+MinCandidates = Annotated[int, Field(ge=2, le=4, description="fewest candidates in a group")]
+MaxCandidates = Annotated[int, Field(ge=2, le=4, description="most candidates in a group")]
 Misses = Annotated[float, Field(ge=0, le=1, description="annotator: chance that an error on a hard word is overlooked")]
 Flips = Annotated[float, Field(ge=0, le=1, description="annotator: chance that another word is marked wrongly")]
 Flourishes = Annotated[float, Field(ge=0, le=1, description="chance that a candidate has a word too many")]
@@ -58,26 +137,17 @@ Gaps = Annotated[float, Field(ge=0, le=1, description="chance that another candi
 
 
 class Sentences:
-    """The sentences of a split.
-
-    Args:
-        words: in each.
-        split: `train` or `held-out`.
-        held_out: share of the sentences that is held out.
-    """
+    """The sentences of a split."""
 
     def __init__(self, words: int, split: str, held_out: float) -> None:
-        if split == "held-out" and held_out < 0.001:
-            raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least 0.001")
+        require_share(split, held_out)
         self._words, self._split, self._held_out = words, split, held_out
 
     def draw(self, rng: random.Random) -> str:
         """Return a sentence of the split, drawn evenly from all of them."""
-        for _ in range(_PATIENCE):
+        for _ in range(_MAX_MISSES):
             sentence = "".join(rng.choices(SOURCE_WORDS, k=self._words))
-            digest = hashlib.blake2b(sentence.encode(), digest_size=8).digest()
-            is_held_out = int.from_bytes(digest, "big") < self._held_out * 2**64
-            if is_held_out == (self._split == "held-out"):
+            if is_held_out(sentence, self._held_out) == (self._split == "held-out"):
                 return sentence
         raise UserError(
             f"no sentence of {self._words} words is in the split {self._split!r} with held_out = {self._held_out}:"
@@ -85,27 +155,23 @@ class Sentences:
         )
 
 
-class Groups:
-    """Groups of different translations of one sentence.
+class CandidateGroups:
+    """CandidateGroups of different translations of one sentence.
 
     Any number of wrong words is equally likely. A wrong word is the false friend half of the time, and any other wrong
     word else.
-
-    Args:
-        fewest: candidates in a group.
-        most: candidates in a group.
-        flourishes: chance that a candidate has a word too many.
-        gaps: chance that one of the others lacks its last word.
     """
 
-    def __init__(self, fewest: int, most: int, flourishes: float = 0.0, gaps: float = 0.0) -> None:
-        if fewest > most:
-            raise UserError(f"fewest is {fewest}, more than most = {most}: no group has so many candidates")
-        self._fewest, self._most, self._flourishes, self._gaps = fewest, most, flourishes, gaps
+    def __init__(self, min_candidates: int, max_candidates: int, flourishes: float = 0.0, gaps: float = 0.0) -> None:
+        if min_candidates > max_candidates:
+            raise UserError(
+                f"min_candidates is {min_candidates}, more than max_candidates = {max_candidates}: lower one of them"
+            )
+        self._sizes, self._flourishes, self._gaps = (min_candidates, max_candidates), flourishes, gaps
 
     def draw(self, sentence: str, rng: random.Random) -> list[str]:
         """Return the candidates of a group."""
-        count = rng.randint(self._fewest, self._most)
+        count = rng.randint(*self._sizes)
         drawn: dict[str, None] = {}
         while len(drawn) < count:
             drawn[self._candidate(sentence, rng)] = None
@@ -118,7 +184,7 @@ class Groups:
             words[i] = FALSE_FRIENDS[sentence[i]] if rng.random() < 0.5 else rng.choice(others)
         text = "".join(words)
         if rng.random() < self._flourishes:
-            return flourished(text, rng)
+            return text + rng.choice(TARGET_WORDS)
         return text[:-1] if rng.random() < self._gaps else text
 
 
@@ -141,7 +207,7 @@ class Annotator:
         scores = [self._score(found, marks) for found, marks in zip(compared, wrong, strict=True)]
         return write_analysis(letters_of(len(candidates)), compared, wrong, scores), scores
 
-    def _marks(self, pair: Pair, rng: random.Random) -> bool:
+    def _marks(self, pair: WordPair, rng: random.Random) -> bool:
         """Return whether it marks a pair as wrong."""
         wrong = not pair.right
         if not pair.source:
@@ -150,13 +216,16 @@ class Annotator:
             return rng.random() >= self._misses
         return wrong != (rng.random() < self._flips)
 
-    def _score(self, found: Sequence[Pair], wrong: Sequence[bool]) -> float:
+    def _score(self, found: Sequence[WordPair], wrong: Sequence[bool]) -> float:
         liked = self._likes * sum(not pair.source for pair in found)
-        return max(0.0, HIGHEST - PER_ERROR * sum(wrong) + liked)
+        return max(0.0, MAX_SCORE - ERROR_COST * sum(wrong) + liked)
 
 
 TRUTH = Annotator()
 """An annotator without mistakes."""
+
+
+# ---- data for a policy and its reward models ---------------------------------------------------------------------
 
 
 class Translation:
@@ -178,8 +247,8 @@ class Translation:
             float, Field(ge=0, le=1, description="chance that a demonstration or a candidate has a word too many")
         ] = 0.0,
         gaps: Gaps = 0.0,
-        fewest: Fewest = 2,
-        most: Most = 4,
+        min_candidates: MinCandidates = 2,
+        max_candidates: MaxCandidates = 4,
         misses: Misses = 0.0,
         flips: Flips = 0.0,
         likes: Annotated[
@@ -189,7 +258,7 @@ class Translation:
     ) -> None:
         self._sentences = Sentences(words, split, held_out)
         self._false_friends, self._slips, self._flourishes = false_friends, slips, flourishes
-        self._groups = Groups(fewest, most, flourishes, gaps)
+        self._groups = CandidateGroups(min_candidates, max_candidates, flourishes, gaps)
         self._annotator = Annotator(misses, flips, likes)
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
@@ -228,16 +297,77 @@ class Translation:
             return (FALSE_FRIENDS if rng.random() < chance else DICTIONARY)[source]
 
         text = "".join(map(word, sentence))
-        return flourished(text, rng) if rng.random() < self._flourishes else text
+        return text + rng.choice(TARGET_WORDS) if rng.random() < self._flourishes else text
 
 
 def prompt_of(sentence: str, *candidates: str) -> Prompt:
     """Return the prompt for a sentence; with candidates, an id that names them too."""
     name = "-".join((SOURCE, sentence, *candidates))
-    asked = [Message("user", sentence)]
-    return Prompt(name, asked, source=SOURCE, answer=translate(sentence), info={"src_text": sentence})
+    messages = [Message("user", sentence)]
+    return Prompt(name, messages, source=SOURCE, answer=translate(sentence), info={"src_text": sentence})
 
 
-def flourished(text: str, rng: random.Random) -> str:
-    """Return a translation with a word too many at its end."""
-    return text + rng.choice(TARGET_WORDS)
+# ---- data for a judge that ranks ---------------------------------------------------------------------------------
+
+
+class TranslationRanking:
+    """CandidateGroups of translations to rank, with a careless annotator's comparisons; the answer is the truth."""
+
+    def __init__(
+        self,
+        *,
+        words: Words = 3,
+        split: Split = "train",
+        held_out: HeldOut = 0.1,
+        min_candidates: MinCandidates = 2,
+        max_candidates: MaxCandidates = 4,
+        flourishes: Flourishes = 0.0,
+        gaps: Gaps = 0.0,
+        misses: Misses = 0.6,
+        flips: Flips = 0.08,
+        template: Annotated[
+            str, Field(min_length=1, description="ranking_short, or the path of your own: the one of the reward")
+        ] = "ranking_short",
+    ) -> None:
+        self._sentences = Sentences(words, split, held_out)
+        self._groups = CandidateGroups(min_candidates, max_candidates, flourishes, gaps)
+        self._annotator = Annotator(misses, flips)
+        self._template = load_ranking_template(template)
+        languages = sorted(self._template.places & {"source_language", "target_language"})
+        if languages:
+            raise UserError(
+                f"{self._template.where} has {{{{{languages[0]}}}}}: the languages of this world have no names"
+            )
+
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        """Yield groups to rank without end; the answer is JSON, the true score of each letter."""
+        rng = random.Random(seed)
+        while True:
+            sentence = self._sentences.draw(rng)
+            yield self.prompt(sentence, self._groups.draw(sentence, rng))
+
+    def demonstrations(self, seed: int) -> Iterator[Demonstration]:
+        """Yield the same groups, each with the annotator's comparison and verdict."""
+        rng = random.Random(f"annotator {seed}")
+        for prompt in self.prompts(seed):
+            sentence, candidates = prompt.info["src_text"], prompt.info["candidates"]
+            analysis, scores = self._annotator.judge(sentence, candidates, rng)
+            named = dict(zip(letters_of(len(candidates)), scores, strict=True))
+            yield Demonstration(prompt, write_ranking(named, analysis))
+
+    def facts(self) -> dict[str, str]:
+        """Return what the prompts depend on in addition to the settings, for the record of a run."""
+        return self._template.facts()
+
+    def prompt(self, sentence: str, candidates: list[str]) -> Prompt:
+        """Return the prompt of a judge for some translations of a sentence, with the truth."""
+        values = ranking_values(question=sentence, source_text=sentence, references=[translate(sentence)])
+        _, scores = TRUTH.judge(sentence, candidates, random.Random(0))
+        truth = dict(zip(letters_of(len(candidates)), map(int, scores), strict=True))
+        return Prompt(
+            "-".join((RANKING_SOURCE, sentence, *candidates)),
+            ranking_prompt(self._template, values, candidates, RankingFormat("both", 0, 10)),
+            source=RANKING_SOURCE,
+            answer=json.dumps(truth),
+            info={"src_text": sentence, "candidates": candidates},
+        )

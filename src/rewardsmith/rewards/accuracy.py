@@ -29,10 +29,19 @@ from rewardsmith.masking import shown
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.judge import require_unset
 from rewardsmith.rewards.rules.truth import truth
-from rewardsmith.text import grades, rankings, ratings
-from rewardsmith.text.criteria import MOST_POINTS
-from rewardsmith.text.rankings import MOST, Output, Ranked, Reading, levels_of, placing, read_ranking, write_levels
-from rewardsmith.text.reading import after_thinking
+from rewardsmith.text import grades, rankings
+from rewardsmith.text.judge_replies import after_thinking
+from rewardsmith.text.rankings import (
+    MAX_CANDIDATES,
+    Output,
+    RankingVerdict,
+    Strictness,
+    levels_of,
+    parse_ranking,
+    rank_shares,
+    write_levels,
+)
+from rewardsmith.text.rubrics import MAX_POINTS
 from rewardsmith.types import Failure, Prompt, Rollout, RolloutGroup, Score
 
 MAX_CHARS = 200_000
@@ -67,7 +76,7 @@ class GradeAccuracy:
         self,
         *,
         total: Annotated[
-            float, Field(ge=0.01, le=MOST_POINTS, description="points, where neither the reply nor the row names them")
+            float, Field(ge=0.01, le=MAX_POINTS, description="points, where neither the reply nor the row names them")
         ] = 10.0,
         read: Annotated[
             Literal["grade", "number"], Field(description="a grade after a marker, or a number as the last line")
@@ -106,14 +115,14 @@ class GradeAccuracy:
 
     def facts(self) -> dict[str, Any]:
         """Return what the verdicts depend on apart from the settings, for the record of a run."""
-        return {"parser": grades.PARSER if self._read == "grade" else ratings.PARSER}
+        return {"parser": grades.PARSER if self._read == "grade" else grades.NUMBER_PARSER}
 
     def _total_of(self, prompt: Prompt) -> float:
         extra = prompt.info.get("extra_info")
         total = extra.get("total") if isinstance(extra, Mapping) else None
         if total is None:
             return self._total
-        if isinstance(total, bool) or not isinstance(total, int | float) or not 0 < total <= MOST_POINTS:
+        if isinstance(total, bool) or not isinstance(total, int | float) or not 0 < total <= MAX_POINTS:
             raise CannotScore("invalid", f"extra_info.total is {shown(total)}: it must be points above 0, or left out")
         return float(total)
 
@@ -133,12 +142,12 @@ class GradeAccuracy:
     def _share(self, text: str, total: float) -> float:
         """Return the grade as a share, in [0, 1]."""
         if self._read == "grade":
-            return grades.read_grade(text, total, marker=self._marker, clamp=self._clamp).share
-        number = ratings.read_number(text)
+            return grades.parse_grade(text, total, marker=self._marker, clamp=self._clamp).share
+        number = grades.parse_rating(text)
         if number < 0:
             raise Unparsable("negative grade", f"{number:g}", invalid=True)
         if number > total and not self._clamp:
-            raise Unparsable("more than can be had", f"{number:g} out of {total:g}", invalid=True)
+            raise Unparsable("more than all points", f"{number:g} out of {total:g}", invalid=True)
         return min(1.0, number / total)
 
 
@@ -157,7 +166,7 @@ class RankingAccuracy:
         self,
         *,
         output: Annotated[Output, Field(description="what the judge writes: a ranking, scores, or both")] = "both",
-        reading: Annotated[Reading, Field(description="how strictly the form of the reply is parsed")] = "strict",
+        reading: Annotated[Strictness, Field(description="how strictly the form of the reply is parsed")] = "strict",
         lowest: Annotated[float | None, Field(description="score of the worst candidate possible; not set: 0")] = None,
         highest: Annotated[float | None, Field(description="score of the best candidate possible; not set: 10")] = None,
         outside: Annotated[
@@ -248,7 +257,7 @@ class RankingAccuracy:
             value = self._invalid + (self._format * self._form(text, truth.letters) if self._format else 0.0)
             parts = dict.fromkeys(self.parts, Score(0.0))
             return Score(value, parts=parts, feedback=f"not parsed: {why}", label=_label(why))
-        scores = ranked.scores or placing(ranked.levels)
+        scores = ranked.scores or rank_shares(ranked.levels)
         guess, true = [scores[letter] for letter in truth.letters], list(truth.scores.values())
         order = pairwise_agreement(true, guess, ties=self._ties)
         parts = {"readable": Score(1.0), "order": Score(order)}
@@ -262,12 +271,12 @@ class RankingAccuracy:
         feedback = f"parsed {write_levels(ranked.levels)}, true {write_levels(levels_of(truth.scores))}"
         return Score(self._format + self._scale * value, parts=parts, feedback=feedback)
 
-    def _read(self, text: str, letters: str, output: Output, reading: Reading) -> Ranked:
+    def _read(self, text: str, letters: str, output: Output, reading: Strictness) -> RankingVerdict:
         lowest, highest = self._bounds
         bounds = {"lowest": lowest, "highest": highest}
-        return read_ranking(text, letters, output, **bounds, decimals=self._decimals, reading=reading)
+        return parse_ranking(text, letters, output, **bounds, decimals=self._decimals, strictness=reading)
 
-    def _require_analysis(self, ranked: Ranked) -> None:
+    def _require_analysis(self, ranked: RankingVerdict) -> None:
         needed = self._min_analysis * sum(map(len, ranked.levels))
         written = sum(map(len, ranked.analysis.split())) if needed else 0
         if written < needed:
@@ -367,7 +376,7 @@ def true_scores(prompt: Prompt) -> TrueScores:
             _refuse(prompt, f"the true score {shown(score)} for {letter}: it must be a number")
         scores[letter] = float(score)
     if len(scores) < 2:
-        _refuse(prompt, f"true scores of {len(scores)} candidates: 2 to {MOST} can be ranked")
+        _refuse(prompt, f"true scores of {len(scores)} candidates: 2 to {MAX_CANDIDATES} can be ranked")
     return TrueScores(scores, marked=True)
 
 
@@ -376,7 +385,7 @@ def _true_ranking(prompt: Prompt, ranking: str) -> dict[str, float]:
     try:
         if len(letters) < 2 or "\n" in ranking:
             raise Unparsable("no ranking line")
-        return placing(read_ranking(ranking, letters, "ranking").levels)
+        return rank_shares(parse_ranking(ranking, letters, "ranking").levels)
     except Unparsable as error:
         remedy = 'it must be scores as JSON, or a ranking "A > B = C"'
         _refuse(prompt, f"{shown(ranking)} as its answer ({error}): {remedy}")

@@ -13,10 +13,10 @@ from pydantic import Field
 
 from rewardsmith.config import Choice, Chosen
 from rewardsmith.rewards.base import CannotScore, failure_of
-from rewardsmith.text.step_truths import Judged, tokens_of_judged
+from rewardsmith.text.steps import JudgedStep, tokens_of_judged
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score
 
-StepTruthChoice = Annotated[Chosen, Choice("step truth", "rewardsmith.text.step_truths:STEP_TRUTHS", inputs=2)]
+StepTruthChoice = Annotated[Chosen, Choice("step truth", "rewardsmith.data.arithmetic:STEP_TRUTHS", inputs=2)]
 """A function that knows which steps of an answer are right."""
 
 MAX_STEPS_QUOTED, MAX_CHARACTERS_QUOTED = 8, 60
@@ -63,7 +63,7 @@ class Steps:
             await asyncio.sleep(0)
         return tuple(scores)
 
-    def _scored(self, rollout: Rollout, judged: Sequence[Judged]) -> Score:
+    def _scored(self, rollout: Rollout, judged: Sequence[JudgedStep]) -> Score:
         rewards = np.array([self._right if step.right else self._wrong for step in judged] or [self._wrong])
         value, feedback, count = float(rewards.mean()), _feedback(judged, rollout.text), len(rollout.tokens)
         if not count:
@@ -79,7 +79,7 @@ class Steps:
         return Score(value, token_values=values, token_support=np.bincount(at, minlength=count) > 0, feedback=feedback)
 
 
-def judged_by(truth: Chosen, prompt: Prompt, text: str) -> list[Judged]:
+def judged_by(truth: Chosen, prompt: Prompt, text: str) -> list[JudgedStep]:
     """Return the steps of an answer and what is true of them.
 
     Raises:
@@ -96,7 +96,7 @@ def judged_by(truth: Chosen, prompt: Prompt, text: str) -> list[Judged]:
     return judged
 
 
-def _last_tokens(ends: NDArray[np.int32], judged: Sequence[Judged]) -> NDArray[np.int64]:
+def _last_tokens(ends: NDArray[np.int32], judged: Sequence[JudgedStep]) -> NDArray[np.int64]:
     """Return the token on which each step's reward lies, [number of steps]; the last one where there are no steps.
 
     A step that ends inside a token may have no token of its own; then that token has the rewards of both steps.
@@ -107,7 +107,7 @@ def _last_tokens(ends: NDArray[np.int32], judged: Sequence[Judged]) -> NDArray[n
     return np.where((last >= 0) & (numbers[last] == every), last, np.minimum(around, len(ends) - 1))
 
 
-def _feedback(judged: Sequence[Judged], text: str) -> str:
+def _feedback(judged: Sequence[JudgedStep], text: str) -> str:
     """Return the wrong steps, for a person to read."""
     wrong = [(number, step) for number, step in enumerate(judged, start=1) if not step.right]
     if not wrong:
@@ -117,7 +117,7 @@ def _feedback(judged: Sequence[Judged], text: str) -> str:
     return f"wrong of {len(judged)}: {', '.join(quoted)}{more}"
 
 
-def _quoted(text: str, step: Judged) -> str:
+def _quoted(text: str, step: JudgedStep) -> str:
     if step.start == step.end:
         return "missing"
     shown = text[step.start : min(step.end, step.start + MAX_CHARACTERS_QUOTED)]

@@ -3,7 +3,7 @@
     {"stage": "judge-rl", "type": "policy",
      "models": {"judge": {"init": "tiny-llama", "before": "embedded:5f…", "after": "embedded:a0…"}},
      "data": {"train": {"type": "arithmetic-grading", "template": "rubric_short", "template_sha256": "9c…"}},
-     "rewards": {"reward": {"type": "grade_accuracy", "parser": "grade-2"}}}
+     "rewards": {"reward": {"type": "grade_accuracy", "parser": "grade-3"}}}
 
 An implicit process reward is the distance between two models, so its record names both, and the weights of the second:
 

@@ -17,9 +17,19 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from rewardsmith.checks import require_count, require_text
-from rewardsmith.data.fields import ABSENT, find, no_column, without
-from rewardsmith.data.readers import find_files, jsonl_rows, names_of, parquet_rows, parse_line, parse_row
-from rewardsmith.data.rows import ANSWER, MESSAGES, PROMPT, Layout, RowError, printable
+from rewardsmith.data.readers import Place, find_files, names_of, read_rows, where
+from rewardsmith.data.rows import (
+    ABSENT,
+    ANSWER,
+    MESSAGES,
+    PROMPT,
+    Layout,
+    RowError,
+    find,
+    no_column,
+    printable,
+    without,
+)
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.jobs import Job
 from rewardsmith.records import from_json
@@ -171,7 +181,7 @@ class StoredRollouts:
         first = ""
         table = self._table = _ResponseTable(names_of(self.files), self._columns)
         for file, number, row in self._rows():
-            place = _place(self.files[file], number)
+            place = where(self.files, Place(file, number))
             try:
                 form = self._form(row, first)
                 first = first or form
@@ -188,21 +198,14 @@ class StoredRollouts:
         """Yield the rows of all files, each with the number of its file and of its line there."""
         self.incomplete.clear()
         for i, file in enumerate(self.files):
-            rows: Iterator[tuple[Any, Any]] = (
-                parquet_rows([file], limit=None, rng=None, check=lambda *_: None)
-                if _is_parquet(file)
-                else jsonl_rows([file], limit=None, rng=None)
-            )
-            for place, line in rows:
-                try:
-                    row = parse_row(line) if _is_parquet(file) else parse_line(line)
-                except RowError as error:
-                    where = _place(file, place.number)
-                    if self._in_run and not line.endswith(b"\n"):  # the run is still going, or was killed
-                        self.incomplete.append(f"{where} is incomplete, as by a run that was stopped: left out")
-                        break
-                    raise UserError(f"{where}: {error}") from None
-                yield i, place.number, row
+            for place, row in read_rows([file]):
+                if not isinstance(row, RowError):
+                    yield i, place.number, row
+                elif self._in_run and row.unfinished:  # the run is still going, or was killed
+                    self.incomplete.append(f"{where([file], place)} is incomplete, as by a stopped run: left out")
+                    break
+                else:
+                    raise UserError(f"{where([file], place)}: {row}")
 
     def _form(self, row: Mapping[str, Any], first: str) -> str:
         form = next((form for form, keys in _FORMS.items() if keys <= row.keys()), "table")
@@ -219,14 +222,6 @@ class StoredRollouts:
             return False
         step = row.get("step")
         return self._steps is None or (isinstance(step, int) and self._steps[0] <= step <= self._steps[1])
-
-
-def _is_parquet(file: Path) -> bool:
-    return file.suffix.lower() == ".parquet"
-
-
-def _place(file: Path, number: int) -> str:
-    return f"{printable(str(file), 200)}, {'row' if _is_parquet(file) else 'line'} {number}"
 
 
 def _run_files(folder: Path, stage: str | None) -> list[Path]:

@@ -49,7 +49,7 @@ _AROUND = " \t\r\n*_`\"'"
 _WRAPPED = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"))
 
 
-class Found(NamedTuple):
+class FoundAnswer(NamedTuple):
     """What was found, and where it stands with all that belongs to it."""
 
     content: str
@@ -66,24 +66,24 @@ def boxed(text: str) -> str | None:
     return found.content if found else None
 
 
-def boxed_at(text: str) -> Found | None:
+def boxed_at(text: str) -> FoundAnswer | None:
     """Return what `boxed` finds, and where."""
     last = _last(BOX, text)
     return box_at(text, last) if last else None
 
 
-def box_at(text: str, mark: re.Match[str]) -> Found | None:
+def box_at(text: str, mark: re.Match[str]) -> FoundAnswer | None:
     """Return the box that a mark opens; None where it holds nothing, or does not end."""
     if not text.startswith("{", mark.end()):
         word = _BARE.match(text, mark.end())
         content = word[0].rstrip(".,;:") if word else ""
-        return Found(content, mark.start(), mark.end() + len(content)) if content else None
+        return FoundAnswer(content, mark.start(), mark.end() + len(content)) if content else None
     depth = 0
     for brace in _BRACE.finditer(text, mark.end(), mark.end() + LARGEST_BOX):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth == 0:
             content = text[mark.end() + 1 : brace.start()].strip()
-            return Found(content, mark.start(), brace.end()) if content else None
+            return FoundAnswer(content, mark.start(), brace.end()) if content else None
     return None
 
 
@@ -91,15 +91,13 @@ def stated(text: str) -> str | None:
     """Return what follows the last "answer is", "answers are", "answer:" or, at the start of a line, "A:".
 
     The statement ends with its line or sentence; a decimal point is no full stop, neither is one within `$…$`, and the
-    mark of 5! is kept.
-    Quotation marks, emphasis and a pair of `$` around all of it are removed. A line "A:" does not count where another
-    starts with "B:": that is a list of options. Only the last 200,000 characters are searched.
+    mark of 5! is kept. A line "A:" does not count where another starts with "B:": that is a list of options.
     """
     found = stated_at(text)
     return found.content if found else None
 
 
-def stated_at(text: str) -> Found | None:
+def stated_at(text: str) -> FoundAnswer | None:
     """Return what `stated` finds, and where, from its cue on."""
     text, skipped = text[-TAIL:], max(0, len(text) - TAIL)
     cues = [_last(_CUE, text), None if _LISTED.search(text) else _last(_LINE, text)]
@@ -115,7 +113,7 @@ def stated_at(text: str) -> Found | None:
             rest = rest[: stop.start()]
             break
     content = unwrapped(rest)
-    return Found(content, skipped + cue.start(), skipped + cue.end() + begun + len(rest)) if content else None
+    return FoundAnswer(content, skipped + cue.start(), skipped + cue.end() + begun + len(rest)) if content else None
 
 
 def hashed(text: str) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from rewardsmith.text.answers import BOX, WAYS, Found, box_at, boxed_at, stated_at
+from rewardsmith.text.answers import BOX, WAYS, FoundAnswer, box_at, boxed_at, stated_at
 from rewardsmith.text.numbers import last_number
 
 _NEGATION = (
@@ -86,11 +86,11 @@ def claimed(text: str, way: str) -> str | None:
     if way in ("hash", "tagged") and content is not None:
         marks = {"hash": "####", "tagged": "<answer>"}
         start = text.rfind(marks[way])
-        return _unless_denied(text, Found(content, start, _end(text, start, way)))
+        return _unless_denied(text, FoundAnswer(content, start, _end(text, start, way)))
     return content
 
 
-def _unless_denied(text: str, found: Found | None) -> str | None:
+def _unless_denied(text: str, found: FoundAnswer | None) -> str | None:
     if found is None:
         return None
     before = text[max(0, found.start - _NEAR) : found.start]
@@ -133,7 +133,7 @@ def _end(text: str, start: int, way: str) -> int:
     return len(text) if closing < 0 else closing + (1 if way == "hash" else len("</answer>"))
 
 
-def _with_neighbours(text: str, last: Found) -> Found:
+def _with_neighbours(text: str, last: FoundAnswer) -> FoundAnswer:
     """Return the last box together with those before it that are parts of the same list."""
     contents, start = [last.content], last.start
     marks = list(BOX.finditer(text, max(0, last.start - 2_000), last.start))
@@ -144,4 +144,4 @@ def _with_neighbours(text: str, last: Found) -> Found:
         start = box.start
         if box.content not in contents:
             contents.insert(0, box.content)
-    return Found(", ".join(contents), start, last.end)
+    return FoundAnswer(", ".join(contents), start, last.end)

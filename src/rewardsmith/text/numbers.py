@@ -1,6 +1,6 @@
-"""Numbers as people and models write them: separators, fractions, percent, powers of ten.
+"""Numbers as people and models write them: separators, fractions, percent, powers of ten, words.
 
-Only ASCII digits count. Whatever is longer than `LONGEST` characters, or has an exponent beyond `EXPONENT`, is no
+Only ASCII digits count. Whatever is longer than `MAX_CHARS` characters, or has an exponent beyond `MAX_EXPONENT`, is no
 number: model output must not decide how much there is to compute.
 """
 
@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-LONGEST = 1_000
+MAX_CHARS = 1_000
 """Characters of the longest number that is read."""
 
-EXPONENT = 300
+MAX_EXPONENT = 300
 """The largest power of ten, in either direction."""
 
 _WHOLE = r"(?:[0-9]{1,3}(?:(?:,|\{,\}|\\,)[0-9]{3})+(?![0-9])|[0-9]+)"
@@ -71,12 +71,12 @@ def last_number(text: str) -> str | None:
     Signs, thousands separators (1,234 and 1{,}234), LaTeX fractions, mixed numbers and powers of ten are understood;
     currency signs are dropped, a percent sign is kept. Exponents and indices (m^2, x_1) are passed over. A power such
     as 2^10 is returned as it is written. The comma is never a decimal sign: "3,5" ends in 5. None where the last number
-    is longer than `LONGEST`.
+    is longer than `MAX_CHARS`.
     """
     end = max(text.rfind(digit) for digit in "0123456789")
     if end < 0:
         return None
-    start = max(0, end - LONGEST - 100)
+    start = max(0, end - MAX_CHARS - 100)
     matches = list(_NUMBER.finditer(text[start : end + 10]))
     if not matches or (matches[-1].start() == 0 and start > 0):
         return None
@@ -84,29 +84,29 @@ def last_number(text: str) -> str | None:
 
 
 def first_number(text: str) -> str | None:
-    """Return the first number within the first `LONGEST` characters, in the form of `last_number`."""
-    match = _NUMBER.search(text[: LONGEST + 1])
-    return _canonical(match) if match and match.end() <= LONGEST else None
+    """Return the first number within the first `MAX_CHARS` characters, in the form of `last_number`."""
+    match = _NUMBER.search(text[: MAX_CHARS + 1])
+    return _canonical(match) if match and match.end() <= MAX_CHARS else None
 
 
 def after_first_number(text: str) -> str:
     """Return what follows the number that `first_number` finds; "" where it finds none."""
-    match = _NUMBER.search(text[: LONGEST + 1])
-    return text[match.end() :] if match and match.end() <= LONGEST else ""
+    match = _NUMBER.search(text[: MAX_CHARS + 1])
+    return text[match.end() :] if match and match.end() <= MAX_CHARS else ""
 
 
 def read_number(text: str) -> Number | None:
     """Return the number that a text is, and nothing besides; None for anything else."""
     text = text.strip()
-    match = _NUMBER.fullmatch(text) if len(text) <= LONGEST else None
-    form = _canonical(match) if match else text if _CANONICAL.fullmatch(text[:LONGEST]) else None
-    parts = _CANONICAL.fullmatch(form) if form and len(form) <= LONGEST else None
+    match = _NUMBER.fullmatch(text) if len(text) <= MAX_CHARS else None
+    form = _canonical(match) if match else text if _CANONICAL.fullmatch(text[:MAX_CHARS]) else None
+    parts = _CANONICAL.fullmatch(form) if form and len(form) <= MAX_CHARS else None
     if parts is None:
         return None
     sign, units, top, bottom, percent = parts.groups()
     if (bottom is None and units) or (bottom is not None and (int(bottom) == 0 or not top.isdecimal())):
         return None
-    if abs(int(top.partition("e")[2] or 0)) > EXPONENT:
+    if abs(int(top.partition("e")[2] or 0)) > MAX_EXPONENT:
         return None
     value = Fraction(top) / int(bottom or 1) + int(units or 0)
     return Number(-value if sign else value, bool(percent), "." in top or "e" in top)
@@ -129,4 +129,59 @@ def _canonical(match: re.Match[str]) -> str | None:
         exponent = part["exponent"] or part["power"]
         form += f"e{int(exponent.replace('−', '-'))}" if exponent else ""
     form = f"{'-' if minus else ''}{form}{'%' if part['percent'] else ''}"
-    return form if len(form) <= LONGEST else None
+    return form if len(form) <= MAX_CHARS else None
+
+
+# ---- numbers in words --------------------------------------------------------------------------------------------
+
+_ONES = {
+    **{"zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9},
+    **{"ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16},
+    **{"seventeen": 17, "eighteen": 18, "nineteen": 19},
+}
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_SMALL = _ONES | {word: 10 * i for i, word in enumerate(_TENS, 2)}
+NUMBER_WORDS = frozenset(_SMALL)
+"""Words that are numbers by themselves."""
+
+_SCALES = {"hundred": 100, "thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000}
+_ORDINALS = {
+    **{"first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8},
+    **{"ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12},
+}
+_PARTS = {"half": 2, "halves": 2, "quarter": 4} | {word: i for word, i in _ORDINALS.items() if 3 <= i <= 10}
+
+
+def number_in_words(text: str) -> Fraction | None:
+    """Return the number that words are, and nothing besides; None for anything else. "Fifth" alone is 5."""
+    if text.casefold() in _ORDINALS:
+        return Fraction(_ORDINALS[text.casefold()])
+    words = [word for word in re.split(r"[\s-]+", text.casefold()) if word]
+    negative = words[:1] in (["minus"], ["negative"])
+    words = words[negative:]
+    below = _PARTS.get(words[-1]) or _PARTS.get(words[-1].removesuffix("s")) if len(words) > 1 else None
+    value = _whole(words[:-1] if below else words)
+    if value is None or (below and (value >= below or (value == 1) == words[-1].endswith("s"))):
+        return None
+    return Fraction(-value if negative else value, below or 1)
+
+
+def _whole(words: list[str]) -> int | None:
+    total = part = 0
+    last = ""
+    for word in words:
+        if word == "and" and last in _SCALES:
+            continue
+        if word in _SMALL:
+            # "twenty one" is a number, "one twenty" and "two three" are none.
+            if last in _SMALL and not (part % 100 >= 20 and part % 10 == 0 and 0 < _SMALL[word] < 10):
+                return None
+            part += _SMALL[word]
+        elif word == "hundred" and 0 < part < 100 and last in _SMALL:
+            part *= 100
+        elif word in _SCALES and part and word != "hundred":
+            total, part = total + part * _SCALES[word], 0
+        else:
+            return None
+        last = word
+    return total + part if last else None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 
-LONGEST_FENCE = 32
+MAX_FENCE = 32
 """Backticks. A longer run inside a text is broken by spaces: no judge counts to a thousand."""
 
 # The tokens by which the common chat templates tell turns apart. Written with a space they are plain text.
@@ -51,7 +51,7 @@ _ROLES = re.compile(
 )
 # All that is a backtick, or becomes one where a tokenizer normalizes its text.
 _BACKTICKS = re.compile("[`\u1fef\uff40]+")
-_TOO_LONG = re.compile(f"[`\u1fef\uff40]{{{LONGEST_FENCE - 1}}}(?=[`\u1fef\uff40])")
+_TOO_LONG = re.compile(f"[`\u1fef\uff40]{{{MAX_FENCE - 1}}}(?=[`\u1fef\uff40])")
 
 
 def harmless(text: str) -> str:
@@ -59,22 +59,22 @@ def harmless(text: str) -> str:
     return _ROLES.sub(lambda match: match.group() + " ", text)
 
 
-def shortened(text: str, longest: int) -> str:
-    """Return a text of at most `longest` characters as it is; of a longer one the two ends, and how much is missing."""
-    if len(text) <= longest:
+def shortened(text: str, max_chars: int) -> str:
+    """Return a text of at most `max_chars` characters as it is; of a longer one its two ends, and what is missing."""
+    if len(text) <= max_chars:
         return text
-    head, tail = text[: longest - longest // 2], text[len(text) - longest // 2 :]
-    return f"{head}\n[… {len(text) - longest} characters are left out here …]\n{tail}"
+    head, tail = text[: max_chars - max_chars // 2], text[len(text) - max_chars // 2 :]
+    return f"{head}\n[… {len(text) - max_chars} characters are left out here …]\n{tail}"
 
 
-def quote(text: str, longest: int | None = None) -> str:
+def quote(text: str, max_chars: int | None = None) -> str:
     """Return the text between two fences that it does not contain, its role tokens broken.
 
     Args:
         text: what another wrote.
-        longest: characters that are shown; of a longer text the middle is left out. None shows all.
+        max_chars: characters that are shown; of a longer text the middle is left out. None shows all.
     """
-    inside = harmless(text if longest is None else shortened(text, longest))
+    inside = harmless(text if max_chars is None else shortened(text, max_chars))
     inside = _TOO_LONG.sub(lambda match: match.group() + " ", inside)
     fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(inside)), default=0))
     return f"{fence}\n{inside}\n{fence}"
@@ -89,4 +89,4 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     return PLACEHOLDER.sub(lambda match: values[match.group(1)], template)
 
 
-__all__ = ["LONGEST_FENCE", "PLACEHOLDER", "fill", "harmless", "quote", "shortened"]
+__all__ = ["MAX_FENCE", "PLACEHOLDER", "fill", "harmless", "quote", "shortened"]

@@ -1,4 +1,4 @@
-"""A rubric that a model wrote for one problem: what it must have, and how it is read.
+"""Rubrics: criteria with points that come with a prompt, and rubrics that a model wrote for one problem.
 
     {"criteria": [
         {"name": "cases", "part": "synthesis", "checks": ["over-generalisation"], "points": 2, "text": "…"}, …],
@@ -11,60 +11,140 @@ answer nor the words of a reference. What a program can check of that is checked
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 from rewardsmith.errors import listing, nearest
-from rewardsmith.text.grading import plain
-from rewardsmith.text.objects import last_object
-from rewardsmith.text.reading import Absent, Unreadable
-from rewardsmith.text.references import Tied
+from rewardsmith.text.judge_prompts import format_number
+from rewardsmith.text.judge_replies import NoVerdict, Unparsable, last_object
+
+# ---- criteria with points ----------------------------------------------------------------------------------------
+
+MAX_CRITERIA = 200
+"""Of one prompt; in the mode of one call each they are so many calls for every rollout."""
+
+MAX_POINTS = 10_000
+"""In all, and for one: a judge writes the number out."""
+
+DECIMALS = 6
+"""Of points: those that a judge is shown are those that are counted."""
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What an answer should do, its points (negative for a fault), and the name of its part in a score."""
+
+    text: str
+    points: float
+    name: str
+
+
+class InvalidCriteria(ValueError):  # noqa: N818
+    """A value is no rubric; the message is a sentence that names it."""
+
+
+def parse_criteria(value: object, field: str, owner: str) -> str | tuple[Criterion, ...]:
+    """Return criteria that came with a prompt, as text or as a list, or raise `InvalidCriteria`.
+
+    An entry of a list is text, worth one point, or a table with `text` (or `criterion`) and `points` (or `weight`).
+
+    Args:
+        value: JSON.
+        field: its name, such as `criteria`, for messages.
+        owner: whose it is, such as `the prompt 'p1'`, for messages.
+    """
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    if not isinstance(value, list | tuple) or not value:
+        kind = "no" if not value else "an unusable"
+        raise InvalidCriteria(f"{owner} has {kind} {field!r}: text, or a list of criteria")
+    what = f"{field!r} of {owner}"
+    criteria = tuple(_criterion(entry, number, what) for number, entry in enumerate(value, 1))
+    if problem := criteria_problem(criteria):
+        raise InvalidCriteria(f"{what} {problem}")
+    return criteria
+
+
+def _criterion(entry: object, number: int, what: str) -> Criterion:
+    table = entry if isinstance(entry, Mapping) else {"text": entry}
+    text = table.get("text", table.get("criterion"))
+    points = table.get("points", table.get("weight", 1.0))
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidCriteria(f"entry {number} of {what} has no text")
+    if isinstance(points, bool) or not isinstance(points, int | float) or not abs(points) < math.inf:
+        raise InvalidCriteria(f"entry {number} of {what} has no number of points")
+    if abs(points) > MAX_POINTS:
+        raise InvalidCriteria(f"{what} has more than {MAX_POINTS:,} points in all")
+    return rounded(text.strip(), float(points), f"c{number}")
+
+
+def rounded(text: str, points: float, name: str) -> Criterion:
+    """Return a criterion whose points have as many decimals as are shown."""
+    return Criterion(text, round(points, DECIMALS), name)
+
+
+def criteria_problem(criteria: Sequence[Criterion]) -> str:
+    """Return why these cannot be summed to a share; "" if they can."""
+    if len(criteria) > MAX_CRITERIA:
+        return f"has {len(criteria)} entries: at most {MAX_CRITERIA}"
+    if any(criterion.points == 0 for criterion in criteria):
+        return "has an entry of 0 points"
+    if sum(abs(criterion.points) for criterion in criteria) > MAX_POINTS:
+        return f"has more than {MAX_POINTS:,} points in all"
+    return "" if any(criterion.points > 0 for criterion in criteria) else "has nothing that earns points"
+
+
+def total_points(criteria: Sequence[Criterion]) -> float:
+    """Return the points that can be earned."""
+    return round(sum(criterion.points for criterion in criteria if criterion.points > 0), DECIMALS)
+
+
+def list_criteria(criteria: Sequence[Criterion]) -> str:
+    """Return the criteria as a judge reads them: a numbered list with points."""
+    return "\n".join(f"{i}. (points: {format_number(c.points)}) {c.text}" for i, c in enumerate(criteria, 1))
+
+
+# ---- rubrics that a model wrote ----------------------------------------------------------------------------------
 
 PARSER = "written-rubric-2"
-"""Which rules a rubric was read by; another number when one of them changes."""
+"""The version of this parser, for the record: it goes up whenever a reply would be parsed otherwise."""
 
-PARTS: Mapping[str, str] = MappingProxyType(
-    {
-        "strategy": "a method is named that can solve the problem, with what makes it applicable",
-        "computation": "the steps are carried out, and each follows from what stands before it",
-        "synthesis": "the pieces are put together: cases complete, claims proved, nothing left open",
-        "conclusion": "the answer follows from what was shown, in the form that was asked for",
-    }
-)
+PARTS = {
+    "strategy": "a method is named that can solve the problem, with what makes it applicable",
+    "computation": "the steps are carried out, and each follows from what stands before it",
+    "synthesis": "the pieces are put together: cases complete, claims proved, nothing left open",
+    "conclusion": "the answer follows from what was shown, in the form that was asked for",
+}
 """The skeleton of any proof, in its order."""
 
-FAILURES: Mapping[str, str] = MappingProxyType(
-    {
-        "miracle-steps": "a right result appears, and no valid derivation stands before it",
-        "over-generalisation": "a few cases are tried, and the claim is made for all",
-        "irrelevant-errors": "a step is wrong, although the final answer happens not to suffer from it",
-        "neglected-premises": "an operation is done without its conditions, such as dividing by what may be 0",
-        "unverified-assumptions": "something is taken for granted that is neither given nor shown",
-        "coincidence": "numbers agree by chance: the method is invalid, and would give a wrong answer elsewhere",
-    }
-)
+FAILURES = {
+    "miracle-steps": "a right result appears, and no valid derivation stands before it",
+    "over-generalisation": "a few cases are tried, and the claim is made for all",
+    "irrelevant-errors": "a step is wrong, although the final answer happens not to suffer from it",
+    "neglected-premises": "an operation is done without its conditions, such as dividing by what may be 0",
+    "unverified-assumptions": "something is taken for granted that is neither given nor shown",
+    "coincidence": "numbers agree by chance: the method is invalid, and would give a wrong answer elsewhere",
+}
 """The ways in which a right answer can be reached unsoundly."""
 
 ALWAYS = frozenset({"miracle-steps", "irrelevant-errors"})
 """These can happen in every solution of every problem: no rubric may call them not applicable."""
 
-LEAST_ITEMS, MOST_ITEMS = 4, 20
-LEAST_TEXT, MOST_TEXT = 20, 1_000
-"""Characters of what one item says."""
-MOST_CHECKS = 3
+MIN_ITEMS, MAX_ITEMS = 4, 20
+MIN_TEXT, MAX_TEXT = 20, 1_000
+MAX_CHECKS = 3
 """Ways to fail that one item may look for: one that looks for all of them looks for none."""
-MOST_REASON = 400
-"""Characters of why a way to fail does not apply."""
-MOST_TOLD = 6
-"""Faults of a rubric that are told at once."""
+MAX_REASON = 400
+MAX_FAULTS_SHOWN = 6
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
-_OTHER_NAMES = {
+_SYNONYMS = {
     "inductive-over-generalisation": "over-generalisation",
     "outcome-irrelevant-errors": "irrelevant-errors",
     "neglected-operation-premises": "neglected-premises",
@@ -76,16 +156,8 @@ _OTHER_NAMES = {
 
 
 @dataclass(frozen=True)
-class Item:
-    """One criterion of a rubric.
-
-    Attributes:
-        name: different for each.
-        points: above 0.
-        text: what earns them, on one line.
-        part: one of `PARTS`.
-        checks: those of `FAILURES` that it looks for.
-    """
+class RubricItem:
+    """One criterion of a written rubric: `part` is one of `PARTS`, `checks` are some of `FAILURES`."""
 
     name: str
     points: float
@@ -96,18 +168,13 @@ class Item:
 
 @dataclass(frozen=True)
 class WrittenRubric:
-    """A rubric that has all that it must have.
+    """A rubric that has all that it must have; `not_applicable` says why some of `FAILURES` cannot occur."""
 
-    Attributes:
-        items: in the order in which they were written.
-        not_applicable: why some of `FAILURES` cannot occur in this problem.
-    """
-
-    items: tuple[Item, ...]
+    items: tuple[RubricItem, ...]
     not_applicable: Mapping[str, str]
 
     def criteria(self) -> list[dict[str, Any]]:
-        """Return it as the `rubric` reward reads it: a list of tables with name, points and text."""
+        """Return it as the `rubric` reward takes it: a list of tables with name, points and text."""
         return [{"name": item.name, "points": item.points, "text": item.text} for item in self.items]
 
 
@@ -115,63 +182,71 @@ Fault = tuple[str, str]
 """A reason in a few words that are the same for all rubrics, and the detail."""
 
 
-def read_rubric(text: str, total: int = 10, tied: Tied | None = None) -> WrittenRubric:
-    """Return the rubric that an answer ends with.
+def parse_rubric(reply: str, total: int = 10, leaks: LeakDetector | None = None) -> WrittenRubric:
+    """Return the rubric that a reply ends with.
 
     Args:
-        text: what the model wrote, without its thoughts.
+        reply: what the model wrote, without its thoughts.
         total: points in all.
-        tied: finds an item that leans on the reference; None where there is no reference.
+        leaks: finds an item that names the reference answer or copies its words; None where there is no reference.
 
     Raises:
-        Unreadable: there is none, or it lacks something. The message names all faults that were found, up to a few, so
-            that who wrote it can mend it; the reason is that of the first.
+        Unparsable: there is none, or it lacks something. The message lists the faults, so that who wrote it can fix
+            them; the reason is that of the first.
     """
-    found = last_object(text)
+    found = last_object(reply)
     if found is None:
-        raise Absent("no object", "the answer does not end with a JSON object")
+        raise NoVerdict("no object", "the reply does not end with a JSON object")
     entries = found.get("criteria")
-    if not isinstance(entries, list) or not LEAST_ITEMS <= len(entries) <= MOST_ITEMS:
+    if not isinstance(entries, list) or not MIN_ITEMS <= len(entries) <= MAX_ITEMS:
         count = f"a list of {len(entries)}" if isinstance(entries, list) else "missing"
-        raise Unreadable(
-            "number of items", f"criteria is {count}: a list of {LEAST_ITEMS} to {MOST_ITEMS}", invalid=True
-        )
+        raise Unparsable("number of items", f"criteria is {count}: a list of {MIN_ITEMS} to {MAX_ITEMS}", invalid=True)
     faults: list[Fault] = []
     items = [item for i, entry in enumerate(entries, 1) if (item := _item(entry, i, faults)) is not None]
     reasons = _not_applicable(found.get("not_applicable"), faults)
-    if len(items) == len(entries):  # else what is missing may be in those that could not be read
-        faults += [*_sums(items, total), *_names(items), *_skeleton(items), *_coverage(items, reasons)]
-        faults += [] if tied is None else _ties(items, tied)
+    if len(items) == len(entries):  # else what is missing may be in those that could not be parsed
+        faults += _rubric_faults(items, reasons, total, leaks)
     if faults:
-        told = "; ".join(detail for _, detail in faults[:MOST_TOLD])
-        more = f"; and {len(faults) - MOST_TOLD} more" if len(faults) > MOST_TOLD else ""
-        raise Unreadable(faults[0][0], told + more, invalid=True)
-    return WrittenRubric(tuple(items), MappingProxyType(reasons))
+        shown = "; ".join(detail for _, detail in faults[:MAX_FAULTS_SHOWN])
+        more = f"; and {len(faults) - MAX_FAULTS_SHOWN} more" if len(faults) > MAX_FAULTS_SHOWN else ""
+        raise Unparsable(faults[0][0], shown + more, invalid=True)
+    return WrittenRubric(tuple(items), reasons)
 
 
-def _item(entry: object, number: int, faults: list[Fault]) -> Item | None:
+def _item(entry: object, number: int, faults: list[Fault]) -> RubricItem | None:
     """Return an entry of the list; what is wrong with it is added to the faults."""
     before = len(faults)
-    table: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
-    if not table:
+    if not isinstance(entry, Mapping) or not entry:
         faults.append(("not an item", f"item {number} is no object with name, part, checks, points and text"))
         return None
-    name = "-".join(str(table.get("name", "")).split())
+    name = "-".join(str(entry.get("name", "")).split())
     if not _NAME.fullmatch(name):
         faults.append(("name", f"item {number} has no name of at most 60 letters, digits and dashes"))
-    text = _line(table.get("text"))
-    if not LEAST_TEXT <= len(text) <= MOST_TEXT:
-        faults.append(("text", f"item {number} has a text of {len(text)} characters: {LEAST_TEXT} to {MOST_TEXT}"))
-    points = table.get("points")
+    text = _one_line(entry.get("text"))
+    if not MIN_TEXT <= len(text) <= MAX_TEXT:
+        faults.append(("text", f"item {number} has a text of {len(text)} characters: {MIN_TEXT} to {MAX_TEXT}"))
+    points = entry.get("points")
     if not _is_points(points):
         faults.append(("points", f"item {number} has no number of points above 0, with at most two decimals"))
-    part = _known(table.get("part"), PARTS)
+    part = _known(entry.get("part"), PARTS)
     if part is None:
-        faults.append(("part", f"item {number} has an unknown part{_hint(table.get('part'), PARTS)}"))
-    checks = _checks(table.get("checks"), number, faults)
-    if len(faults) > before or part is None or points is None:
+        faults.append(("part", f"item {number} has an unknown part{_hint(entry.get('part'), PARTS)}"))
+    checks = entry.get("checks")
+    checks = [] if checks is None else [checks] if isinstance(checks, str) else checks
+    if not isinstance(checks, list) or len(checks) > MAX_CHECKS:
+        faults.append(("checks", f"item {number} has checks that are no list of at most {MAX_CHECKS}"))
+        checks = []
+    known = {check: found for check in map(_hashable, checks) if (found := _known(check, FAILURES))}
+    for check in map(_hashable, checks):
+        if check not in known:
+            faults.append(("checks", f"item {number} checks something unknown{_hint(check, FAILURES)}"))
+    if len(faults) > before or part is None or not isinstance(points, int | float):
         return None
-    return Item(name, float(points), text, part, checks)
+    return RubricItem(name, float(points), text, part, tuple(dict.fromkeys(known.values())))
+
+
+def _hashable(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _is_points(points: object) -> bool:
@@ -184,22 +259,10 @@ def _exact(points: float) -> Decimal:
     return Decimal(repr(points))
 
 
-def _line(value: object) -> str:
-    """Return a text on one line: more would look like further items where the list is shown."""
+def _one_line(value: object) -> str:
+    """Return a text on one line, without unprintable characters: more would look like further items of the list."""
     text = " ".join(value.split()) if isinstance(value, str) else ""
-    return "".join(c for c in text if c.isprintable())  # neither halves of letters nor what steers a terminal
-
-
-def _checks(value: object, number: int, faults: list[Fault]) -> tuple[str, ...]:
-    given = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(given, list) or len(given) > MOST_CHECKS:
-        faults.append(("checks", f"item {number} has checks that are no list of at most {MOST_CHECKS}"))
-        return ()
-    known = [_known(entry, FAILURES) for entry in given]
-    for entry, name in zip(given, known, strict=True):
-        if name is None:
-            faults.append(("checks", f"item {number} checks something unknown{_hint(entry, FAILURES)}"))
-    return tuple(dict.fromkeys(name for name in known if name is not None))
+    return "".join(c for c in text if c.isprintable())
 
 
 def _not_applicable(value: object, faults: list[Fault]) -> dict[str, str]:
@@ -208,7 +271,7 @@ def _not_applicable(value: object, faults: list[Fault]) -> dict[str, str]:
         return {}
     reasons = {}
     for entry, why in (value or {}).items():
-        name, reason = _known(entry, FAILURES), _line(why)[:MOST_REASON]
+        name, reason = _known(entry, FAILURES), _one_line(why)[:MAX_REASON]
         if name is None:
             faults.append(("not applicable", f"not_applicable has something unknown{_hint(entry, FAILURES)}"))
         elif name in ALWAYS:
@@ -220,51 +283,39 @@ def _not_applicable(value: object, faults: list[Fault]) -> dict[str, str]:
     return reasons
 
 
-def _sums(items: Sequence[Item], total: int) -> Iterator[Fault]:
+def _rubric_faults(
+    items: Sequence[RubricItem], reasons: Mapping[str, str], total: int, leaks: LeakDetector | None
+) -> Iterator[Fault]:
     points = sum((_exact(item.points) for item in items), Decimal(0))
     if points != total:
-        yield "total", f"the points are {plain(float(points))} in all: they must be {total}"
-
-
-def _names(items: Sequence[Item]) -> Iterator[Fault]:
-    seen: set[str] = set()
-    for name in (item.name.casefold() for item in items):
-        if name in seen:
+        yield "total", f"the points are {format_number(float(points))} in all: they must be {total}"
+    for name, count in Counter(item.name.casefold() for item in items).items():
+        if count > 1:
             yield "same name", f"two items are called {name}"
-        seen.add(name)
-
-
-def _skeleton(items: Sequence[Item]) -> Iterator[Fault]:
     for part in PARTS:
         if not any(item.part == part for item in items):
             yield "missing part", f"no item belongs to the part {part}"
-
-
-def _coverage(items: Sequence[Item], reasons: Mapping[str, str]) -> Iterator[Fault]:
     checked = {name for item in items for name in item.checks}
     for failure in FAILURES:
         if failure in checked and failure in reasons:
-            yield "not applicable", f"{failure} is checked, and also said not to apply"
+            yield "not applicable", f"{failure} is checked, and also called not applicable"
         elif failure not in checked and failure not in reasons:
-            remedy = "" if failure in ALWAYS else ", and it is not said why that does not apply"
+            remedy = "" if failure in ALWAYS else ", and not_applicable gives no reason for it"
             yield "missing check", f"no item checks for {failure}{remedy}"
-
-
-def _ties(items: Sequence[Item], tied: Tied) -> Iterator[Fault]:
-    for number, item in enumerate(items, 1):
-        why = tied.why(item.text) or tied.why(item.name.replace("-", " "))
-        if why:
-            yield "tied to the reference", f"item {number} {why}: it must be fair to any correct approach"
+    for number, item in enumerate(items, 1) if leaks else ():
+        leak = leaks and (leaks.find(item.text) or leaks.find(item.name.replace("-", " ")))
+        if leak:
+            yield "tied to the reference", f"item {number} {leak}: it must be fair to any correct approach"
 
 
 def _known(value: object, names: Mapping[str, str]) -> str | None:
     """Return which of the names is meant; spelling with spaces, underscores, z or without s is overlooked."""
-    return _spelled(tuple(names)).get(_folded(value)) if isinstance(value, str) else None
+    return _spellings(tuple(names)).get(_folded(value)) if isinstance(value, str) else None
 
 
 @cache
-def _spelled(names: tuple[str, ...]) -> dict[str, str]:
-    others = {other: name for other, name in _OTHER_NAMES.items() if name in names}
+def _spellings(names: tuple[str, ...]) -> dict[str, str]:
+    others = {other: name for other, name in _SYNONYMS.items() if name in names}
     return {_folded(other): name for other, name in {**others, **{name: name for name in names}}.items()}
 
 
@@ -278,23 +329,110 @@ def _hint(value: object, names: Mapping[str, str]) -> str:
 
 
 def rubric_places(total: int) -> dict[str, str]:
-    """Return what the prompt of who writes a rubric says of its form: the parts, the ways to fail, and the sizes."""
+    """Return what the prompt for writing a rubric says of its form: the parts, the ways to fail, and the sizes."""
     return {
         "parts": "\n".join(f"- {name}: {what}" for name, what in PARTS.items()),
         "failures": "\n".join(f"- {name}: {what}" for name, what in FAILURES.items()),
         "always": " and ".join(name for name in FAILURES if name in ALWAYS),
-        "items": f"{LEAST_ITEMS} to {MOST_ITEMS}",
+        "items": f"{MIN_ITEMS} to {MAX_ITEMS}",
         "total": str(total),
     }
 
 
-__all__ = [
-    "ALWAYS",
-    "FAILURES",
-    "PARSER",
-    "PARTS",
-    "Item",
-    "WrittenRubric",
-    "read_rubric",
-    "rubric_places",
-]
+# ---- whether a text names or copies a reference ------------------------------------------------------------------
+
+COPIED_WORDS = 12
+"""Words in a row that two texts do not share by chance."""
+
+MAX_WORDS = 20_000
+"""Words of a reference that are compared."""
+
+MAX_ANSWER = 200
+"""Characters of an answer that is searched for; a longer one is found by its words."""
+
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:,|\{,\}|\\,)(?=[0-9]{3}(?![0-9]))")
+_SIGNS = re.compile(r"[$\\](?=[$()\[\]!,;: ]|\Z)|\$")
+_NOUNS = (
+    r"(?:(?:answer|result|conclusion|solution|value)\W{0,4}"
+    r"(?:(?:is|being|of|as|to|be|equals?|reads?|should|must)\W{1,4}){0,3}|boxed\W{0,4})"
+)
+_VERBS = (
+    r"(?:(?:obtains?|obtaining|concludes?|arriv(?:es?|ing)\W{1,4}at|reach(?:es|ing)?|gets?)\W{1,4}"
+    r"(?:(?:with|that|at|is)\W{1,4}){0,2})"
+)
+_VARIABLE = r"(?:[a-z]\w{0,9}\s?=\s?)?"  # the answer is x = 5
+_CHOICE = re.compile(r"\(?([A-Za-z])\)?\.?")
+_TOKEN = re.compile(r"[0-9]+(?:\.[0-9]+)?|\w+|[^\w\s]")
+_LOOSE = frozenset(",;:=()[]{}")
+"""Signs around which blanks mean nothing."""
+
+
+class LeakDetector:
+    r"""Finds out whether a text names the answer of a problem, or copies its reference solution.
+
+    An answer counts wherever it stands by itself. Where that says nothing, because it is a single digit, a word, or
+    part of the problem, it counts where it is given as the answer: "the answer is 2", "obtains 2", `\boxed{2}`. A
+    letter counts, in its own case, as "(A)", "option A" or "the answer is A".
+    """
+
+    def __init__(self, question: str, answers: Sequence[str] = (), solution: str = "") -> None:
+        asked = _plain(question)
+        known = [answer for answer in map(_plain, answers) if 0 < len(answer) <= MAX_ANSWER]
+        self._answers = [(answer, _answer_pattern(answer, asked)) for answer in dict.fromkeys(known)]
+        own = set(_word_runs(solution))
+        self._copied = own - set(_word_runs(question)) if own else own
+
+    def find(self, text: str) -> str:
+        """Return what a text does, such as `names the answer 42`; "" if it does not lean on the reference."""
+        plain = _plain(text)
+        for answer, pattern in self._answers:
+            if pattern.search(plain):
+                return f"names the answer {answer[:60]!r}"
+        copied = next((run for run in _word_runs(text) if run in self._copied), None)
+        return "" if copied is None else f"copies the reference solution ({' '.join(copied)[:80]!r})"
+
+
+def _answer_pattern(answer: str, question: str) -> re.Pattern[str]:
+    choice = _CHOICE.fullmatch(answer)
+    if choice:
+        return _choice_pattern(choice[1])
+    # Neither a part of a longer number or word, nor of an expression such as x^2.
+    alone = rf"(?<![\w^.,/]){_spelled(answer)}(?!\w|[.,/][0-9]|\^|\s?(?:points?|marks?)(?!\w))"
+    if answer.isalpha():
+        return re.compile(_NOUNS + alone, re.IGNORECASE)
+    as_answer = rf"(?:{_NOUNS}|{_VERBS}){_VARIABLE}{alone}"
+    not_worth = rf"{alone}(?!\s?%)"  # 10% of the points
+    ordinary = len(answer) < 2 or re.search(not_worth, question, re.IGNORECASE) is not None
+    return re.compile(as_answer if ordinary else f"{not_worth}|{as_answer}", re.IGNORECASE)
+
+
+def _choice_pattern(letter: str) -> re.Pattern[str]:
+    """Return how one of several options is named; a letter alone is an article, or a variable."""
+    several = r"(?!\W{0,3}(?:,|to|through|and|or|[-–])\W{0,3}\(?[A-Za-z]\b)"  # options (A) to (E)
+    named = r"(?i:option|choice|answer)s?\W{1,4}(?:(?i:is|being|as|must|should|be|option|choice)\W{1,4}){0,3}"
+    boxed = r"boxed\W{1,4}(?:(?:text|textbf|mathrm|mathbf)\W{1,4})?"
+    return re.compile(rf"(?:(?<!\w)\({letter}\)|(?:{named}|{boxed}){letter}(?!\w)){several}")
+
+
+def _spelled(answer: str) -> str:
+    """Return the pattern of an answer however its blanks are set; a whole number may have zeros after its point."""
+    parts: list[str] = []
+    end, loose = 0, True
+    for token in _TOKEN.finditer(answer):
+        sign = token[0] in _LOOSE
+        if parts:
+            parts.append(r"\s*" if sign or loose else r"\s+" if token.start() > end else "")
+        parts.append(re.escape(token[0]))
+        end, loose = token.end(), sign
+    whole = re.fullmatch(r"([-+]?[0-9]+)(?:\.0+)?", answer)
+    return rf"{re.escape(whole[1])}(?:\.0+)?" if whole else "".join(parts)
+
+
+def _plain(text: str) -> str:
+    """Return a text without the marks that change nothing: dollar signs, separators of thousands, blanks."""
+    return " ".join(_SIGNS.sub("", _THOUSANDS.sub("", text)).split())
+
+
+def _word_runs(text: str) -> Iterator[tuple[str, ...]]:
+    words = re.findall(r"\w+", text.casefold())[:MAX_WORDS]
+    return (tuple(words[i : i + COPIED_WORDS]) for i in range(len(words) - COPIED_WORDS + 1))

@@ -1,4 +1,4 @@
-"""Steps of an answer: where they lie in its text, and which of its tokens belong to each.
+"""Steps of an answer: where they lie in its text, which of its tokens belong to each, and whether each is right.
 
     7+5=12;12-3=9;#9      separator ";"   ->   `7+5=12;`  `12-3=9;`  `#9`
 
@@ -17,61 +17,58 @@ from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step of an answer.
-
-    Attributes:
-        start: its first character.
-        end: the character behind its last one.
-    """
+class AnswerStep:
+    """The part `text[start:end]` of an answer."""
 
     start: int
     end: int
 
 
-def split_steps(text: str, separator: str) -> list[Step]:
+@dataclass(frozen=True)
+class JudgedStep(AnswerStep):
+    """A step, and whether it is right, given what was written before it: an error is not counted twice.
+
+    An empty step at the very end says that something is missing there.
+    """
+
+    right: bool
+
+
+def split_steps(text: str, separator: str) -> list[AnswerStep]:
     """Return the steps of a text; they lie side by side from its first character to its last.
 
-    A step includes the separator that ends it. Several separators in a row end one step: empty lines are no steps. A
-    text that begins with separators has them in its first step. An empty text has no steps.
-
-    Args:
-        text: any; it is untrusted.
-        separator: what ends a step, at least one character.
+    A step includes the separators that end it, so that empty lines are no steps. A text that begins with separators
+    has them in its first step. An empty text has no steps.
     """
     if not separator:
         raise ValueError("the separator of steps is empty: it must be at least one character")
-    found = re.finditer(f"(?:{re.escape(separator)})+", text)
-    ends = [run.end() for run in found if run.start()]
+    ends = [run.end() for run in re.finditer(f"(?:{re.escape(separator)})+", text) if run.start()]
     if text and (not ends or ends[-1] < len(text)):
         ends.append(len(text))
-    return [Step(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    return [AnswerStep(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def steps_of_tokens(ends: ArrayLike, steps: Sequence[Step]) -> NDArray[np.int64]:
+def steps_of_tokens(ends: ArrayLike, steps: Sequence[AnswerStep]) -> NDArray[np.int64]:
     """Return the number of the step that each token belongs to, [T], counted from 0; all 0 where there are no steps.
 
-    Tokens behind the last step, such as the one that ends the sequence, belong to the last step.
-
-    Args:
-        ends: [T], characters up to the end of each token (`Rollout.ends`).
-        steps: in the order of the text.
+    Tokens behind the last step, such as the one that ends the sequence, belong to the last step. `ends` are the
+    characters up to the end of each token, [T].
     """
     last = np.array([step.end for step in steps], dtype=np.int64)
     numbers = np.searchsorted(last, np.asarray(ends, dtype=np.int64), side="left")
     return np.minimum(numbers, max(0, len(steps) - 1)).astype(np.int64)
 
 
+def tokens_of_judged(ends: ArrayLike, judged: Sequence[JudgedStep]) -> NDArray[np.int64]:
+    """Return `steps_of_tokens`; where something is missing at the end, the last token, which ends too early, has it."""
+    numbers = steps_of_tokens(ends, judged)
+    if judged and judged[-1].start == judged[-1].end and numbers.size:
+        numbers[-1] = len(judged) - 1
+    return numbers
+
+
 def sums_by_step(values: ArrayLike, numbers: ArrayLike, count: int) -> NDArray[np.float64]:
-    """Return the sum of the values of each step's tokens, [count]; 0 for a step without tokens.
-
-    Without any step the tokens belong to none, whatever their numbers.
-
-    Args:
-        values: [T], one for each token.
-        numbers: [T], of the step that each token belongs to, below `count`.
-        count: how many steps there are.
-    """
+    """Return the sum of the values [T] of each step's tokens, [count]; `numbers` [T] are the tokens' steps."""
     each, step = np.asarray(values, dtype=np.float64), np.asarray(numbers, dtype=np.int64)
     if each.shape != step.shape or each.ndim != 1:
         raise ValueError(f"there are {each.shape} values for {step.shape} tokens: one for each")
@@ -80,6 +77,3 @@ def sums_by_step(values: ArrayLike, numbers: ArrayLike, count: int) -> NDArray[n
     if step.size and not 0 <= int(step.min()) <= int(step.max()) < count:
         raise ValueError(f"a token belongs to step {int(step.max())}, and there are {count}, counted from 0")
     return np.bincount(step, weights=each, minlength=count).astype(np.float64)
-
-
-__all__ = ["Step", "split_steps", "steps_of_tokens", "sums_by_step"]

@@ -2,8 +2,6 @@
 
 A template is text with `{{placeholders}}`. Lines `=== system ===`, `=== user ===` and `=== assistant ===` begin a
 message; without any, the whole is one user message. The built-in ones lie in `text/prompts/`.
-
-What is wrong is told by the line, and by the setting that names the template.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -23,12 +21,12 @@ from rewardsmith.text.quoting import PLACEHOLDER, fill
 from rewardsmith.types import Message
 
 _ROLES = ("system", "user", "assistant")
-_TURN = re.compile(r"^=== *(system|user|assistant) *===[ \t]*(?:\n|\Z)", re.MULTILINE)
-_ALMOST_A_TURN = re.compile(r"[ \t]*+={2,9}[ \t]*+([A-Za-z]{2,20})[ \t]*+:?[ \t]*+={0,9}[ \t]*+")
-_ALMOST = re.compile(r"\{\{[^{}\n]{0,80}\}\}")
+_ROLE_LINE = re.compile(r"^=== *(system|user|assistant) *===[ \t]*(?:\n|\Z)", re.MULTILINE)
+_ALMOST_A_ROLE_LINE = re.compile(r"[ \t]*+={2,9}[ \t]*+([A-Za-z]{2,20})[ \t]*+:?[ \t]*+={0,9}[ \t]*+")
+_DOUBLE_BRACES = re.compile(r"\{\{[^{}\n]{0,80}\}\}")
 _UNCLOSED = re.compile(r"\{\{\s*+([A-Za-z_][A-Za-z0-9_]*+)\s*+(?!\}\})(?=(?P<rest>[^\n]{0,200}))")
 # Not {{name}}, and not the argument of a TeX command such as \boxed{answer}.
-_SINGLE = re.compile(r"(?<![{\w\\])\{[ \t]*+([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+\}")
+_SINGLE_BRACES = re.compile(r"(?<![{\w\\])\{[ \t]*+([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+\}")
 
 MAX_CHARACTERS = 1_000_000
 """A longer file is no template."""
@@ -36,7 +34,7 @@ MAX_CHARACTERS = 1_000_000
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt with holes.
+    """A prompt with placeholders.
 
     Attributes:
         name: of the built-in template or the file; "" where the setting is the text itself.
@@ -59,42 +57,43 @@ class Template:
         usual: Sequence[str] = (),
         setting: str = "template",
     ) -> Template:
-        """Read a template.
+        """Return a template, or raise a `UserError` that names the setting, the line and the remedy.
 
         Args:
             text: of the file.
             name: for messages; "" where the setting is the text itself.
             known: the placeholders that will have a value; None where any may.
             needed: those without which the prompt makes no sense.
-            usual: those that in single braces are a mistake, beside the known ones.
+            usual: those that in single braces are a mistake, in addition to the known ones.
             setting: where the recipe names it, for messages.
-
-        Raises:
-            UserError: it has an unknown placeholder, or lacks one, or is empty, or something in it is misspelled.
         """
-        where = _where(setting, name)
-        if len(text) > MAX_CHARACTERS:
-            raise UserError(f"{where} has more than {MAX_CHARACTERS:,} characters")
         text = text.replace("\r\n", "\n")
-        _require_roles(text, where)
-        parts = _TURN.split(text)
+        parts = _ROLE_LINE.split(text)
         turns = [(role, body.strip()) for role, body in zip(parts[1::2], parts[2::2], strict=True)]
-        if not turns:
-            turns = [("user", parts[0].strip())]
-        elif parts[0].strip():
-            raise UserError(f"{where} has text before its first === role === line")
-        empty = next((role for role, body in turns if not body), None)
-        if empty is not None:
-            raise UserError(f"{where} is empty" + (f" after === {empty} ===" if parts[1:] else ""))
-        made = cls(name, tuple(turns), setting)
-        _require_braces(text, {*(known or ()), *usual}, made)
-        for place in sorted(made.places):
+        template = cls(name, tuple(turns or [("user", parts[0].strip())]), setting)
+        problems = template._problems(text, parts[0] if turns else "", known, needed, {*(known or ()), *usual})
+        if problem := next(problems, None):
+            raise UserError(f"{template.where} {problem}")
+        return template
+
+    def _problems(
+        self, text: str, before: str, known: Sequence[str] | None, needed: Sequence[str], words: Collection[str]
+    ) -> Iterator[str]:
+        if len(text) > MAX_CHARACTERS:
+            yield f"has more than {MAX_CHARACTERS:,} characters"
+        yield from _misspelled_roles(text)
+        if before.strip():
+            yield "has text before its first === role === line"
+        for role, body in self.turns:
+            if not body:
+                yield "is empty" + (f" after === {role} ===" if _ROLE_LINE.search(text) else "")
+        yield from _misspelled_placeholders(text, words, self.places)
+        for place in sorted(self.places):
             if known is not None and place not in known:
-                raise UserError(f"{where} has {{{{{place}}}}}.{nearest(place, known)} Known: {listing(known)}")
+                yield f"has {{{{{place}}}}}.{nearest(place, known)} Known: {listing(known)}"
         for place in needed:
-            if place not in made.places:
-                raise UserError(f"{where} has no {{{{{place}}}}}: the judge would not see it")
-        return made
+            if place not in self.places:
+                yield f"has no {{{{{place}}}}}: the judge would not see it"
 
     @property
     def where(self) -> str:
@@ -108,7 +107,7 @@ class Template:
 
     @property
     def sha256(self) -> str:
-        """A hash of its messages, so that two runs can be told apart by it; the name plays no part."""
+        """A hash of its messages; the name plays no part."""
         return hashlib.sha256(json.dumps(self.turns, ensure_ascii=False).encode()).hexdigest()
 
     def facts(self) -> dict[str, str]:
@@ -128,11 +127,7 @@ def load_template(
     usual: Sequence[str] = (),
     setting: str = "template",
 ) -> Template:
-    """Return a built-in template by its name, or a user's own by its path; the other arguments as of `Template.parse`.
-
-    Raises:
-        UserError: there is no such file, or it cannot be a template here; see `Template.parse`.
-    """
+    """Return a built-in template by its name, or a user's own by its path; see `Template.parse`."""
     folder = resources.files("rewardsmith.text") / "prompts"
     built_in = {file.name.removesuffix(".txt"): file for file in folder.iterdir() if file.name.endswith(".txt")}
     try:
@@ -145,46 +140,34 @@ def load_template(
 
 
 def _where(setting: str, name: str) -> str:
-    # The end of a long path says more than its beginning; of a text that is no path either will do.
+    # The end of a long path says more than its beginning.
     return f"{setting} = {json.dumps(name[-200:], ensure_ascii=False)}" if name else setting
 
 
-def _line(text: str, place: int) -> int:
-    return text.count("\n", 0, place) + 1
-
-
-def _require_roles(text: str, where: str) -> None:
-    """Raise a `UserError` if a line is nearly one that begins a message."""
+def _misspelled_roles(text: str) -> Iterator[str]:
     for number, line in enumerate(text.split("\n"), 1):
-        found = _ALMOST_A_TURN.fullmatch(line)
-        if found is None or _TURN.match(line):
+        found = _ALMOST_A_ROLE_LINE.fullmatch(line)
+        if found is None or _ROLE_LINE.match(line):
             continue
         # Stricter than other hints: a heading such as === Answer === is text.
         close = difflib.get_close_matches(found[1].lower(), _ROLES, n=1, cutoff=0.75)
         if close:
-            raise UserError(
-                f"{where} has {shown(line.strip())} in line {number}. Did you mean === {close[0]} ===?"
-                f" Known roles: {listing(_ROLES)}"
-            )
+            hint = f"Did you mean === {close[0]} ===? Known roles: {listing(_ROLES)}"
+            yield f"has {shown(line.strip())} in line {number}. {hint}"
 
 
-def _require_braces(text: str, known: Collection[str], made: Template) -> None:
-    """Raise a `UserError` if something is nearly a placeholder."""
-    for odd in _ALMOST.finditer(text):
+def _misspelled_placeholders(text: str, words: Collection[str], places: Collection[str]) -> Iterator[str]:
+    for odd in _DOUBLE_BRACES.finditer(text):
         if not PLACEHOLDER.fullmatch(odd.group()):
-            raise UserError(f"{made.where} has {odd.group()}: a placeholder is a word, such as {{{{question}}}}")
+            yield f"has {odd.group()}: a placeholder is a word, such as {{{{question}}}}"
     for odd in _UNCLOSED.finditer(text):
-        if odd[1] in known or "}" not in odd["rest"]:  # else it may be TeX, such as {{a}^2}
-            raise UserError(
-                f"{made.where} has {{{{{odd[1]} in line {_line(text, odd.start())}, which is not closed:"
-                f" write {{{{{odd[1]}}}}}"
-            )
-    for odd in _SINGLE.finditer(text):
-        if odd[1] in known and odd[1] not in made.places:
-            raise UserError(
-                f"{made.where} has {{{odd[1]}}} in line {_line(text, odd.start())}, which would stay as it is:"
-                f" write {{{{{odd[1]}}}}}"
-            )
+        if odd[1] in words or "}" not in odd["rest"]:  # else it may be TeX, such as {{a}^2}
+            line = text.count("\n", 0, odd.start()) + 1
+            yield f"has {{{{{odd[1]} in line {line}, which is not closed: write {{{{{odd[1]}}}}}"
+    for odd in _SINGLE_BRACES.finditer(text):
+        if odd[1] in words and odd[1] not in places:
+            line = text.count("\n", 0, odd.start()) + 1
+            yield f"has {{{odd[1]}}} in line {line}, which would stay as it is: write {{{{{odd[1]}}}}}"
 
 
 __all__ = ["Template", "load_template"]

@@ -67,7 +67,7 @@ class PolicyTrainer:
     def __init__(self, stage: PolicyStage, context: Context) -> None:
         self._stage = stage
         self._context = context
-        self._seed = derive(context.seed, stage.twin_of or stage.name)
+        self._seed = derive(context.seed, stage.same_prompts_as or stage.name)
         self._policy = context.engine(stage.model)
         self._critic = context.engine(stage.critic.model) if stage.critic else None
         self._reference: Reference | None = None

@@ -14,7 +14,7 @@ from rewardsmith.engines.conversation_rows import conversation_rows, ratings, to
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError, listing
 from rewardsmith.llm import ModelCallError
-from rewardsmith.text.rated import rated_answer, rated_conversation
+from rewardsmith.text.judge_prompts import rated_answer, rated_conversation
 from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import Clock
 from rewardsmith.trainers.preference_batch import (
@@ -39,7 +39,7 @@ class RewardModelTrainer:
     """Teaches a model with a scalar head to order answers as the data does.
 
     An answer's reward is read where it will be read when the model is asked: the prompt and the answer go through the
-    chat template and the tokenizer by the same functions (`text.rated`, `engines.conversation_rows`).
+    chat template and the tokenizer by the same functions (`text.judge_prompts`, `engines.conversation_rows`).
 
     Args:
         stage: the settings.

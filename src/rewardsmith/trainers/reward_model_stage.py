@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rewardsmith.config import DEFAULT, Choice, Chosen, Settings
 from rewardsmith.data.source import Reads
-from rewardsmith.text.rated import Kept
+from rewardsmith.text.judge_prompts import Keep
 from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.settings import CriticName, DataName, OptimizerSettings, Saving, Stage
 
@@ -61,8 +61,8 @@ class RewardModelStage(Stage):
         description="drop comparisons with a longer conversation, prompt and answer together; not set: what the model"
         " reads",
     )
-    system: Kept = Field(default="keep", description="whether the model reads the prompt's system messages")
-    think: Kept = Field(default="drop", description="whether it reads what an answer thinks, up to </think>")
+    system: Keep = Field(default="keep", description="whether the model reads the prompt's system messages")
+    think: Keep = Field(default="drop", description="whether it reads what an answer thinks, up to </think>")
     loss: PreferenceLoss = Field(default=DEFAULT, description="how likely a comparison is, given the rewards")
     centre: float = Field(
         default=0.0, ge=0, description="weight of the mean of (r_i + r_j)² over pairs, which keeps rewards around 0"

@@ -95,7 +95,7 @@ class WritingStage(Stage):
     """Whether implicit rewards are scored by the trainer; elsewhere they are asked as all others are."""
 
     name: str = Field(min_length=1, description="what to call this stage in the run's files")
-    twin_of: str = Field(
+    same_prompts_as: str = Field(
         default="",
         description="draw the same prompts with the same seeds as the stage of this name, to compare them",
     )

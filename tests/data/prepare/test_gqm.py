@@ -21,7 +21,7 @@ from rewardsmith.data.prepare.gqm import AMBIGUOUS_LETTERS, ANALYSIS_OF_OTHERS, 
 from rewardsmith.data.prepare.splits import source_key
 from rewardsmith.rewards.accuracy import RankingAccuracy
 from rewardsmith.rewards.judges.ranking import RankingJudge
-from rewardsmith.text.rankings import letters_of, read_ranking
+from rewardsmith.text.rankings import letters_of, parse_ranking
 from tests.data.prepare.gqm_rows import prepare, row
 from tests.data.prepare.jobs import names, read_rows, run_job, write_rows
 from tests.rewards.models import Scripted
@@ -135,8 +135,8 @@ def test_every_answer_is_parsed_back_exactly(tmp_path: Path, verdict: Any) -> No
     for one in rows:
         scores = one["extra_info"]["scores"]
         letters = letters_of(len(scores))
-        read = read_ranking(
-            one["messages"][1]["content"], letters, verdict, lowest=-5, highest=5, decimals=True, reading="exact"
+        read = parse_ranking(
+            one["messages"][1]["content"], letters, verdict, lowest=-5, highest=5, decimals=True, strictness="exact"
         )
         if verdict != "ranking":
             assert [read.scores[letter] for letter in letters] == scores

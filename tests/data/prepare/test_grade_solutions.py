@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from rewardsmith import Rollout, RolloutGroup
 from rewardsmith.data import Jsonl, Parquet
-from rewardsmith.data.fields import RowError
 from rewardsmith.data.prepare.grade_solutions import GradedJob, band_name, band_of, band_sizes
 from rewardsmith.data.prepare.row_files import ReadRow
 from rewardsmith.data.prepare.rubric_rows import read_solutions
 from rewardsmith.data.prepare.splits import KEYS, source_key
-from rewardsmith.data.rows import Layout
+from rewardsmith.data.rows import Layout, RowError
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.judges.rubric import Rubric
 from tests.data.prepare.jobs import names, read_rows, write_rows
@@ -51,7 +50,7 @@ def test_three_forms_at_once(serving: Serving) -> None:
         assert (c["response"], c["grade"]) == (text, pytest.approx(points / 10))
         assert c["extra_info"]["criteria"] == CRITERIA
     facts = json.loads(Path("out.rl.jsonl.provenance.json").read_text())
-    assert (facts["counts"]["solutions with a grade"], facts["parser"]) == (40, "grade-2")
+    assert (facts["counts"]["solutions with a grade"], facts["parser"]) == (40, "grade-3")
     assert facts["written"] == {f"out.{form}.jsonl": 40 for form in ("sft", "rl", "eval")}
     # Another form or format requests nothing again.
     assert graded_command("--forms", "eval", "--balance", out="out.parquet").status == 0

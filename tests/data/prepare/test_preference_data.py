@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from rewardsmith import Message, Prompt, Ranking, UserError
 from rewardsmith.data import Jsonl, Parquet
-from rewardsmith.data.fields import RowError
 from rewardsmith.data.prepare.gqm import GqmRl
 from rewardsmith.data.prepare.preference_data import PreferenceBuilder, PreferencesJob
+from rewardsmith.data.rows import RowError
 from rewardsmith.jobs import Result
 from tests.data.mqm_tables import PENALTIES, lines, write_annotations, write_averages
 from tests.data.prepare.jobs import names, read_rows, run_job, write_rows

@@ -12,7 +12,8 @@ import pytest
 
 from rewardsmith import UserError, __version__
 from rewardsmith.data.prepare import row_files
-from rewardsmith.data.prepare.row_files import BadRows, RowFiles, open_outputs, require_outputs, write_provenance
+from rewardsmith.data.prepare.row_files import RowFiles, open_outputs, require_outputs, write_provenance
+from rewardsmith.data.rows import BadRows
 from rewardsmith.storage import file_facts
 from tests.data.prepare.jobs import names, read_rows, write_rows
 

@@ -10,11 +10,10 @@ import pytest
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup
 from rewardsmith.data import Jsonl, Parquet
-from rewardsmith.data.fields import RowError
 from rewardsmith.data.prepare.row_files import ReadRow
 from rewardsmith.data.prepare.rubric_rows import final_answers, read_problem, right_answers
 from rewardsmith.data.prepare.write_rubrics import revised_prompt
-from rewardsmith.data.rows import Layout
+from rewardsmith.data.rows import Layout, RowError
 from rewardsmith.llm import Unparsable
 from rewardsmith.rewards.judges.rubric import Rubric
 from tests.data.prepare.jobs import names, read_rows, write_rows

@@ -176,7 +176,7 @@ def test_equal_prompts_are_asked_once() -> None:
         ({}, "Score: 7/20", 0.35),
         ({}, "Score: 11", "invalid"),
         ({}, "7", "unparsable"),
-        ({"marker": "Rating"}, "Score: 9. Rating: 7", 0.7),
+        ({"marker": "Rating"}, "Score: 9\nRating: 7", 0.7),
         ({"lowest": 1.0, "highest": 5.0}, "Score: 4", 0.75),
         ({"lowest": 1.0, "highest": 5.0}, "Score: 4/5", 0.75),
         ({"lowest": 1.0, "highest": 5.0}, "Score: 4/10", "invalid"),

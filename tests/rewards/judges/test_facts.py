@@ -22,14 +22,14 @@ def facts(**table: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("table", "template", "parser"),
     [
-        ({"type": "rubric"}, "rubric", "grade-2"),
-        ({"type": "rubric", "calls": "each"}, "criterion", "grade-2"),
-        ({"type": "rubric", "calls": "each", "mark": "met"}, "criterion_met", "verdict-1"),
-        ({"type": "verifier"}, "verifier", "verdict-1"),
+        ({"type": "rubric"}, "rubric", "grade-3"),
+        ({"type": "rubric", "calls": "each"}, "criterion", "grade-3"),
+        ({"type": "rubric", "calls": "each", "mark": "met"}, "criterion_met", "verdict-2"),
+        ({"type": "verifier"}, "verifier", "verdict-2"),
         ({"type": "ranking"}, "ranking", "ranking-1"),
         ({"type": "ranking", "template": "ranking_translation"}, "ranking_translation", "ranking-1"),
-        ({"type": "pairwise"}, "pairwise", "comparison-1"),
-        ({"type": "judge"}, "judge", "grade-2"),
+        ({"type": "pairwise"}, "pairwise", "comparison-2"),
+        ({"type": "judge"}, "judge", "grade-3"),
     ],
 )
 def test_a_judge_names_its_prompt_and_its_reader(table: dict[str, Any], template: str, parser: str) -> None:
@@ -37,7 +37,7 @@ def test_a_judge_names_its_prompt_and_its_reader(table: dict[str, Any], template
 
 
 @pytest.mark.parametrize(
-    ("read", "parser"), [("score", "grade-2"), ("number", "rating-1"), ("json", "rating-1"), ("boolean", "verdict-1")]
+    ("read", "parser"), [("score", "grade-3"), ("number", "rating-1"), ("json", "rating-1"), ("boolean", "verdict-2")]
 )
 def test_a_judge_with_a_prompt_of_the_recipe(read: str, parser: str) -> None:
     found = facts(type="judge", prompt="Good? {{response}}", read=read)

@@ -10,8 +10,9 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError
 from rewardsmith.rewards.judges import ranking
 from rewardsmith.rewards.judges.ranking import OverlongPenalty, RankingJudge, RankingRequest
+from rewardsmith.text.judge_prompts import show_candidates
 from rewardsmith.text.quoting import quote
-from rewardsmith.text.rankings import show_candidates, write_ranking
+from rewardsmith.text.rankings import write_ranking
 from tests.rewards.judges.ranked import PROMPT, by_number, group, scores, shown, values
 from tests.rewards.models import Scripted, text_of
 

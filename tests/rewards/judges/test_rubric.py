@@ -127,10 +127,10 @@ def test_criteria_of_a_prompt_have_no_parts() -> None:
     ("found", "settings", "message"),
     [
         (None, {}, "the prompt 'p1' has no 'criteria'"),
-        ("  ", {}, "has an unreadable 'criteria'"),
+        ("  ", {}, "has an unusable 'criteria'"),
         ([], {}, "has no 'criteria'"),
-        (7, {}, "has an unreadable 'criteria'"),
-        ({"a": 1}, {}, "has an unreadable 'criteria'"),
+        (7, {}, "has an unusable 'criteria'"),
+        ({"a": 1}, {}, "has an unusable 'criteria'"),
         ([{"points": 1}], {}, "entry 1 of 'criteria' of the prompt 'p1' has no text"),
         (["a", {"text": "b", "points": "2"}], {}, "entry 2 of 'criteria' of the prompt 'p1' has no number of points"),
         (["a", {"text": "b", "points": True}], {}, "no number of points"),

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from rewardsmith import Prompt, Rollout, RolloutGroup
-from rewardsmith.data.reasoning_gym import UNSEEDED, ReasoningGym
+from rewardsmith.data import reasoning_gym as gym
+from rewardsmith.data.reasoning_gym import FORMS, UNSEEDED, UNSOUND, ReasoningGym, known_tasks
 from rewardsmith.records import dumps, loads
 from rewardsmith.rewards import CannotScore, make_reward
 from rewardsmith.rewards.rules.gym_rule import reasoning_gym
 from rewardsmith.rewards.tree import check
-from rewardsmith.text import gym
-from rewardsmith.text.gym import FORMS, UNSOUND, known_tasks
 
 SLOW = {"futoshiki", "knight_swap", "sokoban", "zebra_puzzles"}  # tenths of a second for an entry
 PLANS = {"boxnet", "graph_color", "rubiks_cube", "rush_hour"}  # many answers are right, and none is given

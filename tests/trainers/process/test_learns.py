@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rewardsmith.text.step_truths import Judged
+from rewardsmith.text.steps import JudgedStep
 from rewardsmith.trainers.process.process_rewards import agreement
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 from tests.trainers.process.made import UNASKED, Model, ProcessWorld, alone, batch_of, implicit
@@ -73,10 +73,10 @@ def test_when_the_accuracy_after_an_update_is_measured(
         assert m["learned/process/outcome"] == pytest.approx(m["reward/answer"])
 
 
-def halves(prompt: Prompt, text: str) -> list[Judged]:
+def halves(prompt: Prompt, text: str) -> list[JudgedStep]:
     """Know that the first half of every answer is right, and the rest wrong."""
     half = len(text) // 2
-    return [Judged(0, half, True), Judged(half, len(text), False)]
+    return [JudgedStep(0, half, True), JudgedStep(half, len(text), False)]
 
 
 def test_steps_are_measured_by_the_plain_rewards_whatever_becomes_of_them(tmp_path: Path) -> None:

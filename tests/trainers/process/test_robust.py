@@ -14,7 +14,7 @@ import torch
 from rewardsmith.algorithms.calibration import calibration_error
 from rewardsmith.config import Chosen, Settings
 from rewardsmith.rewards.implicit import Implicit, TrustSettings
-from rewardsmith.text.step_truths import Judged
+from rewardsmith.text.steps import JudgedStep
 from rewardsmith.trainers.process.process_rewards import ProcessPart, agreement, step_metrics
 from rewardsmith.types import Prompt
 from tests.trainers.process.made import Model, ProcessWorld, batch_of, group, implicit, policy
@@ -71,12 +71,12 @@ def test_siblings_are_scored_by_one_model(tmp_path: Path) -> None:
     assert np.isfinite(sums.tolist()).all()
 
 
-def failing_truth(prompt: Prompt, text: str) -> list[Judged]:
+def failing_truth(prompt: Prompt, text: str) -> list[JudgedStep]:
     raise KeyError("no such thing")
 
 
-def late_truth(prompt: Prompt, text: str) -> list[Judged]:
-    return [Judged(0, len(text) + 1, True)]
+def late_truth(prompt: Prompt, text: str) -> list[JudgedStep]:
+    return [JudgedStep(0, len(text) + 1, True)]
 
 
 @pytest.mark.parametrize("truth", [failing_truth, late_truth])

@@ -25,23 +25,27 @@ from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from rewardsmith.data.columns import Columns
-from rewardsmith.data.fields import ABSENT, Row, RowError, find, told
 from rewardsmith.data.prepare.letters import AmbiguousLetters, Mentions, find_mentions
 from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, collect, write_prepared
-from rewardsmith.data.prepare.row_files import BadRows, ReadRow, RowFiles, require_outputs
+from rewardsmith.data.prepare.row_files import ReadRow, RowFiles, require_outputs
 from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
-from rewardsmith.data.ranking_rows import RankingRows
-from rewardsmith.data.rows import ID, PROMPT, Layout
+from rewardsmith.data.row_items import RankingRows
+from rewardsmith.data.rows import ABSENT, ID, PROMPT, BadRows, Columns, Layout, Row, RowError, describe, find
 from rewardsmith.errors import UserError, nearest
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.storage import write_atomically, writing
-from rewardsmith.text.languages import LANGUAGES, language
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.judge_prompts import (
+    LANGUAGES,
+    RankingFormat,
+    language,
+    load_ranking_template,
+    question_of,
+    ranking_prompt,
+    ranking_values,
+)
 from rewardsmith.text.quoting import quote
-from rewardsmith.text.ranking_prompts import Verdicts, load_ranking_template, quoted_ranking_prompt, showing
 from rewardsmith.text.rankings import (
-    MOST,
+    MAX_CANDIDATES,
     PARSER,
     Output,
     levels_of,
@@ -104,9 +108,9 @@ class GqmJob(SplitJob):
         return self
 
     @cached_property
-    def verdicts(self) -> Verdicts:
+    def verdicts(self) -> RankingFormat:
         """What the judge writes, and the range of the scores."""
-        return Verdicts(self.verdict, self.min_score, self.max_score, self.decimals)
+        return RankingFormat(self.verdict, self.min_score, self.max_score, self.decimals)
 
     @cached_property
     def ranking_template(self) -> Template:
@@ -176,7 +180,7 @@ class GqmJob(SplitJob):
     def _parts(self, group: GqmGroup, order: Order, split: str) -> tuple[Row, list[dict[str, str]], dict[str, Any]]:
         """Return what rows of both forms have: the first columns, the prompt, and extra_info."""
         quoted = [group.quoted[i] for i in order]
-        prompt = quoted_ranking_prompt(self.ranking_template, group.placeholders, quoted, self.verdicts)
+        prompt = ranking_prompt(self.ranking_template, group.placeholders, quoted, self.verdicts, quoted=True)
         picked = sorted(order)
         head = {"id": f"{group.id}/{''.join(ascii_uppercase[i] for i in order)}", "data_source": self.data_source}
         info = {
@@ -319,8 +323,10 @@ class GqmReader:
         ranking = self._rows.read(read.row, read.file, read.number)
         name, _ = self._columns.find(read.row, "candidates")
         candidates = tuple(text.strip() for text in ranking.candidates)  # judges are shown answers without it
-        if len(candidates) > MOST:
-            raise RowError(f"{name} has {len(candidates)}: at most {MOST} candidates have a letter; split the group")
+        if len(candidates) > MAX_CANDIDATES:
+            raise RowError(
+                f"{name} has {len(candidates)}: at most {MAX_CANDIDATES} candidates have a letter; split the group"
+            )
         for i, text in enumerate(candidates):
             if not text:
                 raise RowError(f"{name}[{i}] is blank: leave the candidate and its score out")
@@ -380,7 +386,7 @@ class GqmReader:
                 code = self._text(column, value, f"columns.{key}; or set {key} for all rows").strip()
                 values[key] = _language_name(code)
                 if values[key] is None:
-                    raise RowError(f"{column} is {told(code)}: {_unknown_language(code)}")
+                    raise RowError(f"{column} is {describe(code)}: {_unknown_language(code)}")
             codes[key] = value.strip() if isinstance(value, str) else ""
         if "reference" in self._places:
             column = self._own["reference"]
@@ -388,11 +394,12 @@ class GqmReader:
         for key in ("question", "source_text"):
             if key in values and not values[key].strip():
                 raise RowError(f"the {key} is blank: leave the row out")
-        return showing(**values, criteria=self._settings.criteria), (codes["source_language"], codes["target_language"])
+        languages = (codes["source_language"], codes["target_language"])
+        return ranking_values(**values, criteria=self._settings.criteria), languages
 
     def _text(self, column: str, value: object, remedy: str) -> str:
         if value is ABSENT or not isinstance(value, str) or not value.strip():
-            found = "missing" if value is ABSENT else f"{told(value)}, not text"
+            found = "missing" if value is ABSENT else f"{describe(value)}, not text"
             raise RowError(f"{column} is {found}: name the column with {remedy}")
         return value
 

@@ -21,22 +21,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rewardsmith.config import Choice, Refers, build
-from rewardsmith.data.fields import Row, RowError, no_column
 from rewardsmith.data.prepare.model_calls import CallItem, KeptReplies, ModelCallJob
 from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, collect, write_prepared
-from rewardsmith.data.prepare.row_files import BadRows, RowFiles
+from rewardsmith.data.prepare.row_files import RowFiles
 from rewardsmith.data.prepare.rubric_rows import SolutionToGrade, read_solutions, right_answers
 from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
-from rewardsmith.data.rows import ANSWER
+from rewardsmith.data.rows import ANSWER, BadRows, Row, RowError, no_column
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.llm import Asker, Unparsable
-from rewardsmith.text.criteria import DECIMALS
-from rewardsmith.text.grades import PARSER, read_grade
-from rewardsmith.text.grading import Quoting, grading_prompt, load_grading_template, plain
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.grades import PARSER, parse_grade, write_grade
+from rewardsmith.text.judge_prompts import Quoting, format_number, grading_prompt, load_grading_template, question_of
+from rewardsmith.text.rubrics import DECIMALS
 from rewardsmith.text.templates import Template
-from rewardsmith.text.written_grades import write_grade
 from rewardsmith.types import Message, Rollout, RolloutGroup
 
 Form = Literal["sft", "rl", "eval"]
@@ -126,7 +123,7 @@ class GradedJob(ModelCallJob, SplitJob):
 
             async def ask(asker: Asker, graded: GradedSolution) -> dict[str, Any]:
                 total = graded.solution.total
-                votes = await asker.votes(graded.prompt, lambda text: read_grade(text, total).share, self.votes)
+                votes = await asker.votes(graded.prompt, lambda text: parse_grade(text, total).share, self.votes)
                 return {
                     "shares": [vote.value for vote in votes],
                     "texts": [vote.text.strip() for vote in votes],
@@ -192,7 +189,7 @@ class GradedJob(ModelCallJob, SplitJob):
             response=solution.response,
             reference="\nor: ".join(answers),
             quoting=self.quoting,
-            longest=self.max_chars,
+            max_chars=self.max_chars,
         )
 
     async def _graded(
@@ -271,7 +268,7 @@ def band_of(share: float, bands: int) -> int:
 
 def band_name(band: int, bands: int, total: float = 10.0) -> str:
     """Return the ends of a band in points, such as `2-4`."""
-    low, high = (plain(round(total * i / bands, 2)) for i in (band, band + 1))
+    low, high = (format_number(round(total * i / bands, 2)) for i in (band, band + 1))
     return f"{low}-{high}"
 
 
@@ -364,7 +361,7 @@ class GradedSolution:
             "data_source": SOURCE,
             "prompt": chat_rows(self.prompt),
             "ability": "grading",
-            "reward_model": {"style": "rule", "ground_truth": plain(self.share)},
+            "reward_model": {"style": "rule", "ground_truth": format_number(self.share)},
             "extra_info": self._facts(copy),
         }
 

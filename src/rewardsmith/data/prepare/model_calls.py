@@ -15,10 +15,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
-from rewardsmith.data.fields import printable
 from rewardsmith.data.prepare.prepare_job import PrepareJob
-from rewardsmith.data.prepare.row_files import MAX_LISTED, MAX_SHOWN, RowFiles, require_outputs
-from rewardsmith.data.rows import ANSWER, PROMPT, Layout
+from rewardsmith.data.prepare.row_files import RowFiles, require_outputs
+from rewardsmith.data.rows import ANSWER, MAX_LISTED, MAX_SHOWN, PROMPT, Layout, printable
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import JobContext
 from rewardsmith.llm import Asker, ModelCallError, RequestSettings

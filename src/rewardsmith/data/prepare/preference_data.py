@@ -14,20 +14,18 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rewardsmith.data.columns import Columns
-from rewardsmith.data.fields import Row, RowError, printable
 from rewardsmith.data.mqm import Annotations, agreement, read_annotations, read_averages
 from rewardsmith.data.prepare.pairing import Group, Pairing, ScoredPair, Which, draw, draw_key, group_of, pairs_in
 from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, write_prepared
-from rewardsmith.data.prepare.row_files import BadRows, RowFiles, require_outputs
+from rewardsmith.data.prepare.row_files import RowFiles, require_outputs
 from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
-from rewardsmith.data.ranking_rows import RankingRows
-from rewardsmith.data.rows import ID, PROMPT, Layout
+from rewardsmith.data.row_items import RankingRows
+from rewardsmith.data.rows import ID, PROMPT, BadRows, Columns, Layout, Row, RowError, printable
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.storage import file_facts
-from rewardsmith.text.languages import LANGUAGES, language
-from rewardsmith.text.rankings import MOST
+from rewardsmith.text.judge_prompts import LANGUAGES, language
+from rewardsmith.text.rankings import MAX_CANDIDATES
 from rewardsmith.types import Message, Prompt, Ranking
 
 Rankings = Iterable[tuple[str, Ranking | RowError]]
@@ -74,7 +72,9 @@ class PreferencesJob(SplitJob):
         default="raw", description="difference of scores; as a share of that between best and worst; or 0"
     )
     margin_unit: float = Field(default=1.0, gt=0, description="raw margins are divided by this, such as 5 for MQM")
-    group_size: int | None = Field(default=None, ge=2, le=MOST, description="cut groups into parts of at most so many")
+    group_size: int | None = Field(
+        default=None, ge=2, le=MAX_CANDIDATES, description="cut groups into parts of at most so many"
+    )
     chat: bool = Field(default=False, description="write messages instead of text")
     columns: dict[str, str] = Field(
         default_factory=dict, description="other names for columns: candidates, scores, ranking, analysis, source_text"
@@ -296,8 +296,8 @@ class PreferenceBuilder:
         """Return a group in parts of at most `group_size`; a single candidate that is left over is in none of them."""
         size, count = self._job.group_size, len(group.candidates)
         if size is None or count <= size:
-            if count > MOST:
-                raise RowError(f"{count} different candidates: at most {MOST} have a letter; set group_size")
+            if count > MAX_CANDIDATES:
+                raise RowError(f"{count} different candidates: at most {MAX_CANDIDATES} have a letter; set group_size")
             return [group]
         order = sorted(range(count), key=lambda i: group.candidates[i])
         random.Random(f"parts {key}").shuffle(order)

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field, Strict, model_validator
 
-from rewardsmith.data.fields import Row
-from rewardsmith.data.prepare.row_files import BadRows, open_outputs, write_provenance
+from rewardsmith.data.prepare.row_files import open_outputs, write_provenance
+from rewardsmith.data.rows import BadRows, Row
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
 from rewardsmith.storage import file_facts

@@ -20,8 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from rewardsmith.data.fields import Row, RowError, printable
-from rewardsmith.data.readers import find_files, jsonl_rows, names_of, parquet_rows, parse_line, parse_row
+from rewardsmith.data.readers import find_files, names_of, read_rows, where
+from rewardsmith.data.rows import Row, RowError, printable
 from rewardsmith.errors import UserError, nearest
 from rewardsmith.storage import file_facts, write_atomically, writing
 
@@ -33,9 +33,6 @@ SCHEMA_BYTES = 128 * 2**20
 
 GROUP_BYTES = 16 * 2**20
 """Arrow bytes of a row group: readers hold one in memory, and shuffle large files by row group."""
-
-MAX_SHOWN, MAX_LISTED = 10, 1_000
-"""Bad rows that are printed, and that are listed in the provenance."""
 
 # ---- input --------------------------------------------------------------------------------------------------------
 
@@ -70,22 +67,11 @@ class RowFiles:
 
     def _rows(self) -> Iterator[ReadRow]:
         for file, name in zip(self.files, names_of(self.files), strict=True):
-            packed = file.suffix.lower() == ".parquet"
-            raw_rows: Iterator[tuple[Any, Any]] = (
-                parquet_rows([file], limit=None, rng=None, check=lambda *_: None)
-                if packed
-                else jsonl_rows([file], limit=None, rng=None)
-            )
-            for place, raw in raw_rows:
-                row: Row | RowError
-                try:
-                    row = parse_row(raw) if packed else parse_line(raw)
+            for place, row in read_rows([file]):
+                if not isinstance(row, RowError):
                     self.columns |= dict.fromkeys(row)
-                except RowError as error:
-                    row = error
                 self.counts[file] += 1
-                where = f"{printable(str(file), 200)}, {'row' if packed else 'line'} {place.number}"
-                yield ReadRow(where, name, place.number, row)
+                yield ReadRow(where([file], place), name, place.number, row)
 
     def facts(self) -> list[dict[str, Any]]:
         """Return path, size, SHA-256 and row count of each file, for the provenance."""
@@ -104,46 +90,6 @@ def _find(path: str) -> list[Path]:
             names = sorted(name for name in glob.glob(str(here), recursive=True) if Path(name).is_file())
     kinds = {name: "parquet" if name.lower().endswith(".parquet") else "jsonl" for name in names or [path]}
     return [file for name, kind in kinds.items() for file in find_files(name, suffixes, kind)]
-
-
-class BadRows:
-    """Collects what is wrong with rows: one error that lists them, or with `skip` a list of what was left out."""
-
-    def __init__(self, *, skip: bool) -> None:
-        self._skip = skip
-        self.count = 0
-        self.first: list[tuple[str, str]] = []
-
-    def note(self, where: str, error: Exception) -> None:
-        """Add a bad row: its file and number, and the field, its value and the remedy."""
-        self.count += 1
-        if len(self.first) < MAX_LISTED:
-            self.first.append((printable(where, 300), printable(str(error))))
-
-    def settle(self, total: int) -> None:
-        """Raise a `UserError` if there are bad rows that may not be skipped, or if none of `total` is good."""
-        if self.count and not self._skip:
-            heading = f"{self.count:,} of {total:,} rows cannot be used"
-            raise UserError(f"{self._listed(heading)}\nFix them, or use --skip-bad to leave them out")
-        if self.count and self.count >= total:
-            raise UserError(self._listed(f"none of the {total:,} rows can be used"))
-
-    def _listed(self, heading: str) -> str:
-        by_reason: dict[str, list[str]] = {}  # often it is one mistake in many rows
-        for where, why in self.first[:MAX_SHOWN]:
-            by_reason.setdefault(why, []).append(f"  {where}")
-        more = f"; the first {MAX_SHOWN}" if self.count > MAX_SHOWN else ""
-        return "\n".join(
-            [f"{heading}{more}:", *(line for why, at in by_reason.items() for line in (*at, f"    {why}"))]
-        )
-
-    def __str__(self) -> str:
-        """Return what was left out, "" for nothing."""
-        return self._listed(f"{self.count:,} rows left out") if self.count else ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same for the provenance."""
-        return {"rows": self.count, "first": [{"where": where, "why": why} for where, why in self.first]}
 
 
 # ---- output -------------------------------------------------------------------------------------------------------
@@ -301,7 +247,6 @@ def write_provenance(out: Path, facts: Mapping[str, Any]) -> None:
 
 
 __all__ = [
-    "BadRows",
     "ReadRow",
     "RowFiles",
     "Write",

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rewardsmith.data.fields import ABSENT, Row, RowError, find, flag_of, no_column, told
 from rewardsmith.data.prepare.row_files import ReadRow
-from rewardsmith.data.rows import Layout
-from rewardsmith.text.criteria import NotCriteria, listed, read_criteria, total_of
-from rewardsmith.text.questions import question_of
+from rewardsmith.data.rows import ABSENT, Layout, Row, RowError, describe, find, flag_of, no_column
+from rewardsmith.text.judge_prompts import question_of
+from rewardsmith.text.rubrics import InvalidCriteria, list_criteria, parse_criteria, total_points
 from rewardsmith.types import Prompt
 
 SOLUTIONS = ("solution", "extra_info.solution")
@@ -69,7 +68,7 @@ def read_problem(read: ReadRow, layout: Layout, solution_column: str | None, *, 
     prompt = layout.prompt_of(row, read.file, read.number)
     extra = row.get("extra_info")
     if extra is not None and not isinstance(extra, Mapping):
-        raise RowError(f"extra_info is {told(extra)}: it must be a table, where the criteria go")
+        raise RowError(f"extra_info is {describe(extra)}: it must be a table, where the criteria go")
     if not replace and (row.get("criteria") or (extra or {}).get("criteria")):
         raise RowError("the row has criteria already: set replace to have new ones written, or leave it out")
     question = question_of(prompt)
@@ -81,7 +80,7 @@ def read_problem(read: ReadRow, layout: Layout, solution_column: str | None, *, 
         if solution_column is not None and value is ABSENT and column not in row and "." not in column:
             raise no_column(column, row, "solution_column says where a row has its reference solution")
         if solution_column is not None and value is not ABSENT and not isinstance(value, str):
-            raise RowError(f"{column} is {told(value)}: a reference solution is text")
+            raise RowError(f"{column} is {describe(value)}: a reference solution is text")
         solution = solution or (value if isinstance(value, str) else "")
     return RubricProblem(prompt, row, question, final_answers(prompt), solution)
 
@@ -101,7 +100,7 @@ def read_solutions(
         raise RowError(f"{column} is an empty list: a row needs at least one solution")
     for text in texts:
         if not isinstance(text, str):
-            raise RowError(f"{column} has {told(text)}: a solution is text")
+            raise RowError(f"{column} has {describe(text)}: a solution is text")
     flags = {name: _flags(row, name, len(texts), isinstance(row[column], list)) for name in ("right", "sound")}
     rest = {name: value for name, value in row.items() if name not in (column, *flags)}
     prompt = layout.prompt_of(rest, read.file, read.number)
@@ -122,8 +121,8 @@ def _criteria(row: Row, column: str, total: float) -> tuple[Any, str, float]:
     """Return the criteria as JSON, as a judge reads them, and their points in all."""
     value = find(row, f"extra_info.{column}") if row.get(column) is None else row[column]
     try:
-        found = read_criteria(None if value is ABSENT else value, column, "the row")
-    except NotCriteria as error:
+        found = parse_criteria(None if value is ABSENT else value, column, "the row")
+    except InvalidCriteria as error:
         raise RowError(f"{error}. `rewardsmith prepare rubric` writes them") from None
     if isinstance(found, str):
         return found, found, total
@@ -132,7 +131,7 @@ def _criteria(row: Row, column: str, total: float) -> tuple[Any, str, float]:
     given = [entry.get("name") if isinstance(entry, Mapping) else None for entry in value]
     names = [name if isinstance(name, str) and name else one.name for name, one in zip(given, found, strict=True)]
     tables = [{"name": name, "points": one.points, "text": one.text} for name, one in zip(names, found, strict=True)]
-    return tables, listed(found), total_of(found)
+    return tables, list_criteria(found), total_points(found)
 
 
 def _flags(row: Row, name: str, count: int, is_list: bool) -> list[bool | None]:
@@ -143,7 +142,7 @@ def _flags(row: Row, name: str, count: int, is_list: bool) -> list[bool | None]:
     if not is_list:
         return [flag_of(name, value)]
     if not isinstance(value, list) or len(value) != count:
-        raise RowError(f"{name} is {told(value)}: for {count} solutions it must be a list of as many")
+        raise RowError(f"{name} is {describe(value)}: for {count} solutions it must be a list of as many")
     return [None if one is None else flag_of(f"{name}[{i}]", one) for i, one in enumerate(value)]
 
 

@@ -11,7 +11,7 @@ import json
 import unicodedata
 from collections.abc import Callable, Iterable
 
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.judge_prompts import question_of
 from rewardsmith.types import Prompt
 
 KEYS = 2**64

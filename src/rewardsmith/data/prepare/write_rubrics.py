@@ -10,19 +10,17 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rewardsmith.config import Refers
-from rewardsmith.data.fields import Row, RowError, no_column
 from rewardsmith.data.prepare.model_calls import CallItem, ModelCallJob
 from rewardsmith.data.prepare.prepare_job import collect, write_prepared
-from rewardsmith.data.prepare.row_files import BadRows, RowFiles
+from rewardsmith.data.prepare.row_files import RowFiles
 from rewardsmith.data.prepare.rubric_rows import RubricProblem, read_problem
 from rewardsmith.data.prepare.splits import digest_of
-from rewardsmith.data.rows import ANSWER
+from rewardsmith.data.rows import ANSWER, BadRows, Row, RowError, no_column
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.llm import Asker, Conversation, Unparsable
 from rewardsmith.text.quoting import harmless, quote, shortened
-from rewardsmith.text.references import Tied
-from rewardsmith.text.rubrics import PARSER, WrittenRubric, read_rubric, rubric_places
+from rewardsmith.text.rubrics import PARSER, LeakDetector, WrittenRubric, parse_rubric, rubric_places
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.types import Message
 
@@ -139,10 +137,10 @@ async def request_rubric(
 ) -> Any:
     """Return a `Parsed[WrittenRubric]` that has all that it must have; `ModelCallError` if there is none."""
     first = writing_prompt(template, problem, hide_reference=hide_reference)
-    tied = Tied(problem.question, problem.answers, problem.solution)
+    tied = LeakDetector(problem.question, problem.answers, problem.solution)
     return await asker.request(
         first,
-        lambda text: read_rubric(text, TOTAL, tied),
+        lambda text: parse_rubric(text, TOTAL, tied),
         revise=lambda text, error: revised_prompt(first, text, error),
     )
 

@@ -22,9 +22,7 @@ from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.judge import Judge, are_stored, keeps_order, require_unset
 from rewardsmith.rewards.rules.truth import extra, references_of
 from rewardsmith.text.answers import boxed, final, stated, tagged, whole
-from rewardsmith.text.languages import language
-from rewardsmith.text.questions import question_of
-from rewardsmith.text.ranking_prompts import showing
+from rewardsmith.text.judge_prompts import language, question_of, ranking_values
 from rewardsmith.text.templates import Template
 from rewardsmith.types import Failure, Prompt, RolloutGroup, Score
 
@@ -144,7 +142,7 @@ class GroupJudge(Judge):
     def known(self, prompt: Prompt) -> dict[str, str]:
         """Return what the template shows of a prompt, quoted; `CannotScore` if the prompt lacks it."""
         places = self._template.places
-        shown = showing(
+        shown = ranking_values(
             question=question_of(prompt) if "question" in places else None,
             source_text=_source_text(prompt) if "source_text" in places else None,
             source_language=_language(prompt, "src_lang") if "source_language" in places else None,

@@ -32,9 +32,8 @@ from rewardsmith.rewards.judges.judge import (
     failed_score,
 )
 from rewardsmith.rewards.rules.truth import truths
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.judge_prompts import Keep, question_of, rated_answer, rated_conversation
 from rewardsmith.text.quoting import harmless, quote
-from rewardsmith.text.rated import Kept, rated_answer, rated_conversation
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 
@@ -76,8 +75,8 @@ class Classifier:
         critique: Annotated[
             CritiqueSettings | None, Field(description="a critique by another model that is read after the answer")
         ] = None,
-        system: Annotated[Kept, Field(description="whether the model reads the prompt's system messages")] = "keep",
-        think: Annotated[Kept, Field(description="whether it reads the policy's reasoning, up to </think>")] = "drop",
+        system: Annotated[Keep, Field(description="whether the model reads the prompt's system messages")] = "keep",
+        think: Annotated[Keep, Field(description="whether it reads the policy's reasoning, up to </think>")] = "drop",
         activation: Annotated[
             Literal["none", "sigmoid"], Field(description="the number as it is, or 1 / (1 + exp(-number))")
         ] = "none",

@@ -30,9 +30,8 @@ from rewardsmith.rewards.judges.judge import (
     visible_text,
 )
 from rewardsmith.rewards.rules.truth import extra, truths
-from rewardsmith.text import grades, ratings, verdicts
-from rewardsmith.text.grading import placed, plain
-from rewardsmith.text.questions import question_of
+from rewardsmith.text import grades, verdicts
+from rewardsmith.text.judge_prompts import format_number, question_of, quote_as
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 
@@ -104,7 +103,7 @@ class CustomJudge(Judge):
             require_unset("a prompt without {{answer}}", extract=changed(extract, DEFAULT_WAYS))
         self._read, self._marker, self._key, self._scale = read, marker, key, scale
         self._lowest, self._highest = lowest, highest
-        self._bounds = {"lowest": plain(lowest), "highest": plain(highest)}
+        self._bounds = {"lowest": format_number(lowest), "highest": format_number(highest)}
         self.parser = "postprocess" if postprocess else _PARSERS[read]
         self._require_used(bounds_shown=bool(places & self._bounds.keys()))
         if not postprocess:
@@ -157,7 +156,7 @@ class CustomJudge(Judge):
         if self._postprocess is not None:
             return self._postprocess.value(reply)
         if self._read == "boolean":
-            return float(verdicts.read_boolean(reply))
+            return float(verdicts.parse_boolean(reply))
         number = self._number(reply)
         if not self._lowest <= number <= self._highest:
             bounds = f"from {self._lowest:g} to {self._highest:g}"
@@ -166,10 +165,10 @@ class CustomJudge(Judge):
 
     def _number(self, reply: str) -> float:
         if self._read == "number":
-            return ratings.read_number(reply)
+            return grades.parse_rating(reply)
         if self._read == "json":
-            return ratings.read_field(reply, self._key)
-        grade = grades.read_grade(reply, self._highest, marker=self._marker)
+            return grades.parse_field(reply, self._key)
+        grade = grades.parse_grade(reply, self._highest, marker=self._marker)
         if grade.out_of == self._highest:
             return grade.points
         if self._lowest != 0:  # 4/5 on a scale from 1 to 10 could be many things
@@ -192,7 +191,7 @@ class CustomJudge(Judge):
             return self._field_renderer(prompt, self._field or "")
         template = self._template
         known = {
-            name: placed(_known(prompt, name, template), self._quoting)
+            name: quote_as(_known(prompt, name, template), self._quoting)
             for name in template.places - {*OF_ROLLOUT, *self._bounds}
         }
 
@@ -218,10 +217,15 @@ class CustomJudge(Judge):
         return render
 
     def _placed(self, response: str, name: str) -> str:
-        return placed(visible_text(response, name, self._ways), self._quoting, self._max_chars)
+        return quote_as(visible_text(response, name, self._ways), self._quoting, self._max_chars)
 
 
-_PARSERS = {"score": grades.PARSER, "number": ratings.PARSER, "json": ratings.PARSER, "boolean": verdicts.PARSER}
+_PARSERS = {
+    "score": grades.PARSER,
+    "number": grades.NUMBER_PARSER,
+    "json": grades.NUMBER_PARSER,
+    "boolean": verdicts.PARSER,
+}
 
 
 def _known(prompt: Prompt, name: str, template: Template) -> str:

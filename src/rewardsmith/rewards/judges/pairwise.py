@@ -37,10 +37,10 @@ from rewardsmith.rewards.judges.judge import (
 )
 from rewardsmith.rewards.judges.ranking import DIGITS, first_cause
 from rewardsmith.rewards.rules.truth import references_of
-from rewardsmith.text.comparisons import PARSER, read_comparison
+from rewardsmith.text.judge_prompts import RANKING_PLACES
 from rewardsmith.text.quoting import quote
-from rewardsmith.text.ranking_prompts import PLACES
 from rewardsmith.text.templates import load_template
+from rewardsmith.text.verdicts import COMPARISON_PARSER, parse_comparison
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
 _SHARES = {"A": 1.0, "B": 0.0, "tie": 0.5}
@@ -83,7 +83,7 @@ class Pairwise(GroupJudge):
     """
 
     parts = ("contradicted",)
-    parser = PARSER
+    parser = COMPARISON_PARSER
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Pairwise(GroupJudge):
         super().__init__(
             model,
             request,
-            load_template(template, known=(*PLACES, "first", "second"), needed=["first", "second"]),
+            load_template(template, known=(*RANKING_PLACES, "first", "second"), needed=["first", "second"]),
             criteria=criteria,
             reference=reference,
             extract=extract,
@@ -195,7 +195,7 @@ class Pairwise(GroupJudge):
 
     def parse(self, reply: str, about: None) -> float:
         """Return the share of the first answer: 1, 0.5 or 0."""
-        return _SHARES[read_comparison(reply)]
+        return _SHARES[parse_comparison(reply)]
 
     def _scores(self, found: Candidates, compared: Sequence[ComparedPair]) -> list[Score]:
         """Return the score of each distinct answer."""

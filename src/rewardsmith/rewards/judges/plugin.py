@@ -27,7 +27,7 @@ from rewardsmith.rewards.judges.judge import DEFAULT_REQUEST, ChatModelName, Jud
 from rewardsmith.rewards.judges.plugin_worker import POSTPROCESS, PREPROCESS, load_tokenizer
 from rewardsmith.rewards.pool import Call, shared
 from rewardsmith.rewards.rules.truth import extra
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.judge_prompts import question_of
 from rewardsmith.text.quoting import harmless
 from rewardsmith.types import Prompt, RolloutGroup, Score
 

@@ -46,9 +46,9 @@ from rewardsmith.rewards.judges.judge import (
     keeps_order,
     require_unset,
 )
+from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template, ranking_prompt
 from rewardsmith.text.quoting import quote
-from rewardsmith.text.ranking_prompts import Verdicts, load_ranking_template, quoted_ranking_prompt
-from rewardsmith.text.rankings import MOST, PARSER, Output, Reading, letters_of, placing, read_ranking
+from rewardsmith.text.rankings import MAX_CANDIDATES, PARSER, Output, Strictness, letters_of, parse_ranking, rank_shares
 from rewardsmith.types import Rollout, RolloutGroup, Score
 
 DIGITS = 9
@@ -110,13 +110,13 @@ class RankingJudge(GroupJudge):
         lowest: Annotated[float, Field(description="score of the worst candidate possible")] = 0.0,
         highest: Annotated[float, Field(description="score of the best candidate possible")] = 10.0,
         decimals: Annotated[bool, Field(description="whether 7.5 is a score")] = False,
-        reading: Annotated[Reading, Field(description="how strictly the form of the reply is parsed")] = "lenient",
+        reading: Annotated[Strictness, Field(description="how strictly the form of the reply is parsed")] = "lenient",
         orders: Annotated[
             int, Field(ge=1, description="candidate orders, averaged against position bias; best even")
         ] = 1,
         min_orders: Annotated[int, Field(ge=1, description="fewer parsable orders than this are a failure")] = 1,
         max_candidates: Annotated[
-            int, Field(ge=2, le=MOST, description="candidates in one call; GRRM was trained with 2 to 4")
+            int, Field(ge=2, le=MAX_CANDIDATES, description="candidates in one call; GRRM was trained with 2 to 4")
         ] = 8,
         large_groups: Annotated[
             Literal["subgroups", "tournament"], Field(description="how groups above max_candidates are judged")
@@ -153,7 +153,11 @@ class RankingJudge(GroupJudge):
         self._design = Design(
             max_candidates, orders, min_orders, shared, large_groups == "tournament", output == "ranking"
         )
-        self._verdicts, self._reading, self._overlong = Verdicts(output, lowest, highest, decimals), reading, overlong
+        self._verdicts, self._reading, self._overlong = (
+            RankingFormat(output, lowest, highest, decimals),
+            reading,
+            overlong,
+        )
         super().__init__(
             model,
             request,
@@ -178,7 +182,7 @@ class RankingJudge(GroupJudge):
 
         async def ask(order: tuple[int, ...]) -> Ballot:
             shown = [quoted[i] for i in order]
-            messages = quoted_ranking_prompt(self._template, known, shown, self._verdicts)
+            messages = ranking_prompt(self._template, known, shown, self._verdicts, quoted=True)
             try:
                 parsed = await self.ask(Question(messages, letters_of(len(order))))
             except Exception as error:
@@ -194,17 +198,17 @@ class RankingJudge(GroupJudge):
     def parse(self, reply: str, about: str) -> list[float]:
         """Return the share of each candidate, by its letter: 0 for the worst possible and 1 for the best."""
         form = self._verdicts
-        ranked = read_ranking(
+        ranked = parse_ranking(
             reply,
             about,
             form.output,
             lowest=form.lowest,
             highest=form.highest,
             decimals=form.decimals,
-            reading=self._reading,
+            strictness=self._reading,
         )
         if not ranked.scores:
-            shares = placing(ranked.levels)
+            shares = rank_shares(ranked.levels)
             return [shares[letter] for letter in about]
         return [(ranked.scores[letter] - form.lowest) / (form.highest - form.lowest) for letter in about]
 

@@ -31,22 +31,21 @@ from rewardsmith.rewards.judges.judge import (
 )
 from rewardsmith.rewards.rules.truth import extra, truths
 from rewardsmith.text import grades, verdicts
-from rewardsmith.text.criteria import (
+from rewardsmith.text.grades import parse_grade
+from rewardsmith.text.judge_prompts import format_number, grading_prompt, load_grading_template, question_of, quote_as
+from rewardsmith.text.rubrics import (
     DECIMALS,
-    MOST_POINTS,
+    MAX_POINTS,
     Criterion,
-    NotCriteria,
-    listed,
-    read_criteria,
+    InvalidCriteria,
+    criteria_problem,
+    list_criteria,
+    parse_criteria,
     rounded,
-    total_of,
-    what_is_wrong,
+    total_points,
 )
-from rewardsmith.text.grades import read_grade
-from rewardsmith.text.grading import grading_prompt, load_grading_template, placed, plain
-from rewardsmith.text.questions import question_of
 from rewardsmith.text.templates import Template, load_template
-from rewardsmith.text.verdicts import NO, YES, read_boolean
+from rewardsmith.text.verdicts import NO, YES, parse_boolean
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
 _MET = {"yes": ("met", "fully met", *YES), "no": ("not met", "unmet", *NO)}
@@ -87,7 +86,7 @@ class Rubric(Judge):
             Literal["points", "met"], Field(description="of each criterion: points, or yes or no")
         ] = "points",
         total: Annotated[
-            float | None, Field(ge=0.01, le=MOST_POINTS, description="points of criteria that are text; not set: 10")
+            float | None, Field(ge=0.01, le=MAX_POINTS, description="points of criteria that are text; not set: 10")
         ] = None,
         above: Annotated[
             Literal["refuse", "clamp"] | None,
@@ -139,34 +138,34 @@ class Rubric(Judge):
         nothing = Score(0.0, parts={name: Score(0.0) for name in self.parts}, feedback="There is nothing to grade.")
         if isinstance(rubric, str) or not self._each:
             return [self._whole(rubric, text, known) if text else nothing for text in texts]
-        quoted = {name: placed(value, self._quoting) for name, value in known.items()}
+        quoted = {name: quote_as(value, self._quoting) for name, value in known.items()}
         return [[self._one(criterion, text, quoted) for criterion in rubric] if text else nothing for text in texts]
 
     def _whole(self, rubric: str | tuple[Criterion, ...], text: str, known: Mapping[str, str]) -> Question:
-        total = self._total if isinstance(rubric, str) else total_of(rubric)
-        criteria = rubric if isinstance(rubric, str) else listed(rubric)
+        total = self._total if isinstance(rubric, str) else total_points(rubric)
+        criteria = rubric if isinstance(rubric, str) else list_criteria(rubric)
         messages = grading_prompt(
             self._template,
             criteria=criteria,
             total=total,
             response=text,
             quoting=self._quoting,
-            longest=self._max_chars,
+            max_chars=self._max_chars,
             **known,
         )
         return Question(messages, total)
 
     def _one(self, criterion: Criterion, text: str, quoted: Mapping[str, str]) -> Question:
-        own = {"criterion": placed(criterion.text, self._quoting), "points": plain(criterion.points)}
-        response = placed(text, self._quoting, self._max_chars)
+        own = {"criterion": quote_as(criterion.text, self._quoting), "points": format_number(criterion.points)}
+        response = quote_as(text, self._quoting, self._max_chars)
         return Question(self._template.render({**quoted, **own, "response": response}), criterion)
 
     def parse(self, reply: str, about: float | Criterion) -> float:
         """Return the share of the points of the whole rubric, or of one criterion."""
         if self._met:
-            return float(read_boolean(reply, **_MET))
+            return float(parse_boolean(reply, **_MET))
         total = about.points if isinstance(about, Criterion) else about
-        return read_grade(reply, total, clamp=self._clamp).share
+        return parse_grade(reply, total, clamp=self._clamp).share
 
     def combine(self, questions: Sequence[Question], scores: Sequence[Score]) -> Score:
         """Return the share of all points; the first criterion that failed, or an outage, is why there is none."""
@@ -179,7 +178,7 @@ class Rubric(Judge):
         if failures:
             return Score(failure=failures[0], parts=parts, feedback=joined_replies(notes))
         earned = sum(c.points * (score.value or 0.0) for c, score in zip(criteria, scores, strict=True))
-        share = min(1.0, max(0.0, earned / total_of(criteria)))
+        share = min(1.0, max(0.0, earned / total_points(criteria)))
         return Score(share, parts=parts, feedback=joined_replies(notes))
 
     def _checked(self, criteria: str | list[CriterionSettings]) -> str | tuple[Criterion, ...]:
@@ -193,7 +192,7 @@ class Rubric(Judge):
             given = tuple(rounded(one.text, one.points, one.name or f"c{i}") for i, one in enumerate(criteria, 1))
             names = [criterion.name for criterion in given]
             twice = [f"has two called {name!r}" for name in names if names.count(name) > 1]
-            problem = twice[0] if twice else what_is_wrong(given) or self._problem(given)
+            problem = twice[0] if twice else criteria_problem(given) or self._problem(given)
         if problem:
             raise UserError(f"criteria {problem}")
         return given
@@ -202,8 +201,8 @@ class Rubric(Judge):
         if self._given is not None:
             return self._given
         try:
-            rubric = read_criteria(extra(prompt, self._field), self._field, f"the prompt {prompt.id!r}")
-        except NotCriteria as error:
+            rubric = parse_criteria(extra(prompt, self._field), self._field, f"the prompt {prompt.id!r}")
+        except InvalidCriteria as error:
             raise CannotScore("invalid", str(error)) from None
         if problem := self._problem(rubric):
             raise CannotScore("invalid", f"{self._field!r} of the prompt {prompt.id!r} {problem}")

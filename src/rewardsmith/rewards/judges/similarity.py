@@ -25,7 +25,7 @@ from rewardsmith.rewards.judges.judge import (
     visible_text,
 )
 from rewardsmith.rewards.rules.truth import Reference, references_of
-from rewardsmith.text.objects import last_object
+from rewardsmith.text.judge_replies import last_object
 from rewardsmith.text.quoting import harmless
 from rewardsmith.types import Prompt, RolloutGroup, Score
 

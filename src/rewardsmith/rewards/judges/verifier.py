@@ -21,10 +21,9 @@ from rewardsmith.rewards.judges.judge import (
     visible_text,
 )
 from rewardsmith.rewards.rules.truth import truths
-from rewardsmith.text.grading import placed
-from rewardsmith.text.questions import question_of
+from rewardsmith.text.judge_prompts import question_of, quote_as
 from rewardsmith.text.templates import Template, load_template
-from rewardsmith.text.verdicts import NO, PARSER, YES, read_boolean
+from rewardsmith.text.verdicts import NO, PARSER, YES, parse_boolean
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
 _YES = (*YES, "equivalent", "correct")
@@ -65,12 +64,12 @@ class Verifier(Judge):
     def render(self, group: RolloutGroup) -> Rendered:
         """Return question, reference and answer; any one of several references is right."""
         known = {
-            "reference": placed("\nor: ".join(truths(group.prompt)), self._quoting),
-            "question": placed(question_of(group.prompt), self._quoting),
+            "reference": quote_as("\nor: ".join(truths(group.prompt)), self._quoting),
+            "question": quote_as(question_of(group.prompt), self._quoting),
         }
         texts = [visible_text(rollout.text, self._show, self._ways) for rollout in group.rollouts]
         return [
-            Question(self._template.render({**known, "response": placed(text, self._quoting, self._max_chars)}))
+            Question(self._template.render({**known, "response": quote_as(text, self._quoting, self._max_chars)}))
             if text
             else Score(0.0, feedback="There is no answer.")
             for text in texts
@@ -78,4 +77,4 @@ class Verifier(Judge):
 
     def parse(self, reply: str, about: None) -> float:
         """Return 1 for equivalent, else 0."""
-        return float(read_boolean(reply, yes=_YES, no=_NO))
+        return float(parse_boolean(reply, yes=_YES, no=_NO))

@@ -10,18 +10,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from rewardsmith.data.arithmetic import check_steps
+from rewardsmith.data.translation import SOURCE_WORDS, quality
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.math.units import PARTS, SCALES
 from rewardsmith.rewards.rules.rule_settings import Extract, Final, answer_part
 from rewardsmith.rewards.rules.truth import extra, truth, truths
 from rewardsmith.text.answers import boxed, hashed, stated, tagged
 from rewardsmith.text.answers import extract as find
-from rewardsmith.text.arithmetic import check_steps
 from rewardsmith.text.choices import choice as chosen
 from rewardsmith.text.choices import wording
 from rewardsmith.text.claims import claimed
 from rewardsmith.text.numbers import Number, after_first_number, first_number, read_number
-from rewardsmith.text.words import SOURCE_WORDS, quality
 from rewardsmith.types import Prompt
 
 

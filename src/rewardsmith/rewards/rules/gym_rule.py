@@ -9,11 +9,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from rewardsmith.data.reasoning_gym import UNSOUND, BrokenEntryError, Entry, Task, known_tasks
 from rewardsmith.errors import nearest
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.rules.rule_settings import Extract, Final, TooSlowError, answer_part, processor_limit
 from rewardsmith.text.answers import extract as find
-from rewardsmith.text.gym import UNSOUND, BrokenEntryError, Entry, Task, known_tasks
 from rewardsmith.types import Prompt
 
 

@@ -29,8 +29,7 @@ from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.rewards.step_rewards import judged_by
-from rewardsmith.text.step_truths import tokens_of_judged
-from rewardsmith.text.steps import split_steps, steps_of_tokens, sums_by_step
+from rewardsmith.text.steps import split_steps, steps_of_tokens, sums_by_step, tokens_of_judged
 from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, require_same_tokens
 from rewardsmith.trainers.process.process_model import ModelRewards, OutcomeBatch, ProcessModel, outcome_batch
 from rewardsmith.trainers.protocol import Context, derive, learning_rate
@@ -359,7 +358,7 @@ def step_metrics(
     Args:
         groups: the rollouts.
         values: for each group and rollout [T], the reward of each token, before it was moved or normalised.
-        truth: a step truth (`rewardsmith.text.step_truths`).
+        truth: a step truth (`rewardsmith.data.arithmetic`).
 
     Returns:
         `found`, `chance`, `correlation` and `auc`, as far as they are known, and `judged`, the number of rollouts;

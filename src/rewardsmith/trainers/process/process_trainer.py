@@ -23,7 +23,7 @@ class ProcessModelTrainer:
     def __init__(self, stage: ProcessModelStage, context: Context) -> None:
         self._stage = stage
         self._context = context
-        self._seed = derive(context.seed, stage.twin_of or stage.name)
+        self._seed = derive(context.seed, stage.same_prompts_as or stage.name)
         self._policy = context.engine(stage.model)
         self._on_device = partial(context.on_device, stage.model)
         self.reward = context.reward(stage.reward)

@@ -12,8 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from rewardsmith.rewards.rules.math.units import CHANGES, LETTERS, Unit, read_unit
-from rewardsmith.text.number_words import number_in_words
-from rewardsmith.text.numbers import Number, read_number
+from rewardsmith.text.numbers import Number, number_in_words, read_number
 
 _REPLACED = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/", "π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ",

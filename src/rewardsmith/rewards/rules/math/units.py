@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rewardsmith.text.number_words import NUMBER_WORDS
+from rewardsmith.text.numbers import NUMBER_WORDS
 
 _KNOWN = {
     "mm": "mm", "millimeter": "mm", "millimetre": "mm", "cm": "cm", "centimeter": "cm", "centimetre": "cm",

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.data.arithmetic import Arithmetic
-from rewardsmith.text.arithmetic import check_steps, concludes, judged_steps, miracle, solution
-from rewardsmith.text.step_truths import STEP_TRUTHS, Judged, tokens_of_judged
+from rewardsmith.data.arithmetic import STEP_TRUTHS, Arithmetic, check_steps, concludes, judged_steps, miracle, solution
+from rewardsmith.text.steps import JudgedStep, tokens_of_judged
 from rewardsmith.types import Message, Prompt
 
 
@@ -64,8 +63,8 @@ TEXTS = st.one_of(
 def test_all_steps_are_right_when_nothing_is_wrong_and_only_then(text: str) -> None:
     judged = judged_steps("7+5-3", text)
     sound = all(check_steps("7+5-3", text)) and concludes("7+5-3", text)
-    assert (len(judged) == 3 and all(right for _, _, right in judged)) == sound
-    places = [0, *(place for start, end, _ in judged for place in (start, end)), len(text)]
+    assert (len(judged) == 3 and all(step.right for step in judged)) == sound
+    places = [0, *(place for step in judged for place in (step.start, step.end)), len(text)]
     assert places == sorted(places)
     assert len(judged) <= 4
 
@@ -104,10 +103,10 @@ def test_the_problem_may_come_from_a_file() -> None:
 
 
 def test_the_last_token_stands_for_what_is_missing() -> None:
-    judged = [Judged(0, 3, True), Judged(3, 5, True)]
+    judged = [JudgedStep(0, 3, True), JudgedStep(3, 5, True)]
     ends = [1, 3, 4, 5, 5]
     assert tokens_of_judged(ends, judged).tolist() == [0, 0, 1, 1, 1]
-    assert tokens_of_judged(ends, [*judged, Judged(5, 5, False)]).tolist() == [0, 0, 1, 1, 2]
-    assert tokens_of_judged([0], [Judged(0, 0, False)]).tolist() == [0]
-    assert tokens_of_judged([], [Judged(0, 0, False)]).tolist() == []
+    assert tokens_of_judged(ends, [*judged, JudgedStep(5, 5, False)]).tolist() == [0, 0, 1, 1, 2]
+    assert tokens_of_judged([0], [JudgedStep(0, 0, False)]).tolist() == [0]
+    assert tokens_of_judged([], [JudgedStep(0, 0, False)]).tolist() == []
     assert tokens_of_judged(np.array([2, 2]), []).tolist() == [0, 0]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.text.words import (
+from rewardsmith.data.translation import (
     DICTIONARY,
     FALSE_FRIENDS,
     HARD,
