@@ -112,4 +112,5 @@ def test_every_setting_is_named() -> None:
 def test_examples_in_docstrings() -> None:
     for module in (grades, verdicts):
         found = doctest.testmod(module)
-        assert found.attempted and not found.failed
+        assert found.attempted
+        assert not found.failed
