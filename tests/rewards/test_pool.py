@@ -133,7 +133,7 @@ def test_waiting_in_the_queue_does_not_count_against_the_deadline(one: Pool) -> 
         ("throw exit", "SystemExit: 3"),
         ("throw interrupt", "KeyboardInterrupt"),
         ("throw generator", "GeneratorExit"),
-        ("throw raising", "cannot be shown"),
+        ("throw raising", "RaisingError without a message"),
         ("throw not-text", "NotTextError"),
         ("throw long", "LongError"),
         ("throw odd-kind", ""),

@@ -53,7 +53,7 @@ MAX_TEXT = 60
 REMEDY = "add --fresh to start again, or name another file with --out"
 
 # When a reward gives up is no part of what a score is: these may change between two starts.
-_BUDGETS = ("failure.share", "failure.window", "failure.min_failures", "failure.wait", "asking.deadline")
+_BUDGETS = ("failure.share", "failure.window", "failure.min_failures", "failure.wait", "request.deadline")
 
 
 class ScoreRollouts(RolloutJob):

@@ -89,7 +89,7 @@ class SamplingSettings(Settings):
 class WritingStage(Stage):
     """What stages have in which a model writes groups of answers that are scored and learned from."""
 
-    rare: ClassVar[frozenset[str]] = frozenset({"twin_of", "max_prompt_tokens", "overlong_prompts", "select"})
+    rare: ClassVar[frozenset[str]] = frozenset({"same_prompts_as", "max_prompt_tokens", "overlong_prompts", "select"})
 
     trains_rewards: ClassVar[bool] = True
     """Whether implicit rewards are scored by the trainer; elsewhere they are asked as all others are."""

@@ -172,7 +172,7 @@ class PolicyStage(WritingStage):
 
     rare: ClassVar[frozenset[str]] = frozenset(
         {
-            "twin_of",
+            "same_prompts_as",
             "max_prompt_tokens",
             "overlong_prompts",
             "select",

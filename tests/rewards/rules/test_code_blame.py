@@ -169,7 +169,7 @@ def test_a_fence_may_open_behind_words(lead: str) -> None:
 
 def test_tests_that_call_a_function_without_its_name_are_invalid() -> None:
     tests = [{"input": "[1, 2]\n3", "output": "4", "testtype": "functional"}]
-    with pytest.raises(CannotScore, match="no fn_name"):
+    with pytest.raises(CannotScore, match="fn_name is missing"):
         code(Prompt("p", [Message("user", "?")], answer=tests), "```python\nx = 1\n```")
 
 

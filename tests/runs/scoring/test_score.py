@@ -343,9 +343,9 @@ def test_another_reward_is_refused_by_name(place: Path) -> None:
 
 
 def test_more_time_for_a_judge_does_not_make_another_reward(tmp_path: Path) -> None:
-    def made_by(asking: str = "", model: str = "") -> dict[str, Any]:
+    def made_by(request: str = "", model: str = "") -> dict[str, Any]:
         judge = f'[models.far]\ntype = "server"\nurls = ["http://127.0.0.1:9/v1"]\n{model}\n'
-        (tmp_path / "reward.toml").write_text(f'type = "judge"\nmodel = "far"\nasking = {{ {asking} }}\n{judge}')
+        (tmp_path / "reward.toml").write_text(f'type = "judge"\nmodel = "far"\nrequest = {{ {request} }}\n{judge}')
         found = find_reward(str(tmp_path / "reward.toml"))
         return _provenance(found.reward, found.models)
 
