@@ -56,23 +56,6 @@ def test_grades_and_points(jsonl: Callable[..., Jsonl], row: dict, settings: dic
     assert graded.grade == grade
 
 
-@pytest.mark.parametrize(("value", "known"), [(None, None), (True, True), (False, False), (1, True), (0, False)])
-def test_what_is_known_of_an_answer(jsonl: Callable[..., Jsonl], value: Any, known: bool | None) -> None:
-    (graded,) = jsonl(GRADED | {"right": value, "sound": value}).graded(0)
-    assert (graded.right, graded.sound, graded.prompt.info) == (known, known, {})
-
-
-def test_many_answers_to_one_prompt_may_share_its_id(jsonl: Callable[..., Jsonl]) -> None:
-    source = jsonl(*(GRADED | {"id": "x", "response": str(i)} for i in range(3)))
-    source.check(of="graded")
-    assert sorted(graded.response for graded in source.graded(0)) == ["0", "1", "2"]
-
-
-def test_the_answer_may_be_in_another_column_and_be_empty(jsonl: Callable[..., Jsonl]) -> None:
-    (graded,) = jsonl({"prompt": "q", "solution": "", "grade": 0}, response_column="solution").graded(0)
-    assert graded.response == ""
-
-
 BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"prompt": "q", "grade": 1},
@@ -106,16 +89,3 @@ def test_a_bad_grade_is_named_with_its_line(jsonl: Callable[..., Jsonl], row: di
     assert message in told
     with pytest.raises(UserError, match="line 2"):
         list(source.graded(0))
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"prompt": "q", "grade": 1}, "there is no response"),
-        ({"prompt": "q", "response": "r"}, "there is no grade and no points"),
-        ({"response": "r", "grade": 1}, "there is no prompt and no messages"),
-    ],
-)
-def test_a_file_without_the_columns_is_refused(kind: type, row: dict[str, Any], message: str, tmp_path: Path) -> None:
-    assert message in wrong(kind(path=str(write(kind, tmp_path, [row]))), of="graded")

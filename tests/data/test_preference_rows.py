@@ -130,23 +130,6 @@ def test_columns_can_be_named_and_then_no_other_is_looked_at(jsonl: Callable[...
     )
 
 
-BAD_COLUMNS: list[tuple[dict[str, str], str]] = [
-    (
-        {"choosen": "x"},
-        'columns.choosen is not known: columns says which column holds what. Did you mean "chosen"?',
-    ),
-    ({"chosen": ""}, "columns.chosen is empty: name a column"),
-    ({"chosen_score": "a"}, "columns has one of chosen_score and rejected_score"),
-]
-
-
-def test_columns_that_mean_nothing() -> None:
-    for columns, message in BAD_COLUMNS:
-        with pytest.raises(UserError) as caught:
-            Jsonl(path="x.jsonl", columns=columns)
-        assert message in str(caught.value)
-
-
 PAIR = {"prompt": "q", "chosen": "a", "rejected": "b"}
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -189,29 +172,6 @@ def test_a_bad_pair_is_named_with_its_line(jsonl: Callable[..., Jsonl]) -> None:
             list(source.preferences(0))
 
 
-BAD_RATINGS: list[tuple[dict[str, Any], str]] = [
-    ({"c": 1}, "there is no r: columns.rejected_score says where a row has a score of its answer"),
-    ({"c": 1, "r": 2}, "chosen is 1 and of rejected 2: swap the answers"),
-    ({"c": "1", "r": 2}, 'c is "1": it must be a number'),
-]
-
-
-def test_bad_ratings(jsonl: Callable[..., Jsonl]) -> None:
-    for ratings, message in BAD_RATINGS:
-        source = jsonl(PAIR | ratings, columns={"chosen_score": "c", "rejected_score": "r"})
-        assert message in wrong(source, of="preferences")
-
-
-@BOTH
-def test_a_file_of_prompts_holds_no_pairs(kind: type, tmp_path: Path) -> None:
-    source = kind(path=str(write(kind, tmp_path, [{"prompt": "q", "choosen": "a", "rejected": "b"}])))
-    source.check()
-    assert (
-        'there is no chosen: columns.chosen says where a row has the better answer. Did you mean "choosen"?'
-        in wrong(source, of="preferences")
-    )
-
-
 def test_several_pairs_may_have_one_id_if_they_have_one_prompt(jsonl: Callable[..., Jsonl]) -> None:
     rows = [PAIR | {"id": "x"}, PAIR | {"id": "x", "rejected": "c"}]
     source = jsonl(*rows)
@@ -220,16 +180,3 @@ def test_several_pairs_may_have_one_id_if_they_have_one_prompt(jsonl: Callable[.
     assert 'the id "x" is also that of' in wrong(source)  # of prompts each is there once
     other = jsonl(*rows, PAIR | {"id": "x", "prompt": "another"})
     assert "line 1, which has another prompt: make the ids unique" in wrong(other, of="preferences")
-
-
-def test_the_order_follows_from_the_seed(jsonl: Callable[..., Jsonl]) -> None:
-    source = jsonl(*(PAIR | {"id": i, "prompt": str(i)} for i in range(20)))
-    orders = [[pair.prompt.id for pair in source.preferences(seed)] for seed in (0, 0, 1)]
-    assert orders[0] == orders[1] != orders[2]
-    assert sorted(orders[0]) == sorted(orders[2])
-
-
-def test_each_goes_on_after_a_bad_row(jsonl: Callable[..., Jsonl]) -> None:
-    found = list(jsonl(PAIR, {"prompt": "q"}, PAIR).each("preferences"))
-    assert [where.rpartition(", ")[2] for where, _ in found] == ["line 1", "line 2", "line 3"]
-    assert [isinstance(noun, Preference) for _, noun in found] == [True, False, True]

@@ -48,13 +48,6 @@ def test_a_row_of_translations_has_its_source_text_as_prompt_and_in_the_info(kin
     assert ranking.analysis == ""
 
 
-def test_a_prompt_comes_before_a_source_text(jsonl: Callable[..., Jsonl]) -> None:
-    (ranking,) = jsonl(GROUP | {"src_text": "你好"}).rankings(0)
-    assert (ranking.prompt.messages[0].content, ranking.prompt.info) == ("q", {"src_text": "你好"})
-    told = wrong(jsonl(GROUP | {"src_text": "你好"}, prompt_column="chat"), of="rankings")
-    assert "there is no chat: prompt_column says" in told  # who names a column means it
-
-
 @pytest.mark.parametrize(
     ("ranking", "scores"),
     [
@@ -76,19 +69,6 @@ def test_rankings_of_every_form(jsonl: Callable[..., Jsonl], ranking: Any, score
     source.check(of="rankings")
     (group,) = source.rankings(0)
     assert group.scores.tolist() == scores
-    assert group.prompt.info == {}
-
-
-def test_scores_come_before_a_ranking(jsonl: Callable[..., Jsonl]) -> None:
-    (group,) = jsonl(GROUP | {"ranking": "C > B > A"}).rankings(0)
-    assert group.scores.tolist() == [8, 2.5, 8]
-
-
-def test_columns_can_be_named(jsonl: Callable[..., Jsonl]) -> None:
-    row = {"q": "?", "out": ["a", "b"], "human": {"quality": [1, 2], "text": "B."}}
-    columns = {"candidates": "out", "scores": "human.quality", "analysis": "human.text"}
-    (group,) = jsonl(row, prompt_column="q", columns=columns).rankings(0)
-    assert (group.candidates, group.scores.tolist(), group.analysis) == (("a", "b"), [1, 2], "B.")
     assert group.prompt.info == {}
 
 
@@ -155,16 +135,3 @@ def test_a_bad_group_is_named_with_its_line(jsonl: Callable[..., Jsonl], row: di
     assert message in told
     with pytest.raises(UserError, match="line 2"):
         list(source.rankings(0))
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"prompt": "q", "scores": [1]}, "there is no candidates"),
-        ({"prompt": "q", "candidates": ["a", "b"]}, "there is no scores and no ranking"),
-        ({"candidates": ["a", "b"], "scores": [1, 2]}, "there is no prompt and no messages and no src_text"),
-    ],
-)
-def test_a_file_without_the_columns_is_refused(kind: type, row: dict[str, Any], message: str, tmp_path: Path) -> None:
-    assert message in wrong(kind(path=str(write(kind, tmp_path, [row]))), of="rankings")

@@ -1,9 +1,8 @@
-"""Human annotations of translations (MQM), as Google publishes them for WMT: error spans, and averages per segment.
+"""Human annotations of translations (MQM), as Google publishes them for WMT.
 
     table = read_annotations("mqm_newstest2021_zhen.tsv", BadRows(skip=False))
     for segment in table.segments:
         segment.penalties()            # {"system-a": 5.1, "system-b": 0.0}: 0 is without error
-    read_averages("mqm_newstest2021_zhen.avg_seg_scores.tsv")        # {("system-a", "84"): -5.1}
 
 An annotation file has one error in each line, tab-separated, with a header; quotation marks are letters like any other.
 A span is marked with <v>…</v> in the source or in the target. The penalty of a translation is the sum of the weights of
@@ -35,43 +34,33 @@ COLUMNS = {
 """The names that files give to the columns, in lower case."""
 
 _SPAN = re.compile("</?v>")
-_AVERAGES = "mqm_avg_score"
 _DIGITS = 9
 
 
-@dataclass(frozen=True)
-class MqmWeights:
-    """The penalties of a major and a minor error, of minor punctuation, and of a text that is no translation at all."""
+MAJOR, MINOR, PUNCTUATION, UNTRANSLATED = 5.0, 1.0, 0.1, 25.0
+"""The penalties of a major and a minor error, of minor punctuation, and of a text that is no translation at all."""
 
-    major: float = 5.0
-    minor: float = 1.0
-    punctuation: float = 0.1
-    untranslated: float = 25.0
 
-    def of(self, category: str, severity: str) -> float | None:
-        """Return the penalty of an error, 0 for none; None for a line that tests the rater and rates nothing."""
-        kind, grade = category.strip().lower(), severity.strip().lower()
-        if grade.startswith("hotw") or kind.startswith("hotw"):
-            return None
-        if grade in ("no-error", "no error", "neutral"):
-            return 0.0
-        if grade == "major":
-            return self.untranslated if kind.startswith("non-translation") else self.major
-        if grade == "minor":
-            return self.punctuation if kind == "fluency/punctuation" else self.minor
-        known = ("Major", "Minor", "Neutral", "No-error")
-        raise RowError(f"severity is {describe(severity)}: one of {', '.join(known)}.{nearest(grade, known)}")
+def penalty_of(category: str, severity: str) -> float | None:
+    """Return the penalty of an error, 0 for none; None for a line that tests the rater and rates nothing."""
+    kind, grade = category.strip().lower(), severity.strip().lower()
+    if grade.startswith("hotw") or kind.startswith("hotw"):
+        return None
+    if grade in ("no-error", "no error", "neutral"):
+        return 0.0
+    if grade == "major":
+        return UNTRANSLATED if kind.startswith("non-translation") else MAJOR
+    if grade == "minor":
+        return PUNCTUATION if kind == "fluency/punctuation" else MINOR
+    known = ("Major", "Minor", "Neutral", "No-error")
+    raise RowError(f"severity is {describe(severity)}: one of {', '.join(known)}.{nearest(grade, known)}")
 
 
 @dataclass
 class Output:
-    """A system's translation.
+    """A system's translation, the line of the file where it first appears, and the penalties of each rater's errors.
 
-    Attributes:
-        text: the translation.
-        line: of the file where it first appears.
-        errors: the weights of the errors that each rater found.
-        whole: False when a line about it could not be read, so that its penalty is not known.
+    It is not `whole` when a line about it could not be read, so that its penalty is not known.
     """
 
     text: str
@@ -114,7 +103,7 @@ class Annotations:
         return list(dict.fromkeys(name for segment in self.segments for name in segment.outputs))
 
 
-def read_annotations(path: str | Path, bad: BadRows, weights: MqmWeights | None = None) -> Annotations:
+def read_annotations(path: str | Path, bad: BadRows) -> Annotations:
     """Return the translations of a file with their errors; the file is held in memory.
 
     `bad` notes the lines that cannot be used. The translation that such a line is about is left out: without the line
@@ -126,7 +115,7 @@ def read_annotations(path: str | Path, bad: BadRows, weights: MqmWeights | None 
     if header is None:
         raise UserError(f'"{printable(str(file), 200)}" is empty')
     names = header[1].decode("utf-8", "replace").split("\t")
-    table = _Table(_columns(file, names), len(names), weights or MqmWeights())
+    table = _Table(_columns(file, names), len(names))
     count = 0
     for number, line in lines:
         count += 1
@@ -144,11 +133,10 @@ def read_annotations(path: str | Path, bad: BadRows, weights: MqmWeights | None 
 class _Table:
     """Collects the lines of a file by segment and system."""
 
-    def __init__(self, columns: dict[str, int], width: int, weights: MqmWeights) -> None:
+    def __init__(self, columns: dict[str, int], width: int) -> None:
         self.segments: dict[tuple[str, str], Segment] = {}
         self._columns = columns
         self._width = width
-        self._weights = weights
 
     def add(self, number: int, line: bytes) -> None:
         """Add a line; after a `RowError` the penalty of its translation, if the line names one, is not known."""
@@ -173,7 +161,7 @@ class _Table:
             raise RowError(
                 f"{width} fields, but the header has {self._width}: a tab within a text, or a line cut short"
             )
-        weight = self._weights.of(row["category"], row["severity"])
+        weight = penalty_of(row["category"], row["severity"])
         if weight is None:
             return
         for key in ("system", "segment", "source"):
@@ -200,11 +188,6 @@ def _same(text: str, other: str) -> bool:
 
 def _columns(file: Path, names: Sequence[str]) -> dict[str, int]:
     """Return the index of each column."""
-    if len(names) == 1 and _AVERAGES in names[0].split():
-        raise UserError(
-            f'"{printable(str(file), 200)}" has average scores, but no texts: give the file with the annotations as'
-            " INPUT, and this one as --averages"
-        )
     low = [name.strip().lower() for name in names]
     found = {
         key: low.index(name)
@@ -219,46 +202,3 @@ def _columns(file: Path, names: Sequence[str]) -> dict[str, int]:
             f" {printable(listing(low[:20]), 300)}"
         )
     return found
-
-
-def read_averages(path: str | Path) -> dict[tuple[str, str], float]:
-    """Return the scores of a file with lines `system score segment`, by system and segment: penalties, at most 0.
-
-    A score that is None is left out.
-    """
-    file = Path(path)
-    scores: dict[tuple[str, str], float] = {}
-    for i, (number, _, line) in enumerate(numbered_lines(file)):
-        where = f"{printable(str(file), 200)}, line {number}"
-        parts = line.decode("utf-8", "replace").rsplit(None, 2)
-        if i == 0 and _AVERAGES in parts:
-            continue
-        if len(parts) != 3:
-            raise UserError(f"{where}: {len(parts)} words instead of a system, a score and a segment")
-        system, score, segment = parts
-        if score == "None":
-            continue
-        try:
-            value = float(score)
-        except ValueError:
-            value = math.nan
-        if not value <= 0 or value == -math.inf:
-            raise UserError(f"{where}: the score is {describe(score)}: a number of at most 0, or None")
-        if (system, segment) in scores:
-            name = f"{printable(system, 60)} has a score for segment {printable(segment, 60)}"
-            raise UserError(f"{where}: {name} already")
-        scores[system, segment] = value + 0.0
-    if not scores:
-        raise UserError(f'"{printable(str(file), 200)}" has no scores')
-    return scores
-
-
-def agreement(annotations: Annotations, averages: Mapping[tuple[str, str], float]) -> tuple[int, int]:
-    """Return how many penalties of the annotations are those of the averages, and how many both have."""
-    both = [
-        (penalty, -averages[name, segment.id])
-        for segment in annotations.segments
-        for name, penalty in segment.penalties().items()
-        if (name, segment.id) in averages
-    ]
-    return sum(math.isclose(ours, theirs, abs_tol=1e-5) for ours, theirs in both), len(both)

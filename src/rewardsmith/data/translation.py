@@ -156,7 +156,7 @@ class Sentences:
 
 
 class CandidateGroups:
-    """CandidateGroups of different translations of one sentence.
+    """Groups of different translations of one sentence.
 
     Any number of wrong words is equally likely. A wrong word is the false friend half of the time, and any other wrong
     word else.
@@ -189,13 +189,7 @@ class CandidateGroups:
 
 
 class Annotator:
-    """Marks the words of translations, and scores them by the marks: 10 less 2 for each that it holds to be wrong.
-
-    Args:
-        misses: chance that an error on a hard word is overlooked.
-        flips: chance that the mark of another word is the wrong one.
-        likes: points that it adds for each word too many, which it does not hold to be an error then; 0 for none.
-    """
+    """Marks the words of translations, and scores them by the marks: 10 less 2 for each that it holds to be wrong."""
 
     def __init__(self, misses: float = 0.0, flips: float = 0.0, likes: float = 0.0) -> None:
         self._misses, self._flips, self._likes = misses, flips, likes
@@ -311,7 +305,7 @@ def prompt_of(sentence: str, *candidates: str) -> Prompt:
 
 
 class TranslationRanking:
-    """CandidateGroups of translations to rank, with a careless annotator's comparisons; the answer is the truth."""
+    """Groups of translations to rank, with a careless annotator's comparisons; the answer is the truth."""
 
     def __init__(
         self,

@@ -34,11 +34,8 @@ class ScoredPair(NamedTuple):
 class Pairing:
     """Which pairs of a group are taken. Candidates with one score make a level; levels are ordered by score.
 
-    Attributes:
-        which: `all` pairs; `adjacent`, of one level and the next; `best-worst`, of the first level and the last.
-        sample: draw at most so many of them; None takes all.
-        min_margin: a pair whose scores differ by less is left out, unless it is a tie.
-        keep_ties: take pairs within a level too; of `best-worst` only where all candidates are tied.
+    `adjacent` pairs are of one level and the next, `best-worst` ones of the first and the last; at most `sample` are
+    drawn. `keep_ties` takes pairs within a level too, of `best-worst` only where all candidates are tied.
     """
 
     which: Which = "all"
