@@ -39,13 +39,13 @@ class Scripted:
 # ---- prompts -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operations", [2, 3])
-@pytest.mark.parametrize("quoting", ["fence", "verbatim"])
-@pytest.mark.parametrize("template", ["rubric_short", "rubric"])
+@pytest.mark.parametrize(
+    ("template", "quoting", "operations"), [("rubric_short", "fence", 2), ("rubric", "verbatim", 3)]
+)
 def test_a_judge_is_trained_on_what_the_rubric_reward_will_ask(template: str, quoting: str, operations: int) -> None:
     world = ArithmeticGrading(operations=operations, template=template, quoting=quoting)  # type: ignore[arg-type]
     table: dict[str, Any] = {"type": "rubric", "model": "judge", "template": template, "quoting": quoting}
-    trained = first(40, world.prompts(seed=1))
+    trained = first(10, world.prompts(seed=1))
     policy = Arithmetic(operations=operations)
     for prompt in trained:
         judge = Scripted()
@@ -54,14 +54,6 @@ def test_a_judge_is_trained_on_what_the_rubric_reward_will_ask(template: str, qu
         (score,) = asyncio.run(reward.score(group))
         assert score.value == 0.7
         assert judge.asked == [tuple(prompt.messages)]
-
-
-def test_the_answer_is_the_true_grade() -> None:
-    for prompt in first(500, ArithmeticGrading().prompts(seed=2)):
-        points = earned(prompt.info["problem"], prompt.info["response"])
-        assert prompt.answer == pytest.approx(sum(points) / 10)
-        assert prompt.source == "grade"
-    assert {prompt.answer for prompt in first(500, ArithmeticGrading().prompts(seed=2))} >= {0.0, 0.2, 0.4, 0.7, 1.0}
 
 
 def test_everything_is_decided_by_the_seed_and_the_same_solutions_are_shown_to_all() -> None:
@@ -80,7 +72,7 @@ def test_everything_is_decided_by_the_seed_and_the_same_solutions_are_shown_to_a
 
 
 def test_graded_solutions_say_whether_they_are_right_and_whether_they_are_sound() -> None:
-    graded = first(1_000, ArithmeticGrading().graded(seed=4))
+    graded = first(300, ArithmeticGrading().graded(seed=4))
     for one in graded:
         problem, (rule, steps) = one.prompt.info["problem"], _rules(one.prompt, one.response)
         assert (one.right, one.sound) == (rule == 1.0, steps == 1.0)
@@ -113,23 +105,11 @@ def test_a_careful_teacher_goes_through_the_steps(text: str, written: str) -> No
     assert lenient("8+5-4", text, random.Random(0), overlooks=0.0, miscalculates=0.0) == written
 
 
-def test_the_teacher_overlooks_wrong_subtractions_and_nothing_else() -> None:
-    world = ArithmeticGrading(overlooks=1.0, miscalculates=0.0)
-    for shown in first(1_000, world.demonstrations(seed=1)):
-        signs = [sign for sign in shown.prompt.info["problem"] if sign in "+-"]
-        for sign, row in zip(signs, shown.response.split("\n"), strict=False):
-            if sign == "-" and "|-" not in row:  # a step that is missing cannot be taken as it stands
-                assert "v" in row
-
-
 def test_the_teacher_is_as_lenient_as_the_settings_say() -> None:
     world = ArithmeticGrading(overlooks=0.6, miscalculates=0.0)
     subtractions = [
         d.response.split("\n")[0]
-        for d in first(6_000, world.demonstrations(seed=1))
+        for d in first(3_000, world.demonstrations(seed=1))
         if d.prompt.info["kind"] == "miracle" and d.prompt.info["problem"][1] == "-"
     ]
-    assert sum("v" in row for row in subtractions) / len(subtractions) == pytest.approx(0.6, abs=0.05)
-
-
-# ---- mistakes ------------------------------------------------------------------------------------------------------
+    assert sum("v" in row for row in subtractions) / len(subtractions) == pytest.approx(0.6, abs=0.08)

@@ -1,9 +1,6 @@
 """Data files: the schema, the order of the rows, and which files a path means."""
 
-import datetime
-import decimal
 import functools
-import itertools
 import re
 import subprocess
 import sys
@@ -19,7 +16,7 @@ from hypothesis import strategies as st
 
 from rewardsmith import Demonstration, Message, Prompt
 from rewardsmith.config import settings_of
-from rewardsmith.data import Jsonl, Parquet, readers
+from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.recipe import parse_recipe
 from tests.data.rows import BOTH, gsm8k, write, write_lines, wrong
 
@@ -89,30 +86,6 @@ def test_blank_lines_windows_line_ends_and_a_byte_order_mark_do_no_harm(jsonl: C
     assert {p.id: p.messages[0].content for p in source.prompts(5)} == expected
 
 
-def test_parquet_values_become_json(tmp_path: Path) -> None:
-    day = datetime.date(2024, 2, 29)
-    row = {
-        "prompt": "?",
-        "day": day,
-        "at": datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.UTC),
-        "hour": datetime.time(12, 30),
-        "price": decimal.Decimal("1.50"),
-        "raw": b"text",
-        "deep": {"list": [{"day": day}]},
-        "none": None,
-    }
-    (prompt,) = Parquet(path=str(write(Parquet, tmp_path, [row]))).prompts(0)
-    assert prompt.info == {
-        "day": "2024-02-29",
-        "at": "2024-02-29T12:30:00+00:00",
-        "hour": "12:30:00",
-        "price": "1.50",
-        "raw": "text",
-        "deep": {"list": ({"day": "2024-02-29"},)},
-        "none": None,
-    }
-
-
 # ---- demonstrations -----------------------------------------------------------------------------------------------
 
 
@@ -177,16 +150,6 @@ def test_a_pass_has_every_row_once_in_an_order_of_the_seed(kind: type, count: in
     assert in_order == [f"openai/gsm8k-train-{i}" for i in range(2 * count)]
     assert sorted(shuffled) == sorted(in_order)
     assert shuffled == again
-
-
-def test_parquet_beyond_the_window_is_shuffled_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(Parquet, tmp_path, [gsm8k(i) for i in range(31)])
-    monkeypatch.setattr(readers, "SHUFFLE_BYTES", 1)
-    order = [p.info["extra_info"]["index"] for p in Parquet(path=str(path)).prompts(0)]
-    assert sorted(order) == list(range(31))
-    groups = [i // 3 for i in order]
-    assert len([a for a, b in itertools.pairwise(groups) if a != b]) == 10  # one row group after the other
-    assert groups != sorted(groups)
 
 
 @BOTH

@@ -185,16 +185,6 @@ def test_only_a_ranking_or_only_scores() -> None:
     assert parse_ranking("B > A\nA: 8, B: 3", "AB", "scores").levels == (("A",), ("B",))
 
 
-def test_decimals_and_ranges_are_settings() -> None:
-    text = "Text.\nA: 0.25, B: -1"
-    assert why(text, "AB", "scores", lowest=-1, highest=1) == "score not an integer"
-    for strictness in STRICTNESS:
-        found = parse_ranking(text, "AB", "scores", lowest=-1, highest=1, decimals=True, strictness=strictness)
-        assert found.scores == {"A": 0.25, "B": -1}
-    assert why("A: 3/5, B: 1/5", "AB", "scores", highest=5) == ""
-    assert why("A: 6, B: 1", "AB", "scores", highest=5) == "score out of range"
-
-
 SCORES = st.lists(st.integers(0, 10), min_size=2, max_size=26).map(
     lambda values: dict(zip(letters_of(len(values)), map(float, values), strict=True))
 )

@@ -110,76 +110,59 @@ def read_annotations(path: str | Path, bad: BadRows) -> Annotations:
     it would look better than it is.
     """
     file = Path(path)
+    quoted = printable(str(file), 200)
     lines = ((number, line.rstrip(b"\r\n")) for number, _, line in numbered_lines(file))
     header = next(lines, None)
     if header is None:
-        raise UserError(f'"{printable(str(file), 200)}" is empty')
+        raise UserError(f'"{quoted}" is empty')
     names = header[1].decode("utf-8", "replace").split("\t")
-    table = _Table(_columns(file, names), len(names))
-    count = 0
+    columns, segments, count = _columns(file, names), dict[tuple[str, str], Segment](), 0
     for number, line in lines:
         count += 1
-        try:
-            table.add(number, line)
-        except RowError as error:
-            bad.note(f"{printable(str(file), 200)}, line {number}", error)
-    if not count:
-        raise UserError(f'"{printable(str(file), 200)}" has the names of columns, and no line below them')
-    segments = tuple(table.segments.values())
-    left_out = sum(not output.whole for segment in segments for output in segment.outputs.values())
-    return Annotations(segments, count, left_out)
-
-
-class _Table:
-    """Collects the lines of a file by segment and system."""
-
-    def __init__(self, columns: dict[str, int], width: int) -> None:
-        self.segments: dict[tuple[str, str], Segment] = {}
-        self._columns = columns
-        self._width = width
-
-    def add(self, number: int, line: bytes) -> None:
-        """Add a line; after a `RowError` the penalty of its translation, if the line names one, is not known."""
         fields = line.decode("utf-8", "replace").split("\t")
-        row = {key: fields[at] if at < len(fields) else "" for key, at in self._columns.items()}
-        row.setdefault("doc", "")
+        row = {"doc": ""} | {key: fields[at] if at < len(fields) else "" for key, at in columns.items()}
         try:
-            self._add(number, line, len(fields), row)
-        except RowError:
+            if len(fields) != len(names):
+                width = f"{len(fields)} fields, but the header has {len(names)}"
+                raise RowError(f"{width}: a tab within a text, or a line cut short")
+            _add(segments, number, line, row)
+        except RowError as error:
+            bad.note(f"{quoted}, line {number}", error)
             if row["system"] and row["segment"]:
                 key = row["doc"], row["segment"]
-                segment = self.segments.setdefault(key, Segment(*key, ""))
-                segment.outputs.setdefault(row["system"], Output("", number)).whole = False
-            raise
+                outputs = segments.setdefault(key, Segment(*key, "")).outputs
+                outputs.setdefault(row["system"], Output("", number)).whole = False
+    if not count:
+        raise UserError(f'"{quoted}" has the names of columns, and no line below them')
+    left_out = sum(not output.whole for segment in segments.values() for output in segment.outputs.values())
+    return Annotations(tuple(segments.values()), count, left_out)
 
-    def _add(self, number: int, line: bytes, width: int, row: Mapping[str, str]) -> None:
-        try:
-            line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise RowError(f"not UTF-8 text: byte {error.start} of the line is 0x{line[error.start]:02x}") from None
-        if width != self._width:
-            raise RowError(
-                f"{width} fields, but the header has {self._width}: a tab within a text, or a line cut short"
-            )
-        weight = penalty_of(row["category"], row["severity"])
-        if weight is None:
-            return
-        for key in ("system", "segment", "source"):
-            if not row[key].strip():
-                raise RowError(f"{COLUMNS[key][0]} is empty: the line is about no translation")
-        source, target = (_SPAN.sub("", row[key]).strip() for key in ("source", "target"))
-        doc, name, system = row["doc"], row["segment"], row["system"]
-        segment = self.segments.setdefault((doc, name), Segment(doc, name, source))
-        segment.source = segment.source or source  # a bad line before may have left it open
-        if not _same(segment.source, source):
-            before = describe(segment.source[:40])
-            raise RowError(f"source is {describe(source[:40])}, but segment {name} has {before} before")
-        output = segment.outputs.setdefault(system, Output(target, number))
-        if output.errors and not _same(output.text, target):
-            before = describe(output.text[:40])
-            raise RowError(f"target is {describe(target[:40])}, but in line {output.line} {system} has {before}")
-        output.text = output.text if output.errors else target
-        output.errors.setdefault(row["rater"], []).append(weight)
+
+def _add(segments: dict[tuple[str, str], Segment], number: int, line: bytes, row: Mapping[str, str]) -> None:
+    """Add the error of a line to its translation."""
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RowError(f"not UTF-8 text: byte {error.start} of the line is 0x{line[error.start]:02x}") from None
+    penalty = penalty_of(row["category"], row["severity"])
+    if penalty is None:
+        return
+    for key in ("system", "segment", "source"):
+        if not row[key].strip():
+            raise RowError(f"{COLUMNS[key][0]} is empty: the line is about no translation")
+    source, target = (_SPAN.sub("", row[key]).strip() for key in ("source", "target"))
+    doc, name, system = row["doc"], row["segment"], row["system"]
+    segment = segments.setdefault((doc, name), Segment(doc, name, source))
+    segment.source = segment.source or source  # a bad line before may have left it open
+    if not _same(segment.source, source):
+        before = describe(segment.source[:40])
+        raise RowError(f"source is {describe(source[:40])}, but segment {name} has {before} before")
+    output = segment.outputs.setdefault(system, Output(target, number))
+    if output.errors and not _same(output.text, target):
+        before = describe(output.text[:40])
+        raise RowError(f"target is {describe(target[:40])}, but in line {output.line} {system} has {before}")
+    output.text = output.text if output.errors else target
+    output.errors.setdefault(row["rater"], []).append(penalty)
 
 
 def _same(text: str, other: str) -> bool:

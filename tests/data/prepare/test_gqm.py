@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, UserError
 from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.prepare.gqm import AMBIGUOUS_LETTERS, ANALYSIS_OF_OTHERS, GqmSft, draw_orders, variant_name
-from rewardsmith.data.prepare.splits import source_key
 from rewardsmith.rewards.accuracy import RankingAccuracy
 from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.text.rankings import letters_of, parse_ranking
@@ -31,33 +30,6 @@ FULL = {"subgroups": 4, "shuffles": 4}
 
 
 # ---- the schema ---------------------------------------------------------------------------------------------------
-
-
-def test_an_rl_row(tmp_path: Path) -> None:
-    (made,), _ = prepare(tmp_path, [row(5)])
-    assert [message["role"] for message in made.pop("prompt")] == ["user"]
-    assert made == {
-        "id": "in-1/AB",
-        "data_source": "gqm",
-        "ability": "ranking",
-        "reward_model": {"style": "rule", "ground_truth": '{"A": 5, "B": 8}'},
-        "extra_info": {
-            "split": "train",
-            "index": 1,
-            "file": str(tmp_path / "in.jsonl"),
-            "group": "in-1",
-            "source": f"{source_key('原文 5'):016x}",
-            "src_lang": "zh",
-            "trg_lang": "en",
-            "output": "both",
-            "variant": "original",
-            "candidates": [0, 1],
-            "permutation": [0, 1],
-            "scores": [5.0, 8.0],
-            "mt_texts": ["translation 5 by a", "translation 5 by b"],
-            "analysis": row()["analysis"],
-        },
-    }
 
 
 @KINDS
@@ -349,17 +321,3 @@ def test_other_columns_questions_and_fixed_languages(tmp_path: Path) -> None:
 def test_settings_that_do_not_fit(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         GqmSft(input="in.jsonl", out=tmp_path / "out.jsonl", **settings)
-
-
-def test_the_provenance_has_settings_inputs_and_counts(tmp_path: Path) -> None:
-    rows = [row(i) for i in range(8)]
-    prepare(tmp_path, rows, held_out=0.5, held_out_file=tmp_path / "test.jsonl", shuffles=1, seed=3)
-    for name in ("out", "test"):
-        facts = json.loads((tmp_path / f"{name}.jsonl.provenance.json").read_text(encoding="utf-8"))
-        assert (facts["command"], facts["settings"]["seed"]) == ("prepare gqm-rl", 3)
-        assert facts["template"] == facts["settings"]["template"] == "ranking_translation"
-        assert len(facts["template_sha256"]) == 64
-        assert facts["parser"].startswith("ranking-")
-        assert (facts["inputs"][0]["rows"], len(facts["inputs"][0]["sha256"])) == (8, 64)
-        assert facts["output"]["rows"] == (tmp_path / f"{name}.jsonl").read_bytes().count(b"\n")
-        assert facts["counts"]["groups read"] == 8

@@ -190,19 +190,6 @@ def test_mistakes(serving: Serving) -> None:
 # ---- rows and bands -----------------------------------------------------------------------------------------------
 
 
-SIZES = [
-    ([100, 100, 60], 2, 3, [100, 100, 60]),  # near enough
-    ([10, 100, 100], 2, 1, [10, 20, 20]),  # F = min(10, 50), C = 20
-    ([10, 100, 100], 2, 2, [20, 40, 40]),  # F = min(20, 50), C = 40
-    ([0, 7, 0, 21], 3, 1, [0, 7, 0, 21]),
-]
-
-
-@pytest.mark.parametrize(("counts", "ratio", "repeats", "expected"), SIZES)
-def test_band_sizes(counts: list[int], ratio: float, repeats: int, expected: list[int]) -> None:
-    assert band_sizes(counts, ratio, repeats) == expected
-
-
 @given(st.lists(st.integers(0, 500), max_size=8), st.floats(1, 10), st.integers(1, 6))
 def test_what_holds_for_any_band_sizes(counts: list[int], ratio: float, repeats: int) -> None:
     found = band_sizes(counts, ratio, repeats)

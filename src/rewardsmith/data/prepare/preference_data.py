@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rewardsmith.data.mqm import Annotations, read_annotations
-from rewardsmith.data.prepare.pairing import Group, Pairing, ScoredPair, Which, draw, draw_key, group_of, pairs_in
+from rewardsmith.data.prepare.pairing import Group, Pairing, ScoredPair, Which, draw_key, group_of, pairs_in
 from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, write_prepared
 from rewardsmith.data.prepare.row_files import RowFiles, require_outputs
 from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
@@ -34,7 +34,7 @@ Rankings = Iterable[tuple[str, Ranking | RowError]]
 PLACEHOLDER = "{source}"
 
 _OF_MQM = ("reference", "exclude_systems", "source_language", "target_language", "instruction")
-_OF_PAIRS = ("pairs", "sample", "min_margin", "keep_ties", "margins", "margin_unit", "max_per_source")
+_OF_PAIRS = ("pairs", "sample", "min_margin", "keep_ties", "margin_unit")
 _OF_FILES = ("columns", "prompt_column", "id_column")
 
 
@@ -67,11 +67,7 @@ class PreferencesJob(SplitJob):
     sample: int | None = Field(default=None, ge=1, description="draw at most so many pairs of a group")
     min_margin: float = Field(default=0.0, ge=0, description="leave out pairs whose scores differ by less")
     keep_ties: bool = Field(default=False, description="keep pairs of equal scores, as ties")
-    max_per_source: int | None = Field(default=None, ge=1, description="pairs of one source text; first come first")
-    margins: Literal["raw", "share", "none"] = Field(
-        default="raw", description="difference of scores; as a share of that between best and worst; or 0"
-    )
-    margin_unit: float = Field(default=1.0, gt=0, description="raw margins are divided by this, such as 5 for MQM")
+    margin_unit: float = Field(default=1.0, gt=0, description="margins are divided by this, such as 5 for MQM")
     group_size: int | None = Field(
         default=None, ge=2, le=MAX_CANDIDATES, description="cut groups into parts of at most so many"
     )
@@ -103,8 +99,6 @@ class PreferencesJob(SplitJob):
             ]
             if given:
                 raise ValueError(f"{why} does not use {' and '.join(given)}: leave it out")
-        if self.margin_unit != 1 and self.margins != "raw":
-            raise ValueError(f"margins = {self.margins} has no unit: leave margin_unit out")
         if self.labels == "mqm" and self.write == "groups" and not (self.source_language and self.target_language):
             raise ValueError("write = groups needs source_language and target_language: a judge is shown them")
         for code in (self.source_language, self.target_language):
@@ -183,7 +177,6 @@ class PreferenceBuilder:
         self._job = job
         self._pairing = Pairing(job.pairs, job.sample, job.min_margin, job.keep_ties)
         self.counts: Counter[str] = Counter()
-        self._taken: Counter[int] = Counter()
         self._first: dict[str, str] = {}
         self._translates: bool | None = None
 
@@ -218,7 +211,7 @@ class PreferenceBuilder:
                 "id": f"{ranking.prompt.id}-{places['chosen'][0]}-{places['rejected'][0]}",
                 "chosen": chosen,
                 "rejected": rejected,
-                "margin": self._margin(pair, group),
+                "margin": pair.margin / self._job.margin_unit,
                 "tied": pair.margin == 0,
                 "extra_info": {
                     "group": ranking.prompt.id,
@@ -233,23 +226,10 @@ class PreferenceBuilder:
 
     def _chosen(self, ranking: Ranking, group: Group) -> list[ScoredPair]:
         """Return the pairs of a group that are taken, and count them."""
-        key = draw_key(ranking, self._job.seed)
-        pairs = pairs_in(group, self._pairing, key)
-        if self._job.max_per_source is not None:
-            source = source_key(source_text(ranking.prompt))
-            kept = draw(pairs, max(0, self._job.max_per_source - self._taken[source]), f"max {key}")
-            self._taken[source] += len(kept)
-            self.counts["pairs above max_per_source"] += len(pairs) - len(kept)
-            pairs = kept
+        pairs = pairs_in(group, self._pairing, draw_key(ranking, self._job.seed))
         ties = sum(pair.margin == 0 for pair in pairs)
         self.counts.update({"pairs": len(pairs), "ties": ties, "groups without a pair": not pairs})
         return pairs
-
-    def _margin(self, pair: ScoredPair, group: Group) -> float:
-        if self._job.margins == "none" or not pair.margin:
-            return 0.0
-        unit = self._job.margin_unit if self._job.margins == "raw" else max(group.scores) - min(group.scores)
-        return pair.margin / unit
 
     def _groups(self, ranking: Ranking, group: Group, head: dict[str, Any], where: str) -> Iterator[Row]:
         translates = "src_text" in ranking.prompt.info

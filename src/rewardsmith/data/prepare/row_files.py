@@ -170,18 +170,14 @@ class _ParquetOutput(_JsonlOutput):
                 self._write_group()
 
     def _pack(self) -> None:
-        import pyarrow as pa  # noqa: PLC0415
-
-        with self._fitting():
+        with self._fitting() as pa:
             names = dict.fromkeys(name for row in self._rows for name in row)
             # Column by column: `Table.from_pylist` takes three times as long.
             self._tables.append(pa.table({name: [row.get(name) for row in self._rows] for name in names}))
         self._rows = []
 
     def _write_group(self) -> None:
-        import pyarrow as pa  # noqa: PLC0415
-
-        with self._fitting(), writing(self.file):
+        with self._fitting() as pa, writing(self.file):
             before = [self._writer.schema.empty_table()] if self._writer else []
             table = pa.concat_tables([*before, *self._tables], promote_options="permissive")
             if self._writer is None:
@@ -193,11 +189,11 @@ class _ParquetOutput(_JsonlOutput):
         self._tables = []
 
     @contextmanager
-    def _fitting(self) -> Iterator[None]:
+    def _fitting(self) -> Iterator[Any]:
         import pyarrow as pa  # noqa: PLC0415
 
         try:
-            yield
+            yield pa
         except (pa.ArrowException, OverflowError, TypeError, UnicodeError) as error:
             what = printable(str(error), 300)
             raise UserError(f"rows for {str(self.file)!r} do not fit one table: {what}. Use JSON lines") from None
