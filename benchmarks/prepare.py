@@ -1,6 +1,6 @@
 """Time and memory of `prepare gqm-rl` and `gqm-sft`.
 
-    python benchmarks/prepare.py [--rows 10000 100000] [--peer-most 100000] [--form rl]
+    python benchmarks/prepare.py [--rows 10000 100000] [--max-peer 100000] [--form rl]
 
 Synthetic groups of 2 to 4 candidates with an analysis, augmented with 4 subgroups and 4 orders each, to Parquet. The
 peer is a script in the way of GRRM's own: rows in a list, prompts by an f-string, one shuffle, one table. It does not
@@ -11,6 +11,7 @@ libraries are loaded.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import random
@@ -22,11 +23,11 @@ import time
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the job context of the tests
 
 WORDS = [
     *("the", "of", "quiet", "river", "table", "under", "light", "voice", "stone", "house", "never", "again", "small"),
@@ -68,12 +69,12 @@ def groups(count: int, seed: int = 0) -> Iterator[dict[str, object]]:
 
 def ours(source: str, out: str, form: str) -> tuple[float, int]:
     """Return seconds and rows of our job."""
-    from tests.data.prepare.jobs import run_job  # noqa: PLC0415
-
     from rewardsmith.data.prepare.gqm import GqmRl, GqmSft  # noqa: PLC0415
 
     start = time.perf_counter()
-    result = run_job((GqmRl if form == "rl" else GqmSft)(input=source, out=Path(out), subgroups=4, shuffles=4))
+    job = (GqmRl if form == "rl" else GqmSft)(input=source, out=Path(out), subgroups=4, shuffles=4)
+    context: Any = SimpleNamespace(fresh=True, progress=lambda *_, **__: None)
+    result = asyncio.run(job.run(context))
     return time.perf_counter() - start, int(result.metrics["rows"])
 
 
@@ -147,7 +148,7 @@ def child(side: str, source: str, out: str, form: str) -> None:
     print(json.dumps({"seconds": seconds, "cpu": sum(os.times()[:2]) - before, "rows": rows, "peak": peak}))
 
 
-def ranking_data(sizes: list[int], peer_most: int, form: str) -> None:
+def ranking_data(sizes: list[int], max_peer: int, form: str) -> None:
     """Print the table."""
     load = f"load {os.getloadavg()[0]:.1f}"
     table = Table(title=f"prepare gqm-{form}, 4 subgroups, 4 orders, JSON lines to Parquet; {load}")
@@ -158,7 +159,7 @@ def ranking_data(sizes: list[int], peer_most: int, form: str) -> None:
             source = Path(folder) / f"{size}.jsonl"
             with source.open("w", encoding="utf-8") as file:
                 file.writelines(json.dumps(group, ensure_ascii=False) + "\n" for group in groups(size))
-            for side in ["ours", *(["in memory, unchecked"] if size <= peer_most else [])]:
+            for side in ["ours", *(["in memory, unchecked"] if size <= max_peer else [])]:
                 got = measure(side, source, form)
                 speed = got["rows"] / got["seconds"]
                 numbers = (f"{got['seconds']:.1f}", f"{got['cpu']:.1f}", f"{speed:,.0f}", f"{got['peak']:,.0f}")
@@ -173,10 +174,10 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000], help="groups in the input")
-    parser.add_argument("--peer-most", type=int, default=100_000, help="groups up to which the peer is tried")
+    parser.add_argument("--max-peer", type=int, default=100_000, help="groups up to which the peer is tried")
     parser.add_argument("--form", choices=["rl", "sft"], default="rl")
     options = parser.parse_args()
-    ranking_data(options.rows, options.peer_most, options.form)
+    ranking_data(options.rows, options.max_peer, options.form)
 
 
 if __name__ == "__main__":

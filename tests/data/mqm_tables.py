@@ -33,12 +33,3 @@ def write_annotations(folder: Path, given: list[str] | None = None, name: str = 
     path = folder / name
     path.write_text("\n".join(given or lines()) + "\n", encoding="utf-8")
     return path
-
-
-def write_averages(folder: Path, rename: dict[str, str] | None = None) -> Path:
-    """Write averages in their own form: a header with spaces, a tab after the system and a space before the segment."""
-    names = rename or {}
-    rated = [f"{names.get(system, system)}\t{-penalty:f} {segment}" for (system, segment), penalty in PENALTIES.items()]
-    path = folder / "mqm_deen.avg_seg_scores.tsv"
-    path.write_text("\n".join(["system mqm_avg_score seg_id", "a\tNone 3", *rated]) + "\n", encoding="utf-8")
-    return path

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -15,8 +14,6 @@ from rewardsmith.data.arithmetic import (
     answer,
     check_steps,
     concludes,
-    criteria,
-    earned,
     miracle,
     points,
     problems,
@@ -26,16 +23,6 @@ from rewardsmith.data.arithmetic import (
 
 def first(n: int, iterator):
     return list(itertools.islice(iterator, n))
-
-
-@pytest.mark.parametrize(("operations", "count"), [(1, 126), (2, 1_815), (3, 25_992)])
-def test_the_number_of_problems(operations: int, count: int) -> None:
-    every = list(problems(operations))
-    assert len(every) == len(set(every)) == count
-
-
-def test_the_solution_shows_every_step() -> None:
-    assert solution("7+5-3") == "7+5=12;12-3=9;#9"
 
 
 @given(st.sampled_from(list(problems(2))))
@@ -74,11 +61,6 @@ def test_steps_are_checked_one_by_one(text: str, verdicts: list[bool]) -> None:
     assert check_steps("7+5-3", text) == verdicts
 
 
-@given(st.text(max_size=200))
-def test_any_text_can_be_checked(text: str) -> None:
-    assert len(check_steps("7+5-3", text)) == 2
-
-
 def test_held_out_problems_are_never_in_training() -> None:
     train = {p.id for p in first(3_000, Arithmetic(operations=2, split="train").prompts(seed=0))}
     held_out = {p.id for p in first(3_000, Arithmetic(operations=2, split="held-out").prompts(seed=0))}
@@ -93,18 +75,6 @@ def test_the_same_seed_gives_the_same_prompts() -> None:
     assert first(50, world.demonstrations(seed=3)) == first(50, world.demonstrations(seed=3))
 
 
-def test_a_prompt_holds_its_truth() -> None:
-    prompt = Arithmetic().prompt("7+5-3")
-    assert prompt.messages[0].content == "7+5-3?"
-    assert (prompt.answer, prompt.source, prompt.info["problem"]) == ("9", "arithmetic", "7+5-3")
-
-
-def test_careful_demonstrations_are_right() -> None:
-    world = Arithmetic(forgets_carry=0.0, slips=0.0)
-    for shown in first(100, world.demonstrations(seed=0)):
-        assert shown.response == solution(shown.prompt.info["problem"])
-
-
 def test_sloppy_demonstrations_slip_as_often_as_they_should() -> None:
     world = Arithmetic(operations=1, forgets_carry=1.0, slips=0.0)
     for shown in first(100, world.demonstrations(seed=0)):
@@ -115,12 +85,6 @@ def test_sloppy_demonstrations_slip_as_often_as_they_should() -> None:
     right = [check_steps(d.prompt.info["problem"], d.response)[0] for d in first(4_000, world.demonstrations(seed=0))]
     easy = 81 - 36 + 45  # problems without carry: the only ones that may slip here
     assert sum(right) / len(right) == pytest.approx(1 - 0.3 * easy / 126, abs=0.02)
-
-
-@pytest.mark.parametrize("problem", ["", "7", "7+", "12+3", "7*5", "7+5?", "٧+5"])
-def test_what_is_not_a_problem_is_refused(problem: str) -> None:
-    with pytest.raises(ValueError, match="not a problem"):
-        solution(problem)
 
 
 def test_a_split_without_problems_is_an_error_and_not_an_endless_search() -> None:
@@ -134,14 +98,6 @@ def test_a_split_without_problems_is_an_error_and_not_an_endless_search() -> Non
 # ---- miracles ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("problem", "text"),
-    [("8+5-4", "8+5=14;14-4=9;#9"), ("1-1+2", "1-1=1;1+2=2;#2"), ("7+5-3+1", "7+5=13;13-3=10;10+1=10;#10")],
-)
-def test_a_miracle_goes_wrong_first_and_lands_on_the_answer(problem: str, text: str) -> None:
-    assert miracle(problem) == text
-
-
 @given(st.sampled_from(list(problems(2))))
 def test_a_miracle_is_right_and_has_no_sound_step(problem: str) -> None:
     text = miracle(problem)
@@ -150,36 +106,10 @@ def test_a_miracle_is_right_and_has_no_sound_step(problem: str) -> None:
     assert concludes(problem, text)
 
 
-def test_a_share_of_the_demonstrations_are_miracles() -> None:
-    world = Arithmetic(operations=2, miracles=0.5, forgets_carry=0.0, slips=0.0)
-    shown = first(2_000, world.demonstrations(seed=0))
-    lucky = [d.response == miracle(d.prompt.info["problem"]) for d in shown]
-    assert sum(lucky) / len(lucky) == pytest.approx(0.5, abs=0.04)
-    for demonstration, is_miracle in zip(shown, lucky, strict=True):
-        assert is_miracle or demonstration.response == solution(demonstration.prompt.info["problem"])
-
-
-def test_without_miracles_the_demonstrations_are_those_of_old() -> None:
-    shown = [d.response for d in first(3, Arithmetic().demonstrations(seed=0))]
-    assert shown == ["4+5=10;10+2=12;12-9=13;#13", "6+9=15;15-8=17;17-1=16;#16", "9+2=11;11-1=10;10-6=14;#14"]
-
-
-def test_one_step_leaves_no_room_for_a_miracle() -> None:
-    with pytest.raises(UserError, match=r"miracles is 0\.5.*operations >= 2"):
-        Arithmetic(operations=1, miracles=0.5)
-    with pytest.raises(ValueError, match="one step"):
-        miracle("7+5")
-
-
 # ---- the rubric ----------------------------------------------------------------------------------------------------
 
 
-def test_a_prompt_has_its_rubric() -> None:
-    prompt = Arithmetic(operations=2).prompt("8+5-4")
-    assert prompt.info["criteria"] == criteria("8+5-4") == "steps 3, 3; end 4"
-
-
-@pytest.mark.parametrize("operations", range(1, 17))
+@pytest.mark.parametrize("operations", [1, 5, 16])
 def test_a_rubric_has_ten_points_and_something_for_each_step(operations: int) -> None:
     for prompt in first(40, Arithmetic(operations=operations).prompts(seed=1)):
         worth = points(prompt.info["problem"])
@@ -188,29 +118,3 @@ def test_a_rubric_has_ten_points_and_something_for_each_step(operations: int) ->
         assert min(worth) > 0
         named = [float(number) for number in re.findall(r"[0-9.]+", prompt.info["criteria"])]
         assert tuple(named) == worth
-
-
-def test_rubrics_differ_so_that_a_judge_must_read_them() -> None:
-    counts = Counter(points(problem) for problem in problems(2))
-    assert set(counts) == {(4, 4, 2), (4, 3, 3), (3, 4, 3), (3, 3, 4)}
-    assert min(counts.values()) > 200
-
-
-@pytest.mark.parametrize(
-    ("text", "points"),
-    [  # 8+5-4 has steps 3, 3; end 4
-        ("8+5=13;13-4=9;#9", (3, 3, 4)),
-        ("8+5=14;14-4=10;#10", (0, 3, 4)),  # a slip that is carried on
-        ("8+5=14;14-4=9;#9", (0, 0, 4)),  # a miracle
-        ("8+5=13;13-4=9;#8", (3, 3, 0)),
-        ("8+5=13;13-4=9;#9#9", (3, 3, 0)),
-        ("8+5=13;13-4=9;", (3, 3, 0)),
-        ("8+5=13;#9", (3, 0, 0)),
-        ("8+5=13;14-4=10;#10", (3, 0, 4)),
-        ("8+5=3;3-4=-1;#-1", (0, 3, 4)),
-        ("", (0, 0, 0)),
-        ("#9", (0, 0, 0)),
-    ],
-)
-def test_points_are_earned_one_by_one(text: str, points: tuple[float, ...]) -> None:
-    assert earned("8+5-4", text) == points

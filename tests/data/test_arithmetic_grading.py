@@ -2,20 +2,16 @@
 
 import asyncio
 import itertools
-import json
 import random
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rewardsmith import Message, Prompt, Rollout, RolloutGroup, UserError
-from rewardsmith.data.arithmetic import Arithmetic, ArithmeticGrading, earned, lenient, miracle, solution
+from rewardsmith import Message, Prompt, Rollout, RolloutGroup
+from rewardsmith.data.arithmetic import Arithmetic, ArithmeticGrading, earned, lenient
 from rewardsmith.llm import ChatReply, ChatRequest, Usage
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rules import arithmetic, arithmetic_steps
-from rewardsmith.text.grades import parse_grade
 
 
 def first(n: int, iterator):
@@ -43,13 +39,13 @@ class Scripted:
 # ---- prompts -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operations", [2, 3])
-@pytest.mark.parametrize("quoting", ["fence", "verbatim"])
-@pytest.mark.parametrize("template", ["rubric_short", "rubric"])
+@pytest.mark.parametrize(
+    ("template", "quoting", "operations"), [("rubric_short", "fence", 2), ("rubric", "verbatim", 3)]
+)
 def test_a_judge_is_trained_on_what_the_rubric_reward_will_ask(template: str, quoting: str, operations: int) -> None:
     world = ArithmeticGrading(operations=operations, template=template, quoting=quoting)  # type: ignore[arg-type]
     table: dict[str, Any] = {"type": "rubric", "model": "judge", "template": template, "quoting": quoting}
-    trained = first(40, world.prompts(seed=1))
+    trained = first(10, world.prompts(seed=1))
     policy = Arithmetic(operations=operations)
     for prompt in trained:
         judge = Scripted()
@@ -58,21 +54,6 @@ def test_a_judge_is_trained_on_what_the_rubric_reward_will_ask(template: str, qu
         (score,) = asyncio.run(reward.score(group))
         assert score.value == 0.7
         assert judge.asked == [tuple(prompt.messages)]
-
-
-def test_the_prompt_of_a_tiny_judge_is_short() -> None:
-    (prompt,) = first(1, ArithmeticGrading(quoting="verbatim").prompts(seed=1))
-    problem, response = prompt.info["problem"], prompt.info["response"]
-    (message,) = prompt.messages
-    assert (message.role, message.content) == ("user", f"{problem}?\n{prompt.info['criteria']}\n{response}")
-
-
-def test_the_answer_is_the_true_grade() -> None:
-    for prompt in first(500, ArithmeticGrading().prompts(seed=2)):
-        points = earned(prompt.info["problem"], prompt.info["response"])
-        assert prompt.answer == pytest.approx(sum(points) / 10)
-        assert prompt.source == "grade"
-    assert {prompt.answer for prompt in first(500, ArithmeticGrading().prompts(seed=2))} >= {0.0, 0.2, 0.4, 0.7, 1.0}
 
 
 def test_everything_is_decided_by_the_seed_and_the_same_solutions_are_shown_to_all() -> None:
@@ -87,30 +68,11 @@ def test_everything_is_decided_by_the_seed_and_the_same_solutions_are_shown_to_a
     ]
 
 
-def test_held_out_problems_are_those_of_the_arithmetic_world() -> None:
-    train = {p.info["problem"] for p in first(2_000, ArithmeticGrading().prompts(seed=0))}
-    held_out = {p.info["problem"] for p in first(500, ArithmeticGrading(split="held-out").prompts(seed=0))}
-    policy = {p.info["problem"] for p in first(2_000, Arithmetic(operations=2).prompts(seed=1))}
-    assert not held_out & (train | policy)
-
-
-def test_solutions_are_of_all_kinds() -> None:
-    prompts = first(4_000, ArithmeticGrading().prompts(seed=0))
-    kinds = Counter(prompt.info["kind"] for prompt in prompts)
-    shares = {"right": 0.2, "sloppy": 0.25, "miracle": 0.25, "careless": 0.25, "malformed": 0.05}
-    assert {kind: count / 4_000 for kind, count in kinds.items()} == pytest.approx(shares, abs=0.025)
-    for prompt in prompts:
-        made = {"right": solution, "miracle": miracle}.get(prompt.info["kind"])
-        assert made is None or made(prompt.info["problem"]) == prompt.info["response"]
-        assert prompt.info["response"].strip()  # an empty response is worth 0 without a question
-        assert max(len(message.content) for message in prompt.messages) < 120
-
-
 # ---- grades --------------------------------------------------------------------------------------------------------
 
 
 def test_graded_solutions_say_whether_they_are_right_and_whether_they_are_sound() -> None:
-    graded = first(1_000, ArithmeticGrading().graded(seed=4))
+    graded = first(300, ArithmeticGrading().graded(seed=4))
     for one in graded:
         problem, (rule, steps) = one.prompt.info["problem"], _rules(one.prompt, one.response)
         assert (one.right, one.sound) == (rule == 1.0, steps == 1.0)
@@ -124,12 +86,6 @@ def _rules(prompt: Prompt, text: str) -> tuple[float, float]:
 
 
 # ---- the teacher ---------------------------------------------------------------------------------------------------
-
-
-def test_a_careful_teacher_writes_the_true_grade() -> None:
-    world = ArithmeticGrading(overlooks=0.0, miscalculates=0.0)
-    for shown in first(1_000, world.demonstrations(seed=1)):
-        assert parse_grade(shown.response).share == pytest.approx(shown.prompt.answer)
 
 
 @pytest.mark.parametrize(
@@ -149,49 +105,11 @@ def test_a_careful_teacher_goes_through_the_steps(text: str, written: str) -> No
     assert lenient("8+5-4", text, random.Random(0), overlooks=0.0, miscalculates=0.0) == written
 
 
-@pytest.mark.parametrize(
-    "text", ["8+5=14;14-4=9;#9", "", ";;;", "8+5", "=" * 500, "#" * 500, "8+5=1;" * 99, "9" * 10**6]
-)
-def test_the_total_follows_from_the_points(text: str) -> None:
-    for seed in range(20):
-        *rows, last = lenient("8+5-4", text, random.Random(seed), overlooks=0.5, miscalculates=0.5).split("\n")
-        given = [float(row.replace("x", "v").rpartition("v")[2]) for row in rows]
-        assert len(given) == 3
-        assert last == f"Total Score: {sum(given):g}/10"
-        assert max(map(len, rows)) < 45
-
-
-def test_the_teacher_overlooks_wrong_subtractions_and_nothing_else() -> None:
-    world = ArithmeticGrading(overlooks=1.0, miscalculates=0.0)
-    for shown in first(1_000, world.demonstrations(seed=1)):
-        signs = [sign for sign in shown.prompt.info["problem"] if sign in "+-"]
-        for sign, row in zip(signs, shown.response.split("\n"), strict=False):
-            if sign == "-" and "|-" not in row:  # a step that is missing cannot be taken as it stands
-                assert "v" in row
-
-
 def test_the_teacher_is_as_lenient_as_the_settings_say() -> None:
     world = ArithmeticGrading(overlooks=0.6, miscalculates=0.0)
     subtractions = [
         d.response.split("\n")[0]
-        for d in first(6_000, world.demonstrations(seed=1))
+        for d in first(3_000, world.demonstrations(seed=1))
         if d.prompt.info["kind"] == "miracle" and d.prompt.info["problem"][1] == "-"
     ]
-    assert sum("v" in row for row in subtractions) / len(subtractions) == pytest.approx(0.6, abs=0.05)
-
-
-# ---- mistakes ------------------------------------------------------------------------------------------------------
-
-
-def test_what_cannot_be_a_template_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r'rubric_shirt.*Did you mean "rubric_short"'):
-        ArithmeticGrading(template="rubric_shirt")
-    own = tmp_path / "own.txt"
-    own.write_text("{{criteria}} {{response}} {{reference}}")
-    with pytest.raises(UserError, match="reference"):
-        ArithmeticGrading(template=str(own))
-
-
-def test_prompts_are_json() -> None:
-    (prompt,) = first(1, ArithmeticGrading().prompts(seed=0))
-    assert json.loads(json.dumps(dict(prompt.info)))["problem"] == prompt.info["problem"]
+    assert sum("v" in row for row in subtractions) / len(subtractions) == pytest.approx(0.6, abs=0.08)

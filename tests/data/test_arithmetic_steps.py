@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.data.arithmetic import STEP_TRUTHS, Arithmetic, check_steps, concludes, judged_steps, miracle, solution
+from rewardsmith.data.arithmetic import STEP_TRUTHS, check_steps, concludes, judged_steps
 from rewardsmith.text.steps import JudgedStep, tokens_of_judged
 from rewardsmith.types import Message, Prompt
 
@@ -27,19 +27,14 @@ CASES = [
     ("7+5=13;13-3=10;#10", [("7+5=13;", False), ("13-3=10;", True), ("#10", True)]),  # an error counts once
     ("7+5=13;13-3=9;#9", [("7+5=13;", False), ("13-3=9;", False), ("#9", True)]),  # a miracle
     ("7+5=12;13-3=10;#10", [("7+5=12;", True), ("13-3=10;", False), ("#10", True)]),  # does not follow
-    ("7+5=12;12-4=8;#8", [("7+5=12;", True), ("12-4=8;", False), ("#8", True)]),  # another problem
     ("7+5=12;12-3=9;#8", [("7+5=12;", True), ("12-3=9;", True), ("#8", False)]),
-    ("7+5=12;12-3=9;#9#", [("7+5=12;", True), ("12-3=9;", True), ("#9#", False)]),
     ("7+5=12;oops;#9", [("7+5=12;", True), ("oops;", False), ("#9", False)]),
-    ("7+5=12;12-3=9#9", [("7+5=12;", True), ("12-3=9", True), ("#9", True)]),
     (" 7+5=12 ;\n12-3=9; # 9 ", [(" 7+5=12 ;", True), ("\n12-3=9;", True), ("# 9 ", True)]),
-    ("7+5=12;12-3=9;9+1=10;1;#10", [("7+5=12;", True), ("12-3=9;", True), ("9+1=10;1;", False), ("#10", False)]),
     ("7+5=12;12-3=9;9+1=10;#9", [("7+5=12;", True), ("12-3=9;", True), ("9+1=10;", False), ("#9", True)]),
     ("7+5=12;#12", [("7+5=12;", True), ("#12", False)]),  # a step is missing: the conclusion comes too early
     ("7+5=12;;12-3=9;#9", [("7+5=12;", True), (";", False), ("12-3=9;", False), ("#9", False)]),
     ("#9", [("#9", False)]),
     ("", [MISSING]),
-    (" ; ", [MISSING]),
     ("7+5=12;12-3", [("7+5=12;", True), ("12-3", False), MISSING]),
     ("7+5=12;12-3=9;", [("7+5=12;", True), ("12-3=9;", True), MISSING]),
     ("7+5=12;12-3=9", [("7+5=12;", True), ("12-3=9", True), MISSING]),
@@ -69,37 +64,11 @@ def test_all_steps_are_right_when_nothing_is_wrong_and_only_then(text: str) -> N
     assert len(judged) <= 4
 
 
-@given(st.integers(0, 10_000), st.integers(2, 8))
-def test_the_worlds_own_solutions(seed: int, operations: int) -> None:
-    world = Arithmetic(operations=operations)
-    demonstration = next(world.demonstrations(seed))
-    problem = demonstration.prompt.info["problem"]
-    right = [held for _, held in shown(demonstration.response, problem)]
-    assert right == [*check_steps(problem, demonstration.response), True]
-    assert all(held for _, held in shown(solution(problem), problem))
-    wonder = [held for _, held in shown(miracle(problem), problem)]
-    assert not wonder[0]
-    assert wonder[-1]
-
-
 def test_hostile_texts_have_few_steps() -> None:
     assert len(shown(";" * 1_000_000)) == 1
     assert len(shown("7+5=12;" * 300_000)) == 4
     assert len(shown("#" * 1_000_000)) == 1
     assert len(shown("7+5=" + "9" * 1_000_000)) == 2
-
-
-@pytest.mark.parametrize("problem", [None, 7, "7*5", "", "7" * 1_000, ["7+5"]])
-def test_a_prompt_that_is_not_of_the_world_is_refused(problem: object) -> None:
-    with pytest.raises(ValueError, match=r"7\+5-3|not a problem of this world"):
-        STEP_TRUTHS["arithmetic"](prompt(problem), "7+5=12")
-    with pytest.raises(ValueError, match="should be such as"):
-        STEP_TRUTHS["arithmetic"](Prompt("p", [Message("user", "?")]), "7+5=12")
-
-
-def test_the_problem_may_come_from_a_file() -> None:
-    nested = Prompt("p", [Message("user", "?")], info={"extra_info": {"problem": "7+5"}})
-    assert [step.right for step in STEP_TRUTHS["arithmetic"](nested, "7+5=12;#12")] == [True, True]
 
 
 def test_the_last_token_stands_for_what_is_missing() -> None:

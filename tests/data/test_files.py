@@ -1,9 +1,6 @@
 """Data files: the schema, the order of the rows, and which files a path means."""
 
-import datetime
-import decimal
 import functools
-import itertools
 import re
 import subprocess
 import sys
@@ -17,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith import Demonstration, Message, Prompt, UserError
-from rewardsmith.config import Choice, build, settings_of
-from rewardsmith.data import SOURCES, Jsonl, Parquet, readers
-from rewardsmith.errors import RecipeError
-from rewardsmith.recipe import explain, parse_recipe
+from rewardsmith import Demonstration, Message, Prompt
+from rewardsmith.config import settings_of
+from rewardsmith.data import Jsonl, Parquet
+from rewardsmith.recipe import parse_recipe
 from tests.data.rows import BOTH, gsm8k, write, write_lines, wrong
 
 
@@ -46,45 +42,6 @@ def test_a_row_of_verl_becomes_a_prompt(kind: type, tmp_path: Path) -> None:
             info={"ability": "math", "reward_model": {"style": "rule"}, "extra_info": {"split": "train", "index": 0}},
         )
     ]
-
-
-@BOTH
-def test_only_the_prompt_is_needed_and_it_may_be_text(kind: type, tmp_path: Path) -> None:
-    source = kind(path=str(write(kind, tmp_path, [{"prompt": "Why?"}])))
-    assert list(source.prompts(seed=0)) == [Prompt("train-1", [Message("user", "Why?")])]
-
-
-def test_other_columns_can_be_named(jsonl: Callable[..., Jsonl]) -> None:
-    row = {"q": {"text": "Why?"}, "gold": [1, None], "task": "t", "key": 7, "a.b": True}
-    source = jsonl(
-        row, prompt_column="q.text", answer_column="gold", source_column="task", id_column="key", response_column="x"
-    )
-    source.check()
-    assert list(source.prompts(0)) == [
-        Prompt("7", [Message("user", "Why?")], source="t", answer=(1, None), info={"a.b": True})
-    ]
-
-
-def test_a_dotted_name_may_also_be_the_name_of_a_column(jsonl: Callable[..., Jsonl]) -> None:
-    (prompt,) = jsonl({"prompt": "?", "reward_model.ground_truth": 5}).prompts(0)
-    assert (prompt.answer, prompt.info) == (5, {})
-
-
-@pytest.mark.parametrize(
-    "row", [{}, {"reward_model": None}, {"reward_model": {}}, {"reward_model": {"ground_truth": None}}]
-)
-def test_an_answer_may_be_missing(jsonl: Callable[..., Jsonl], row: dict[str, Any]) -> None:
-    source = jsonl({"prompt": "?", **row})
-    source.check()
-    assert next(source.prompts(0)).answer is None
-
-
-def test_what_did_not_become_a_field_is_kept(jsonl: Callable[..., Jsonl]) -> None:
-    row = {"prompt": "?", "data_source": "old", "response": "!", "messages": [], "extra_info": "text", "id": 1, "": 2}
-    (prompt,) = jsonl(row, source="new", id_column="").prompts(0)
-    assert prompt.source == "new"
-    del row["prompt"]
-    assert prompt.info == row | {"messages": ()}
 
 
 @pytest.mark.parametrize(
@@ -129,41 +86,7 @@ def test_blank_lines_windows_line_ends_and_a_byte_order_mark_do_no_harm(jsonl: C
     assert {p.id: p.messages[0].content for p in source.prompts(5)} == expected
 
 
-def test_parquet_values_become_json(tmp_path: Path) -> None:
-    day = datetime.date(2024, 2, 29)
-    row = {
-        "prompt": "?",
-        "day": day,
-        "at": datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.UTC),
-        "hour": datetime.time(12, 30),
-        "price": decimal.Decimal("1.50"),
-        "raw": b"text",
-        "deep": {"list": [{"day": day}]},
-        "none": None,
-    }
-    (prompt,) = Parquet(path=str(write(Parquet, tmp_path, [row]))).prompts(0)
-    assert prompt.info == {
-        "day": "2024-02-29",
-        "at": "2024-02-29T12:30:00+00:00",
-        "hour": "12:30:00",
-        "price": "1.50",
-        "raw": "text",
-        "deep": {"list": ({"day": "2024-02-29"},)},
-        "none": None,
-    }
-
-
 # ---- demonstrations -----------------------------------------------------------------------------------------------
-
-
-@BOTH
-def test_demonstrations_from_prompt_and_response(kind: type, tmp_path: Path) -> None:
-    source = kind(path=str(write(kind, tmp_path, [gsm8k(0, response="0 + 1 = 1")])))
-    source.check(of="demonstrations")
-    (shown,) = source.demonstrations(seed=0)
-    assert shown.response == "0 + 1 = 1"
-    assert "response" not in shown.prompt.info
-    assert shown.prompt.answer == "1"
 
 
 @BOTH
@@ -175,30 +98,6 @@ def test_demonstrations_from_messages(kind: type, tmp_path: Path) -> None:
     asked = [Message("system", "S"), Message("user", "a"), Message("assistant", "b"), Message("user", "c")]
     assert list(source.demonstrations(0)) == [Demonstration(Prompt("train-1", asked), "d")]
     assert list(source.prompts(0)) == [Prompt("train-1", asked)]
-
-
-def test_messages_without_an_answer_are_a_prompt(jsonl: Callable[..., Jsonl]) -> None:
-    source = jsonl({"messages": [{"role": "user", "content": "a"}]})
-    source.check()
-    assert [m.content for m in next(source.prompts(0)).messages] == ["a"]
-    assert 'the last of messages has the role "user"' in wrong(source, of="demonstrations")
-
-
-def test_one_column_may_be_the_answer_and_the_response(jsonl: Callable[..., Jsonl]) -> None:
-    row = {"question": "7+5?", "answer": "12\n#### 12"}
-    (shown,) = jsonl(row, prompt_column="question", answer_column="answer", response_column="answer").demonstrations(0)
-    assert (shown.response, shown.prompt.answer, shown.prompt.info) == ("12\n#### 12", "12\n#### 12", {})
-
-
-@BOTH
-def test_rows_without_a_response_have_no_demonstrations(kind: type, tmp_path: Path) -> None:
-    source = kind(path=str(write(kind, tmp_path, [gsm8k(0, respons="x")])))
-    source.check()
-    words = "there is no response and no messages: response_column says where a row has the answer to imitate."
-    columns = ' Did you mean "respons"? There is: ability, data_source, extra_info, prompt, respons, reward_model'
-    assert words + columns in wrong(source, of="demonstrations")
-    with pytest.raises(UserError, match="there is no response and no messages"):
-        next(source.demonstrations(0))
 
 
 # ---- order --------------------------------------------------------------------------------------------------------
@@ -254,29 +153,6 @@ def test_a_pass_has_every_row_once_in_an_order_of_the_seed(kind: type, count: in
 
 
 @BOTH
-def test_seeds_give_different_orders_that_mix_the_files(kind: type, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write(kind, tmp_path, [{"prompt": "?"}] * 30, name)
-    source = kind(path=str(tmp_path))
-    orders = [[p.id for p in source.prompts(seed)] for seed in range(5)]
-    assert len({tuple(order) for order in orders}) == 5
-    assert all({name[0] for name in order[:15]} == {"a", "b"} for order in orders)
-    write(kind, tmp_path, [{"prompt": "?", "response": "!"}] * 30, "a")
-    write(kind, tmp_path, [{"prompt": "?", "response": "!"}] * 30, "b")
-    assert [d.prompt.id for d in source.demonstrations(0)] == orders[0]
-
-
-def test_parquet_beyond_the_window_is_shuffled_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(Parquet, tmp_path, [gsm8k(i) for i in range(31)])
-    monkeypatch.setattr(readers, "SHUFFLE_BYTES", 1)
-    order = [p.info["extra_info"]["index"] for p in Parquet(path=str(path)).prompts(0)]
-    assert sorted(order) == list(range(31))
-    groups = [i // 3 for i in order]
-    assert len([a for a, b in itertools.pairwise(groups) if a != b]) == 10  # one row group after the other
-    assert groups != sorted(groups)
-
-
-@BOTH
 @pytest.mark.parametrize("limit", [1, 3, 4, 11, 100])
 def test_a_limit_takes_the_first_rows(kind: type, limit: int, tmp_path: Path) -> None:
     paths = [
@@ -308,47 +184,7 @@ def test_a_file_a_folder_a_pattern_and_a_list(kind: type, tmp_path: Path, monkey
     assert ids([f"in/b{suffix}", f"in/a{suffix}"]) == ["b-1", "a-1"]
 
 
-def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
-    for folder in ("x", "y"):
-        (tmp_path / folder).mkdir()
-        write(Jsonl, tmp_path / folder, [{"prompt": "?"}])
-    source = Jsonl(path=str(tmp_path / "*" / "train.jsonl"), shuffle=False)
-    source.check()
-    assert [p.id for p in source.prompts(0)] == ["x/train-1", "y/train-1"]
-
-
 # ---- in a recipe --------------------------------------------------------------------------------------------------
-
-SOURCE = Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))
-
-
-@pytest.mark.parametrize("name", ["jsonl", "parquet"])
-def test_in_a_recipe(name: str) -> None:
-    built = build(SOURCE, {"type": name, "path": ["a", "b"], "limit": 3})
-    assert type(built) is SOURCES[name]
-    assert (built.path, built.limit, built.shuffle) == (["a", "b"], 3, True)
-    table = {
-        "models": {"m": {"init": "tiny-llama"}},
-        "data": {"d": {"type": name, "path": "a"}},
-        "stages": [{"type": "sft", "model": "m", "data": "d", "steps": 1}],
-    }
-    assert 'answer_column = "reward_model.ground_truth"' in explain(parse_recipe(table))
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"path": 5}, "must be a path, or a list of paths"),
-        ({"path": ["a", 5]}, "must be a path, or a list of paths"),
-        ({"path": "a", "limit": 0}, "greater than or equal to 1"),
-        ({"path": "a", "prompt_column": ""}, "at least 1 character"),
-        ({"path": "a", "promptcolumn": "x"}, 'Did you mean "prompt_column"?'),
-        ({}, "is missing: a file, a folder"),
-    ],
-)
-def test_bad_settings(setting: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message.replace("?", r"\?")):
-        build(SOURCE, {"type": "jsonl", **setting})
 
 
 def test_pyarrow_is_loaded_only_for_parquet() -> None:

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith import UserError
-from rewardsmith.data.mqm import Annotations, MqmWeights, agreement, read_annotations, read_averages
+from rewardsmith.data.mqm import Annotations, penalty_of, read_annotations
 from rewardsmith.data.prepare.preference_data import PreferencesJob, mqm_rankings
 from rewardsmith.data.rows import BadRows, RowError
-from tests.data.mqm_tables import PENALTIES, lines, write_annotations, write_averages
+from tests.data.mqm_tables import PENALTIES, lines, write_annotations
 
 JOB = PreferencesJob(input="mqm.tsv", out=Path("pairs.jsonl"), labels="mqm")
 
@@ -41,12 +41,12 @@ def penalties(annotations: Annotations) -> dict[tuple[str, str], float]:
     ],
 )
 def test_what_an_error_costs(category: str, severity: str, weight: float | None) -> None:
-    assert MqmWeights().of(category, severity) == weight
+    assert penalty_of(category, severity) == weight
 
 
 def test_an_unknown_severity_is_not_free() -> None:
     with pytest.raises(RowError, match='severity is "Majr": one of Major, Minor, Neutral, No-error'):
-        MqmWeights().of("Accuracy", "Majr")
+        penalty_of("Accuracy", "Majr")
 
 
 def test_penalties_are_summed_over_errors_and_averaged_over_raters(tmp_path: Path) -> None:
@@ -70,12 +70,6 @@ def test_another_header_and_another_order_of_lines(tmp_path: Path) -> None:
     path = tmp_path / "mqm.tsv"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(given).encode() + b"\r\n\r\n")
     annotations, bad = read(path)
-    assert (penalties(annotations), bad.count) == (PENALTIES, 0)
-
-
-def test_lines_that_test_a_rater_rate_nothing(tmp_path: Path) -> None:
-    extra = "a\ttalk.2\t1\t1\tr9\tAusgang\t<v>Planted</v> error\tFound\tHOTW-test"
-    annotations, bad = read(write_annotations(tmp_path, [*lines(), extra]))
     assert (penalties(annotations), bad.count) == (PENALTIES, 0)
 
 
@@ -125,10 +119,6 @@ def test_the_translation_of_a_bad_line_is_left_out_for_it_would_look_too_good(
         ("", '" is empty'),
         ("system\tdoc\n", "has no column category, rater, seg_id, severity, source, target: a file of annotations is"),
         (lines()[0] + "\n\n", "has the names of columns, and no line below them"),
-        (
-            "system mqm_avg_score seg_id\na\t-1 1\n",
-            "has average scores, but no texts: give the file with the annotation",
-        ),
     ],
 )
 def test_files_that_hold_no_annotations(text: str, message: str, tmp_path: Path) -> None:
@@ -139,59 +129,6 @@ def test_files_that_hold_no_annotations(text: str, message: str, tmp_path: Path)
     assert message in str(caught.value)
     with pytest.raises(UserError, match="cannot read"):
         read(tmp_path / "no.tsv")
-
-
-def test_averages_are_read_and_agree(tmp_path: Path) -> None:
-    averages = read_averages(write_averages(tmp_path))
-    assert averages == {key: pytest.approx(-penalty) for key, penalty in PENALTIES.items()}
-    annotations, _ = read(write_annotations(tmp_path))
-    assert agreement(annotations, averages) == (6, 6)
-    assert agreement(annotations, averages | {("a", "1"): -5.0}) == (5, 6)
-    assert agreement(annotations, {("a", "2"): 0.0}) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("a\t5.0 1", 'the score is "5.0": a number of at most 0, or None'),
-        ("a\tnan 1", "a number of at most 0"),
-        ("a\t-inf 1", "a number of at most 0"),
-        ("a 1", "2 words instead of a system, a score and a segment"),
-        ("a\t-1 1\na\t-1 1", "a has a score for segment 1 already"),
-        ("a\tNone 1", "has no scores"),
-    ],
-)
-def test_averages_that_cannot_be_read(line: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "avg.tsv"
-    path.write_text(f"system mqm_avg_score seg_id\n{line}\n")
-    with pytest.raises(UserError) as caught:
-        read_averages(path)
-    assert message in str(caught.value)
-
-
-def test_groups_of_translations(tmp_path: Path) -> None:
-    annotations, _ = read(write_annotations(tmp_path))
-    languages = {"source_language": "de", "target_language": "en"}
-    changes = {**languages, "instruction": "Translate into English: {source}", "reference": "b"}
-    first, second = mqm_rankings(annotations, "talks", JOB.model_copy(update=changes))
-    assert (first.prompt.id, first.prompt.source) == ("talks-1", "talks")
-    assert first.prompt.messages[0].content == "Translate into English: Ausgang"
-    assert (first.candidates, first.scores.tolist()) == (("Exit.", "Way out"), [-5.1, -13.0])
-    assert first.prompt.info == {
-        "src_text": "Ausgang",
-        "trg_text": 'The "way out',
-        "src_lang": "de",
-        "trg_lang": "en",
-        "systems": ("a", "c"),
-    }
-    assert second.scores.tolist() == [0.0, -5.0]
-
-
-def test_scores_of_averages_take_the_place_of_those_of_the_annotations(tmp_path: Path) -> None:
-    annotations, _ = read(write_annotations(tmp_path))
-    scores = {("a", "1"): -2.0, ("b", "1"): -3.0, ("c", "2"): -1.0}
-    (only,) = mqm_rankings(annotations, "t", JOB, scores)  # of segment 2 one candidate is left
-    assert (only.prompt.info["systems"], only.scores.tolist()) == (("a", "b"), [-2.0, -3.0])
 
 
 def test_unknown_systems_are_named(tmp_path: Path) -> None:

@@ -7,17 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from rewardsmith import UserError
-from rewardsmith.data import SOURCES, Translation
+from rewardsmith.data import Translation
 from rewardsmith.data.translation import (
     DICTIONARY,
     FALSE_FRIENDS,
     HARD,
-    SOURCE_WORDS,
     Annotator,
     CandidateGroups,
     errors,
-    prompt_of,
     score_of,
     translate,
 )
@@ -25,22 +22,6 @@ from rewardsmith.data.translation import (
 
 def first(n: int, items: Iterator) -> list:
     return list(itertools.islice(items, n))
-
-
-def test_it_is_known_by_name() -> None:
-    assert SOURCES["translation"] is Translation
-
-
-def test_a_prompt_holds_its_truth() -> None:
-    prompt = prompt_of("kab")
-    assert (prompt.id, prompt.messages[0].content, prompt.source) == ("translation-kab", "kab", "translation")
-    assert (prompt.answer, prompt.info["src_text"]) == ("PTQ", "kab")
-    assert prompt_of("kab", "PTQ", "PTV").id == "translation-kab-PTQ-PTV"
-
-
-@pytest.mark.parametrize("words", [2, 3, 5])
-def test_sentences_have_that_many_words(words: int) -> None:
-    assert {len(p.info["src_text"]) for p in first(50, Translation(words=words).prompts(0))} == {words}
 
 
 @pytest.mark.parametrize("what", ["prompts", "demonstrations", "rankings", "preferences"])
@@ -63,11 +44,6 @@ def test_held_out_sentences_are_never_in_training(what: str) -> None:
     assert 0.06 < len(held_out) / 12**3 < 0.14
 
 
-def test_a_careful_translator_is_right() -> None:
-    for shown in first(100, Translation(false_friends=0.0, slips=0.0).demonstrations(0)):
-        assert shown.response == shown.prompt.answer
-
-
 def test_the_sloppy_translator_takes_false_friends_as_often_as_it_should() -> None:
     taken: dict[bool, list[bool]] = {True: [], False: []}
     for shown in first(3_000, Translation(false_friends=0.6, slips=0.2).demonstrations(0)):
@@ -78,12 +54,6 @@ def test_the_sloppy_translator_takes_false_friends_as_often_as_it_should() -> No
     assert np.mean(taken[False]) == pytest.approx(0.2, abs=0.03)
 
 
-def test_flourishes_are_one_word_too_many() -> None:
-    longer = [len(d.response) - 3 for d in first(2_000, Translation(flourishes=0.25).demonstrations(0))]
-    assert set(longer) == {0, 1}
-    assert np.mean(longer) == pytest.approx(0.25, abs=0.03)
-
-
 def test_candidates_are_distinct_and_have_any_number_of_errors() -> None:
     rng = random.Random(0)
     counts = np.zeros(4)
@@ -92,13 +62,6 @@ def test_candidates_are_distinct_and_have_any_number_of_errors() -> None:
         assert len(set(drawn)) == 2
         counts[errors("cak", drawn[0])] += 1
     assert counts / 500 == pytest.approx([0.25] * 4, abs=0.06)
-
-
-def test_candidates_may_have_a_word_too_many_or_lack_one() -> None:
-    rng, groups = random.Random(0), CandidateGroups(2, 4, flourishes=0.25, gaps=0.2)
-    lengths = np.bincount([len(text) for _ in range(600) for text in groups.draw("cak", rng)], minlength=5)
-    assert lengths / lengths.sum() == pytest.approx([0, 0, 0.15, 0.6, 0.25], abs=0.03)
-    assert {len(text) for r in first(50, Translation(gaps=1.0).rankings(0)) for text in r.candidates} == {2}
 
 
 def test_rankings_hold_the_truth_unless_the_annotator_is_careless() -> None:
@@ -123,12 +86,6 @@ def test_the_annotator_overlooks_errors_on_hard_words(word: str, rate: float) ->
     assert false_alarms == pytest.approx(0.1, abs=0.03)
 
 
-def test_the_annotator_may_like_flourishes() -> None:
-    rng, candidates = random.Random(0), ["PTQ", "PTQM", "PTV"]
-    assert Annotator().judge("kab", candidates, rng)[1] == [10, 8, 8]
-    assert Annotator(likes=1.5).judge("kab", candidates, rng)[1] == [10, 11.5, 8]
-
-
 def test_preferences_follow_the_annotator() -> None:
     ties = 0
     for pair in first(500, Translation().preferences(0)):
@@ -141,18 +98,3 @@ def test_preferences_follow_the_annotator() -> None:
     liked = [p for p in first(500, Translation(flourishes=0.5, likes=10.0).preferences(0)) if not p.tied]
     assert all(len(p.chosen) >= len(p.rejected) for p in liked)
     assert any(len(p.chosen) > len(p.rejected) for p in liked)
-
-
-def test_sentences_are_drawn_evenly() -> None:
-    text = "".join(p.info["src_text"] for p in first(4_000, Translation(held_out=0.0).prompts(0)))
-    assert [text.count(word) / 12_000 for word in SOURCE_WORDS] == pytest.approx([1 / 12] * 12, abs=0.01)
-
-
-def test_settings_that_cannot_be_are_refused() -> None:
-    with pytest.raises(UserError, match=r"held_out is 0\.0"):
-        Translation(split="held-out", held_out=0.0)
-    with pytest.raises(UserError, match="min_candidates is 4, more than max_candidates = 3"):
-        Translation(min_candidates=4, max_candidates=3)
-    empty = Translation(words=2, split="held-out", held_out=0.001)
-    with pytest.raises(UserError, match="no sentence of 2 words"):
-        next(empty.prompts(0))

@@ -4,12 +4,11 @@ import asyncio
 import itertools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from rewardsmith import RolloutGroup, UserError
-from rewardsmith.data import SOURCES, TranslationRanking
+from rewardsmith import RolloutGroup
+from rewardsmith.data import TranslationRanking
 from rewardsmith.data.translation import errors, prompt_of, score_of
 from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards.judges.ranking import RankingJudge
@@ -21,10 +20,6 @@ from tests.rewards.models import Scripted
 
 def first(n: int, items: Iterator) -> list:
     return list(itertools.islice(items, n))
-
-
-def test_it_is_known_by_name() -> None:
-    assert SOURCES["translation-ranking"] is TranslationRanking
 
 
 def test_prompts_are_short_and_hold_the_truth() -> None:
@@ -79,32 +74,3 @@ def test_the_reward_asks_byte_for_byte_what_the_judge_was_trained_on(count: int)
     assert [score.value for score in scores] == [score_of(errors("kab", text)) / 10 for text in texts]
     assert sorted(shown(judge.asked[0])) == sorted(texts)
     assert len(judge.asked) == 1
-
-
-def test_another_template_will_do_if_the_world_can_fill_it(tmp_path: Path) -> None:
-    file = tmp_path / "mine.txt"
-    file.write_text("{{question}} {{source_text}} {{reference}} {{criteria}} {{task}} {{candidates}} {{format}}")
-    prompt = TranslationRanking(template=str(file)).prompt("kab", ["PTQ", "PTV"])
-    assert prompt.messages[0].content.count("kab") == 2
-    file.write_text("{{source_language}} {{candidates}}")
-    with pytest.raises(UserError, match=r"\{\{source_language\}\}: the languages of this world have no names"):
-        TranslationRanking(template=str(file))
-    file.write_text("{{source_text}}")
-    with pytest.raises(UserError, match=r"has no \{\{candidates\}\}"):
-        TranslationRanking(template=str(file))
-
-
-def test_held_out_sentences_are_never_in_training() -> None:
-    train, held_out = (
-        {p.info["src_text"] for p in first(2_000, TranslationRanking(split=split).prompts(0))}
-        for split in ("train", "held-out")
-    )
-    assert not train & held_out
-
-
-def test_the_same_seed_gives_the_same() -> None:
-    world = TranslationRanking()
-    assert first(30, world.demonstrations(1)) == first(30, world.demonstrations(1))
-    assert first(30, world.demonstrations(1)) != first(30, world.demonstrations(2))
-    # What is imitated and what is learned by reward are the same prompts in the same order, for the same seed.
-    assert [d.prompt for d in first(30, world.demonstrations(1))] == first(30, world.prompts(1))

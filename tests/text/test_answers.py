@@ -1,12 +1,9 @@
 """Finding answers: what counts, what does not, and texts that are made to be slow."""
 
-from typing import get_args
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.rewards.rules.rule_settings import Way
 from rewardsmith.text.answers import WAYS, boxed, extract, final, hashed, stated, tagged, unwrapped
 from tests.rewards.hostile import hostile, megabytes
 
@@ -134,10 +131,6 @@ def test_tagged(text: str, found: str | None) -> None:
     assert tagged(text) == found
 
 
-def test_another_tag() -> None:
-    assert tagged("<solution>x</solution>", "solution") == "x"
-
-
 def test_the_first_way_that_finds_something_decides() -> None:
     text = "Some say \\boxed{1}. The answer is 2.\n#### 3\n4"
     assert [extract(text, [way]) for way in ("boxed", "stated", "hash", "number")] == ["1", "2", "3", "4"]
@@ -147,10 +140,6 @@ def test_the_first_way_that_finds_something_decides() -> None:
     assert extract(" x ", ["text"]) == "x"
     with pytest.raises(KeyError):
         extract(text, ["guess"])
-
-
-def test_the_setting_names_every_way() -> None:
-    assert set(get_args(Way)) == set(WAYS)
 
 
 @pytest.mark.parametrize("text", ["$5$", "$$5$$", "\\(5\\)", "\\[5\\]", "**5**", "'5'.", " 5 ", "`5`"])
@@ -177,10 +166,3 @@ def test_what_is_put_in_a_box_comes_out_again(before: str, after: str, content: 
     text = f"{before}\n\\boxed{{{content}}} {after}"
     if "\\boxed" not in after and "\\fbox" not in after:
         assert boxed(text) == content.strip()
-
-
-@given(st.text())
-def test_any_text_is_read(text: str) -> None:
-    for name, way in WAYS.items():
-        found = way(text)
-        assert found is None or (isinstance(found, str) and (found or name == "final"))

@@ -81,13 +81,6 @@ def test_a_fence_cannot_be_closed_from_inside(text: str) -> None:
     assert fence not in inside
 
 
-@given(st.integers(1, 300))
-def test_runs_of_backticks(count: int) -> None:
-    quoted = quote("a" + "`" * count + "b")
-    assert quoted.replace(" ", "").count("`") == count + 2 * len(quoted.partition("\n")[0])
-    assert len(quoted.partition("\n")[0]) == (max(3, count + 1) if count < MAX_FENCE else MAX_FENCE)
-
-
 @given(st.text(alphabet="`\uff40\u1fefa \n", max_size=80))
 def test_a_fence_holds_after_normalization(text: str) -> None:
     quoted = quote(text)
@@ -99,15 +92,6 @@ def test_a_fence_holds_after_normalization(text: str) -> None:
 @given(hostile, hostile)
 def test_values_are_not_looked_at_again(first: str, second: str) -> None:
     assert fill("1 {{a}} 2 {{ b }} 3 {{a}}", {"a": first, "b": second}) == f"1 {first} 2 {second} 3 {first}"
-
-
-def test_a_backslash_in_a_value_is_a_backslash() -> None:
-    assert fill("{{a}}", {"a": r"\1 \g<0> \\"}) == r"\1 \g<0> \\"
-
-
-def test_a_placeholder_without_a_value() -> None:
-    with pytest.raises(KeyError, match="b"):
-        fill("{{a}} {{b}}", {"a": ""})
 
 
 @given(st.text(max_size=300), st.integers(0, 300))

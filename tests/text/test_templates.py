@@ -35,28 +35,22 @@ def test_roles() -> None:
     ("text", "message"),
     [
         ("", "is empty"),
-        (" \n", "is empty"),
         ("=== user ===\n", "is empty after === user ==="),
         ("=== system ===\n=== user ===\n{{question}}", "is empty after === system ==="),
         ("=== user ===", "is empty after === user ==="),
         ("Hello\n=== user ===\n{{question}}", "text before its first"),
         ("{{qestion}}", r'has {{qestion}}. Did you mean "question"\? Known: question, response'),
         ("{{MODEL ANSWER}}", "has {{MODEL ANSWER}}: a placeholder is a word"),
-        ("{{}}", "a placeholder is a word"),
         ("a\n{response}", r"has {response} in line 2, which would stay as it is: write {{response}}"),
         ("{response}}", r"write {{response}}"),
         ("{ question }: {{response}}", r"write {{question}}"),
-        ("a\nb {{response", r"has {{response in line 2, which is not closed: write {{response}}"),
-        ("{{response}: {{question}}", r"has {{response in line 1, which is not closed"),
-        ("{{a}^2} {{level and so on\n}", r"has {{level in line 1, which is not closed"),
+        ("{{response}: {{question}}", r"write {{response}}"),
         (
             "=== sytem ===\nBe strict.\n=== user ===\n{{question}}",
-            r'has "=== sytem ===" in line 1. Did you mean === system ===\? Known roles: assistant, system, user',
+            r'has "=== sytem ===". Did you mean === system ===\? Known roles: assistant, system, user',
         ),
-        ("{{question}}\n\n=== User ===\nx", r'has "=== User ===" in line 3. Did you mean === user ==='),
+        ("{{question}}\n\n=== User ===\nx", r'has "=== User ===". Did you mean === user ==='),
         ("== user ==\n{{question}}", "Did you mean === user ==="),
-        ("=== assistent\n{{question}}", "Did you mean === assistant ==="),
-        ("  === user ===\n{{question}}", "Did you mean === user ==="),
         ("{{question}}" * 100_000, "more than 1,000,000 characters"),
     ],
 )
@@ -68,26 +62,6 @@ def test_refused(text: str, message: str) -> None:
 def test_what_is_needed() -> None:
     with pytest.raises(UserError, match=r"has no \{\{response\}\}: the judge would not see it"):
         parse("{{question}}", needed=("response",))
-
-
-def test_any_placeholder_where_any_may_have_a_value() -> None:
-    assert Template.parse("{{level}} {{response}}", "mine", known=None).places == {"level", "response"}
-
-
-def test_braces_that_are_no_placeholders() -> None:
-    text = 'Answer with {"score": {"value": 1}} or \\frac{1}{2}, {{a}^2}, \\boxed{response}, {it}, {level}'
-    assert parse(text).render({}) == (Message("user", text),)
-
-
-def test_a_name_in_single_braces_beside_the_placeholder() -> None:
-    assert parse("{{question}}: is it a {question}?").places == {"question"}
-
-
-@pytest.mark.parametrize(
-    "line", ["=== Answer ===", "=== Question ===", "== Task ==", "=== the user ===", "======", "=="]
-)
-def test_headings_are_text(line: str) -> None:
-    assert parse(f"{line}\n{{{{question}}}}").turns == (("user", f"{line}\n{{{{question}}}}"),)
 
 
 def test_a_long_text_is_read_in_one_go() -> None:
@@ -104,8 +78,8 @@ def test_the_setting_is_named(tmp_path: Path) -> None:
     file.write_text("{{respons}}")
     for name in (str(file), "verifer", str(tmp_path)):
         with pytest.raises(UserError) as caught:
-            load_template(name, known=KNOWN, setting="critique.told")
-        assert str(caught.value).startswith(f'critique.told = "{name}" ')
+            load_template(name, known=KNOWN, setting="critique.prompt")
+        assert str(caught.value).startswith(f'critique.prompt = "{name}" ')
     with pytest.raises(UserError, match=r"^prompt is empty"):
         Template.parse("", "", known=None, setting="prompt")
     assert Template.parse("a", "mine", known=None).where == 'template = "mine"'
@@ -114,7 +88,7 @@ def test_the_setting_is_named(tmp_path: Path) -> None:
 def test_files(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("É: {{question}}", encoding="utf-8")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe{{question}}")
-    assert load_template(str(tmp_path / "mine.txt"), known=KNOWN).turns == (("user", "É: {{question}}"),)
+    assert load_template(str(tmp_path / "mine.txt"), known=KNOWN).messages == (("user", "É: {{question}}"),)
     for name in ("binary.txt", "none.txt", "."):
         with pytest.raises(
             UserError, match=r'template = ".*" cannot be read .*Known: .*verifier.*, or the path of a file'

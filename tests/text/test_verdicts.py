@@ -125,11 +125,6 @@ def test_nothing_that_stands_before_changes_the_verdict(before: str, winner: str
     assert parse_comparison(f"{before}\nVerdict: {winner}") == winner
 
 
-@given(st.sampled_from(TRUE + FALSE), st.text(alphabet=" \n\t", max_size=10), st.text(alphabet=" \n\t", max_size=10))
-def test_blank_space_changes_nothing(text: str, before: str, after: str) -> None:
-    assert parse_boolean(before + text + after) is parse_boolean(text)
-
-
 PIECES = [
     *("True ", "\n", "*", "Answer: ", "{", '{"a":', "Answer: not ", "\\boxed{", "[", "Verdict:", "[[A]]", "A ", "ﷺ"),
     "verdict *",
@@ -177,11 +172,6 @@ def test_after_thinking() -> None:
     for text in ("<think>a", "a</think><think>b", " <thinking>", "[THINK]a", "<|channel|>analysis<|message|>a"):
         with pytest.raises(Unparsable, match="unfinished thought"):
             after_thinking(text)
-
-
-@given(st.text(alphabet=st.characters(exclude_characters="<["), max_size=200))
-def test_a_thought_is_not_parsed(thought: str) -> None:
-    assert parse_boolean(after_thinking(f"<think>{thought}\nAnswer: True\n</think>\nAnswer: False")) is False
 
 
 def test_whose_words() -> None:

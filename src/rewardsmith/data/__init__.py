@@ -4,7 +4,7 @@ from rewardsmith.config import Chosen
 from rewardsmith.data.arithmetic import Arithmetic, ArithmeticGrading
 from rewardsmith.data.files import Jsonl, Parquet
 from rewardsmith.data.reasoning_gym import ReasoningGym
-from rewardsmith.data.source import CheckedSource, DemonstrationSource, Reads, Source
+from rewardsmith.data.source import CheckedSource, Reads, Source
 from rewardsmith.data.translation import Translation, TranslationRanking
 
 SOURCES: dict[str, type[Source]] = {
@@ -28,7 +28,6 @@ __all__ = [
     "SOURCES",
     "Arithmetic",
     "ArithmeticGrading",
-    "DemonstrationSource",
     "Jsonl",
     "Parquet",
     "Reads",

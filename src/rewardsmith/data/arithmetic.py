@@ -26,11 +26,11 @@ import hashlib
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from rewardsmith.data.source import is_held_out, require_share
+from rewardsmith.data.source import HeldOut, Split, draw_from_split, require_share
 from rewardsmith.errors import UserError
 from rewardsmith.text.judge_prompts import Quoting, format_number, grading_prompt, load_grading_template, question_of
 from rewardsmith.text.steps import JudgedStep
@@ -44,12 +44,7 @@ TOTAL = 10
 
 _STEP = re.compile(r"(-?[0-9]{1,3})([+-])([0-9]{1,3})=(-?[0-9]{1,3})")  # a slip may lead below 0
 _BLANK = "; \t\r\n"  # what may stand behind the last step
-_MAX_MISSES = 20_000  # draws; with the smallest share of 0.001, bad luck that long has probability 2e-9
 
-Split = Annotated[
-    Literal["train", "held-out"], Field(description="a problem is in one of the two, by a hash of its text")
-]
-HeldOut = Annotated[float, Field(ge=0, le=0.99, description="share of the problems that is held out")]
 Chance = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -287,19 +282,9 @@ class Arithmetic:
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
         """Yield prompts of this split without end, drawn evenly from all problems."""
-        rng = random.Random(seed)
-        misses = 0
-        while misses < _MAX_MISSES:
-            problem = _draw(rng, self.operations)
-            if is_held_out(problem, self.held_out) == (self.split == "held-out"):
-                misses = 0
-                yield self.prompt(problem)
-            else:
-                misses += 1
-        raise UserError(
-            f"no problem with {self.operations} operations is in the split {self.split!r} with held_out ="
-            f" {self.held_out}: hold out more, or use more operations"
-        )
+        rng, what = random.Random(seed), f"problem with {self.operations} operations"
+        while True:
+            yield self.prompt(draw_from_split(lambda: _draw(rng, self.operations), self.split, self.held_out, what))
 
     def demonstrations(self, seed: int) -> Iterator[Demonstration]:
         """Yield prompts of this split, each with a sloppy solution or a miracle, without end."""

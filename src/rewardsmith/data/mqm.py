@@ -1,9 +1,8 @@
-"""Human annotations of translations (MQM), as Google publishes them for WMT: error spans, and averages per segment.
+"""Human annotations of translations (MQM), as Google publishes them for WMT.
 
     table = read_annotations("mqm_newstest2021_zhen.tsv", BadRows(skip=False))
     for segment in table.segments:
         segment.penalties()            # {"system-a": 5.1, "system-b": 0.0}: 0 is without error
-    read_averages("mqm_newstest2021_zhen.avg_seg_scores.tsv")        # {("system-a", "84"): -5.1}
 
 An annotation file has one error in each line, tab-separated, with a header; quotation marks are letters like any other.
 A span is marked with <v>…</v> in the source or in the target. The penalty of a translation is the sum of the weights of
@@ -35,43 +34,33 @@ COLUMNS = {
 """The names that files give to the columns, in lower case."""
 
 _SPAN = re.compile("</?v>")
-_AVERAGES = "mqm_avg_score"
 _DIGITS = 9
 
 
-@dataclass(frozen=True)
-class MqmWeights:
-    """The penalties of a major and a minor error, of minor punctuation, and of a text that is no translation at all."""
+MAJOR, MINOR, PUNCTUATION, UNTRANSLATED = 5.0, 1.0, 0.1, 25.0
+"""The penalties of a major and a minor error, of minor punctuation, and of a text that is no translation at all."""
 
-    major: float = 5.0
-    minor: float = 1.0
-    punctuation: float = 0.1
-    untranslated: float = 25.0
 
-    def of(self, category: str, severity: str) -> float | None:
-        """Return the penalty of an error, 0 for none; None for a line that tests the rater and rates nothing."""
-        kind, grade = category.strip().lower(), severity.strip().lower()
-        if grade.startswith("hotw") or kind.startswith("hotw"):
-            return None
-        if grade in ("no-error", "no error", "neutral"):
-            return 0.0
-        if grade == "major":
-            return self.untranslated if kind.startswith("non-translation") else self.major
-        if grade == "minor":
-            return self.punctuation if kind == "fluency/punctuation" else self.minor
-        known = ("Major", "Minor", "Neutral", "No-error")
-        raise RowError(f"severity is {describe(severity)}: one of {', '.join(known)}.{nearest(grade, known)}")
+def penalty_of(category: str, severity: str) -> float | None:
+    """Return the penalty of an error, 0 for none; None for a line that tests the rater and rates nothing."""
+    kind, grade = category.strip().lower(), severity.strip().lower()
+    if grade.startswith("hotw") or kind.startswith("hotw"):
+        return None
+    if grade in ("no-error", "no error", "neutral"):
+        return 0.0
+    if grade == "major":
+        return UNTRANSLATED if kind.startswith("non-translation") else MAJOR
+    if grade == "minor":
+        return PUNCTUATION if kind == "fluency/punctuation" else MINOR
+    known = ("Major", "Minor", "Neutral", "No-error")
+    raise RowError(f"severity is {describe(severity)}: one of {', '.join(known)}.{nearest(grade, known)}")
 
 
 @dataclass
 class Output:
-    """A system's translation.
+    """A system's translation, the line of the file where it first appears, and the penalties of each rater's errors.
 
-    Attributes:
-        text: the translation.
-        line: of the file where it first appears.
-        errors: the weights of the errors that each rater found.
-        whole: False when a line about it could not be read, so that its penalty is not known.
+    It is not `whole` when a line about it could not be read, so that its penalty is not known.
     """
 
     text: str
@@ -114,84 +103,66 @@ class Annotations:
         return list(dict.fromkeys(name for segment in self.segments for name in segment.outputs))
 
 
-def read_annotations(path: str | Path, bad: BadRows, weights: MqmWeights | None = None) -> Annotations:
+def read_annotations(path: str | Path, bad: BadRows) -> Annotations:
     """Return the translations of a file with their errors; the file is held in memory.
 
     `bad` notes the lines that cannot be used. The translation that such a line is about is left out: without the line
     it would look better than it is.
     """
     file = Path(path)
+    quoted = printable(str(file), 200)
     lines = ((number, line.rstrip(b"\r\n")) for number, _, line in numbered_lines(file))
     header = next(lines, None)
     if header is None:
-        raise UserError(f'"{printable(str(file), 200)}" is empty')
+        raise UserError(f'"{quoted}" is empty')
     names = header[1].decode("utf-8", "replace").split("\t")
-    table = _Table(_columns(file, names), len(names), weights or MqmWeights())
-    count = 0
+    columns, segments, count = _columns(file, names), dict[tuple[str, str], Segment](), 0
     for number, line in lines:
         count += 1
-        try:
-            table.add(number, line)
-        except RowError as error:
-            bad.note(f"{printable(str(file), 200)}, line {number}", error)
-    if not count:
-        raise UserError(f'"{printable(str(file), 200)}" has the names of columns, and no line below them')
-    segments = tuple(table.segments.values())
-    left_out = sum(not output.whole for segment in segments for output in segment.outputs.values())
-    return Annotations(segments, count, left_out)
-
-
-class _Table:
-    """Collects the lines of a file by segment and system."""
-
-    def __init__(self, columns: dict[str, int], width: int, weights: MqmWeights) -> None:
-        self.segments: dict[tuple[str, str], Segment] = {}
-        self._columns = columns
-        self._width = width
-        self._weights = weights
-
-    def add(self, number: int, line: bytes) -> None:
-        """Add a line; after a `RowError` the penalty of its translation, if the line names one, is not known."""
         fields = line.decode("utf-8", "replace").split("\t")
-        row = {key: fields[at] if at < len(fields) else "" for key, at in self._columns.items()}
-        row.setdefault("doc", "")
+        row = {"doc": ""} | {key: fields[at] if at < len(fields) else "" for key, at in columns.items()}
         try:
-            self._add(number, line, len(fields), row)
-        except RowError:
+            if len(fields) != len(names):
+                width = f"{len(fields)} fields, but the header has {len(names)}"
+                raise RowError(f"{width}: a tab within a text, or a line cut short")
+            _add(segments, number, line, row)
+        except RowError as error:
+            bad.note(f"{quoted}, line {number}", error)
             if row["system"] and row["segment"]:
                 key = row["doc"], row["segment"]
-                segment = self.segments.setdefault(key, Segment(*key, ""))
-                segment.outputs.setdefault(row["system"], Output("", number)).whole = False
-            raise
+                outputs = segments.setdefault(key, Segment(*key, "")).outputs
+                outputs.setdefault(row["system"], Output("", number)).whole = False
+    if not count:
+        raise UserError(f'"{quoted}" has the names of columns, and no line below them')
+    left_out = sum(not output.whole for segment in segments.values() for output in segment.outputs.values())
+    return Annotations(tuple(segments.values()), count, left_out)
 
-    def _add(self, number: int, line: bytes, width: int, row: Mapping[str, str]) -> None:
-        try:
-            line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise RowError(f"not UTF-8 text: byte {error.start} of the line is 0x{line[error.start]:02x}") from None
-        if width != self._width:
-            raise RowError(
-                f"{width} fields, but the header has {self._width}: a tab within a text, or a line cut short"
-            )
-        weight = self._weights.of(row["category"], row["severity"])
-        if weight is None:
-            return
-        for key in ("system", "segment", "source"):
-            if not row[key].strip():
-                raise RowError(f"{COLUMNS[key][0]} is empty: the line is about no translation")
-        source, target = (_SPAN.sub("", row[key]).strip() for key in ("source", "target"))
-        doc, name, system = row["doc"], row["segment"], row["system"]
-        segment = self.segments.setdefault((doc, name), Segment(doc, name, source))
-        segment.source = segment.source or source  # a bad line before may have left it open
-        if not _same(segment.source, source):
-            before = describe(segment.source[:40])
-            raise RowError(f"source is {describe(source[:40])}, but segment {name} has {before} before")
-        output = segment.outputs.setdefault(system, Output(target, number))
-        if output.errors and not _same(output.text, target):
-            before = describe(output.text[:40])
-            raise RowError(f"target is {describe(target[:40])}, but in line {output.line} {system} has {before}")
-        output.text = output.text if output.errors else target
-        output.errors.setdefault(row["rater"], []).append(weight)
+
+def _add(segments: dict[tuple[str, str], Segment], number: int, line: bytes, row: Mapping[str, str]) -> None:
+    """Add the error of a line to its translation."""
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RowError(f"not UTF-8 text: byte {error.start} of the line is 0x{line[error.start]:02x}") from None
+    penalty = penalty_of(row["category"], row["severity"])
+    if penalty is None:
+        return
+    for key in ("system", "segment", "source"):
+        if not row[key].strip():
+            raise RowError(f"{COLUMNS[key][0]} is empty: the line is about no translation")
+    source, target = (_SPAN.sub("", row[key]).strip() for key in ("source", "target"))
+    doc, name, system = row["doc"], row["segment"], row["system"]
+    segment = segments.setdefault((doc, name), Segment(doc, name, source))
+    segment.source = segment.source or source  # a bad line before may have left it open
+    if not _same(segment.source, source):
+        before = describe(segment.source[:40])
+        raise RowError(f"source is {describe(source[:40])}, but segment {name} has {before} before")
+    output = segment.outputs.setdefault(system, Output(target, number))
+    if output.errors and not _same(output.text, target):
+        before = describe(output.text[:40])
+        raise RowError(f"target is {describe(target[:40])}, but in line {output.line} {system} has {before}")
+    output.text = output.text if output.errors else target
+    output.errors.setdefault(row["rater"], []).append(penalty)
 
 
 def _same(text: str, other: str) -> bool:
@@ -200,11 +171,6 @@ def _same(text: str, other: str) -> bool:
 
 def _columns(file: Path, names: Sequence[str]) -> dict[str, int]:
     """Return the index of each column."""
-    if len(names) == 1 and _AVERAGES in names[0].split():
-        raise UserError(
-            f'"{printable(str(file), 200)}" has average scores, but no texts: give the file with the annotations as'
-            " INPUT, and this one as --averages"
-        )
     low = [name.strip().lower() for name in names]
     found = {
         key: low.index(name)
@@ -219,46 +185,3 @@ def _columns(file: Path, names: Sequence[str]) -> dict[str, int]:
             f" {printable(listing(low[:20]), 300)}"
         )
     return found
-
-
-def read_averages(path: str | Path) -> dict[tuple[str, str], float]:
-    """Return the scores of a file with lines `system score segment`, by system and segment: penalties, at most 0.
-
-    A score that is None is left out.
-    """
-    file = Path(path)
-    scores: dict[tuple[str, str], float] = {}
-    for i, (number, _, line) in enumerate(numbered_lines(file)):
-        where = f"{printable(str(file), 200)}, line {number}"
-        parts = line.decode("utf-8", "replace").rsplit(None, 2)
-        if i == 0 and _AVERAGES in parts:
-            continue
-        if len(parts) != 3:
-            raise UserError(f"{where}: {len(parts)} words instead of a system, a score and a segment")
-        system, score, segment = parts
-        if score == "None":
-            continue
-        try:
-            value = float(score)
-        except ValueError:
-            value = math.nan
-        if not value <= 0 or value == -math.inf:
-            raise UserError(f"{where}: the score is {describe(score)}: a number of at most 0, or None")
-        if (system, segment) in scores:
-            name = f"{printable(system, 60)} has a score for segment {printable(segment, 60)}"
-            raise UserError(f"{where}: {name} already")
-        scores[system, segment] = value + 0.0
-    if not scores:
-        raise UserError(f'"{printable(str(file), 200)}" has no scores')
-    return scores
-
-
-def agreement(annotations: Annotations, averages: Mapping[tuple[str, str], float]) -> tuple[int, int]:
-    """Return how many penalties of the annotations are those of the averages, and how many both have."""
-    both = [
-        (penalty, -averages[name, segment.id])
-        for segment in annotations.segments
-        for name, penalty in segment.penalties().items()
-        if (name, segment.id) in averages
-    ]
-    return sum(math.isclose(ours, theirs, abs_tol=1e-5) for ours, theirs in both), len(both)

@@ -17,6 +17,7 @@ import json
 import random
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, islice
@@ -50,11 +51,15 @@ class Place(NamedTuple):
 def read_rows(
     files: Sequence[Path], *, limit: int | None = None, rng: random.Random | None = None, parquet: bool | None = None
 ) -> Iterator[tuple[Place, Row | RowError]]:
-    """Yield the first `limit` rows of files of one format, in order or shuffled, or what is wrong with each.
+    """Yield the first `limit` rows, in order or shuffled, or what is wrong with each.
 
-    The name of the first file decides whether they are Parquet, unless `parquet` says so.
+    The name of a file is its format, unless `parquet` is set. Files of both formats can be read in order only.
     """
     packed = is_parquet(files[0]) if parquet is None else parquet
+    if parquet is None and any(is_parquet(file) != packed for file in files):
+        rows = ((Place(i, place.number), row) for i, file in enumerate(files) for place, row in read_rows([file]))
+        yield from islice(rows, limit)
+        return
     raw: Iterator[tuple[Place, Any]] = (parquet_rows if packed else jsonl_rows)(files, limit=limit, rng=rng)
     parse: Callable[[Any], Row] = parse_row if packed else parse_line
     for place, found in raw:
@@ -79,13 +84,13 @@ def is_parquet(file: Path) -> bool:
 # ---- which files a path means ------------------------------------------------------------------------------------
 
 
-def find_files(path: str | Sequence[str], suffixes: Sequence[str], kind: str) -> list[Path]:
+SUFFIXES = (".jsonl", ".ndjson", ".parquet")
+
+
+def find_files(path: str | Sequence[str], suffixes: Sequence[str] = SUFFIXES, kind: str | None = None) -> list[Path]:
     """Return the files of a path, or of a list of paths, folders or patterns, in the order of their names within each.
 
-    Args:
-        path: relative paths start at the current folder.
-        suffixes: of the files that are taken from a folder.
-        kind: `jsonl` or `parquet`; files of the other one are refused.
+    Only files with these suffixes are taken from a folder. A `kind`, `jsonl` or `parquet`, refuses the other.
     """
     entries = [path] if isinstance(path, str) else path
     if not entries:
@@ -105,7 +110,7 @@ def find_files(path: str | Sequence[str], suffixes: Sequence[str], kind: str) ->
             suffix = file.suffix.lower()
             if suffix in _PACKED:
                 raise UserError(f"{_quoted(file)} is compressed: unpack it first")
-            if _TYPES.get(suffix, kind) != kind:
+            if kind is not None and _TYPES.get(suffix, kind) != kind:
                 raise UserError(f'{_quoted(file)} is no file for type = "{kind}": use type = "{_TYPES[suffix]}"')
             files[whole] = file
     return list(files.values())
@@ -239,8 +244,7 @@ def parse_line(line: bytes) -> Row:
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise RowError(f"the key {printable(twice, 60)} is there twice in one object: none of the two can be trusted")
     return table
 

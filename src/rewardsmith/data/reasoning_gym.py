@@ -24,11 +24,11 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from rewardsmith.data.source import Reads, is_held_out, require_share
+from rewardsmith.data.source import HeldOut, Reads, Split, is_held_out, require_share
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.types import Message, Prompt
 
@@ -268,10 +268,8 @@ class ReasoningGym:
         size: Annotated[
             int | None, Field(ge=1, description="a fixed set of so many prompts; not set: new ones without end")
         ] = None,
-        split: Annotated[
-            Literal["train", "held-out"], Field(description="a question is in one of the two, by a hash of its text")
-        ] = "train",
-        held_out: Annotated[float, Field(ge=0, le=0.99, description="share of the questions that is held out")] = 0.1,
+        split: Split = "train",
+        held_out: HeldOut = 0.1,
         system: Annotated[str | None, Field(description="system message of every prompt")] = None,
     ) -> None:
         require_share(split, held_out, 0.01)
@@ -286,11 +284,7 @@ class ReasoningGym:
             self._task(name, seed=0, size=1)  # settings that a task refuses are found here
 
     def prompts(self, seed: int) -> Iterator[Prompt]:
-        """Yield prompts of this split without end; where there is a size, each of the set once.
-
-        The same seed gives the same prompts in the same order. A fixed set is the same for every seed: the seed
-        decides its order alone.
-        """
+        """Yield prompts of this split without end; of a fixed set each once, in an order that the seed decides."""
         if self.size is None:
             return self._draw(seed)
         if not self._set:
@@ -357,8 +351,9 @@ class ReasoningGym:
         return True
 
     def _prompt(self, name: str, entry: Entry) -> Prompt:
+        text = f"{name}\n{entry.question}".encode("utf-8", "replace")
         return Prompt(
-            f"{name}-{_digest(name, entry.question).hex()}",
+            f"{name}-{hashlib.blake2b(text, digest_size=8).hexdigest()}",
             [*self._system, Message("user", entry.question)],
             source=f"reasoning-gym/{name}",
             answer=entry.answer,
@@ -374,39 +369,25 @@ class ReasoningGym:
             ) from error
 
 
-def _digest(name: str, question: str) -> bytes:
-    return hashlib.blake2b(f"{name}\n{question}".encode("utf-8", "replace"), digest_size=8).digest()
-
-
 def _configs(config: Mapping[str, Any], weights: Mapping[str, float]) -> dict[str, dict[str, Any]]:
     """Return the settings of each task, after checking the names of tasks and settings."""
     for name in weights:
         _require_task(name)
-    first = next(iter(weights))
-    if len(weights) == 1:
-        _require_settings(first, config, "config")
-        return {first: dict(config)}
-    for name, table in config.items():
-        if name not in weights:
+    tables = {next(iter(weights)): config} if len(weights) == 1 else config
+    for name, table in tables.items():
+        if name not in weights or not isinstance(table, Mapping):
+            first = next(iter(weights))
             raise UserError(
-                f"config.{name} is not for one of the tasks: with several tasks, config has a table for each,"
+                f"config.{name} is not a table of one of the tasks: with several tasks, config has a table for each,"
                 f" config.{first} = {{ … }}.{nearest(name, weights)}"
             )
-        _require_settings(name, table, f"config.{name}")
-    return {name: dict(config.get(name, {})) for name in weights}
-
-
-def _require_settings(task: str, table: object, where: str) -> None:
-    if not isinstance(table, Mapping):
-        raise UserError(f"{where} must be a table of settings of {task}")
-    known = config_fields(task)
-    for key in table:
-        if key in ("seed", "size"):
-            raise UserError(f"{where}.{key} is not for the task: size is a setting of the data, seed of the run")
-        if key not in known:
-            raise UserError(
-                f"{where}.{key} is no setting of the task {task}.{nearest(key, known)} Known: {listing(known)}"
-            )
+        known = config_fields(name)
+        for key in table:
+            if key not in known:
+                raise UserError(
+                    f"config.{key} is no setting of the task {name}.{nearest(key, known)} Known: {listing(known)}"
+                )
+    return {name: dict(tables.get(name, {})) for name in weights}
 
 
 def _require_task(name: str) -> None:

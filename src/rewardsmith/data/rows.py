@@ -132,14 +132,7 @@ def without(row: Row, paths: Iterable[str]) -> dict[str, Any]:
 
 
 def no_column(name: str, columns: Collection[str], what: str, *, also: str = "") -> RowError:
-    """Return the error for a row without a column.
-
-    Args:
-        name: of the column.
-        columns: those that there are.
-        what: the setting that names the column, and what it is for.
-        also: what could have taken its place, as ` and no messages`.
-    """
+    """Return the error for a row without a column: `what` is its setting, `also` is such as ` and no messages`."""
     if name in columns:
         return RowError(f"{name} is null: {what}")
     names = [printable(column, 40) for column in islice(columns, 1_000)]
@@ -289,16 +282,10 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Which column becomes which field of a prompt. Columns may be dotted paths into tables.
+    """Which column, or dotted path, becomes which field of a prompt; rows may lack answer, source and id.
 
-    Attributes:
-        prompt: messages, or text. `messages` takes its place in rows without it, unless another name is set.
-        answer: any value; a row may lack it.
-        source: text; a row may lack it.
-        response: text, for demonstrations. `messages` takes its place as above.
-        id: text or a whole number; "" numbers the rows of each file instead.
-        system: the system message that all prompts get; None leaves them as they are.
-        named: the source that all prompts get; None takes the column.
+    `messages` takes the place of prompt and response, unless another name is set for them. All prompts get the message
+    `system` and the source `named`, unless these are None. An id "" numbers the rows.
     """
 
     prompt: str = PROMPT
@@ -361,15 +348,9 @@ class Layout:
     def prompt_with(
         self, row: Row, messages: list[Message], used: list[str], file: str, number: int, *, subset: str = ""
     ) -> Prompt:
-        """Return a prompt with these messages.
+        """Return a prompt with these messages; its info is the row without the columns that are `used`.
 
-        Args:
-            row: has its id, source, answer and info.
-            messages: at least one.
-            used: columns that became fields of their own, and are left out of the info.
-            file: names a row that has no id of its own, together with `number`.
-            number: of the row in the file, from 1.
-            subset: part of the data set within which ids are unique; it is the source of rows that have none.
+        Ids are unique within a `subset`, which is the source of rows that have none.
         """
         if self.system is not None:
             messages = [self.system, *(messages[1:] if messages[0].role == "system" else messages)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field
 
 from rewardsmith.errors import UserError, where_raised
 from rewardsmith.types import Demonstration, Graded, Preference, Prompt, Ranking
@@ -20,6 +22,12 @@ ITEM_TYPES: dict[Reads, type] = {
     "rankings": Ranking,
     "graded": Graded,
 }
+
+
+Split = Annotated[Literal["train", "held-out"], Field(description="one of the two, by a hash of the text")]
+HeldOut = Annotated[float, Field(ge=0, le=0.99, description="share of the texts that is held out")]
+
+_MAX_MISSES = 20_000  # draws; with the smallest share of 0.001, bad luck that long has probability 2e-9
 
 
 class Source(Protocol):
@@ -42,14 +50,6 @@ class Source(Protocol):
         ...
 
 
-class DemonstrationSource(Source, Protocol):
-    """Gives prompts, and prompts with an answer to imitate."""
-
-    def demonstrations(self, seed: int) -> Iterator[Demonstration]:
-        """Yield demonstrations."""
-        ...
-
-
 def is_held_out(text: str, share: float) -> bool:
     """Return whether a question belongs to the held-out share, by a hash of its text: the same for every seed."""
     digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
@@ -60,6 +60,17 @@ def require_share(split: str, held_out: float, minimum: float = 0.001) -> None:
     """Raise a `UserError` if the held-out split would be empty, or nearly so."""
     if split == "held-out" and held_out < minimum:
         raise UserError(f"held_out is {held_out}: the held-out split needs a share of at least {minimum}")
+
+
+def draw_from_split(draw: Callable[[], str], split: str, held_out: float, what: str) -> str:
+    """Return the first of the drawn texts that is in a split; a `UserError` if none of very many is."""
+    for _ in range(_MAX_MISSES):
+        text = draw()
+        if is_held_out(text, held_out) == (split == "held-out"):
+            return text
+    raise UserError(
+        f"no {what} is in the split {split!r} with held_out = {held_out}: hold out more, or draw longer ones"
+    )
 
 
 class CheckedSource:

@@ -21,12 +21,12 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from rewardsmith.data.source import is_held_out, require_share
+from rewardsmith.data.source import HeldOut, Split, draw_from_split, require_share
 from rewardsmith.errors import UserError
 from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template, ranking_prompt, ranking_values
 from rewardsmith.text.rankings import letters_of, write_ranking
@@ -52,8 +52,6 @@ ERROR_COST = 2
 
 MAX_CHARS = 64
 """Of a translation that are compared; a longer text is no translation of a sentence of this world."""
-
-_MAX_MISSES = 20_000  # draws; with the smallest share of 0.001, bad luck that long has probability 2e-9
 
 # ---- truth -------------------------------------------------------------------------------------------------------
 
@@ -124,10 +122,6 @@ def write_analysis(
 # ---- sentences, candidates and annotators ------------------------------------------------------------------------
 
 Words = Annotated[int, Field(ge=2, le=5, description="words in a sentence")]
-Split = Annotated[
-    Literal["train", "held-out"], Field(description="a sentence is in one of the two, by a hash of its text")
-]
-HeldOut = Annotated[float, Field(ge=0, le=0.99, description="share of the sentences that is held out")]
 MinCandidates = Annotated[int, Field(ge=2, le=4, description="fewest candidates in a group")]
 MaxCandidates = Annotated[int, Field(ge=2, le=4, description="most candidates in a group")]
 Misses = Annotated[float, Field(ge=0, le=1, description="annotator: chance that an error on a hard word is overlooked")]
@@ -145,18 +139,13 @@ class Sentences:
 
     def draw(self, rng: random.Random) -> str:
         """Return a sentence of the split, drawn evenly from all of them."""
-        for _ in range(_MAX_MISSES):
-            sentence = "".join(rng.choices(SOURCE_WORDS, k=self._words))
-            if is_held_out(sentence, self._held_out) == (self._split == "held-out"):
-                return sentence
-        raise UserError(
-            f"no sentence of {self._words} words is in the split {self._split!r} with held_out = {self._held_out}:"
-            " hold out more, or use more words"
-        )
+        what = f"sentence of {self._words} words"
+        draw = lambda: "".join(rng.choices(SOURCE_WORDS, k=self._words))  # noqa: E731
+        return draw_from_split(draw, self._split, self._held_out, what)
 
 
 class CandidateGroups:
-    """CandidateGroups of different translations of one sentence.
+    """Groups of different translations of one sentence.
 
     Any number of wrong words is equally likely. A wrong word is the false friend half of the time, and any other wrong
     word else.
@@ -189,13 +178,7 @@ class CandidateGroups:
 
 
 class Annotator:
-    """Marks the words of translations, and scores them by the marks: 10 less 2 for each that it holds to be wrong.
-
-    Args:
-        misses: chance that an error on a hard word is overlooked.
-        flips: chance that the mark of another word is the wrong one.
-        likes: points that it adds for each word too many, which it does not hold to be an error then; 0 for none.
-    """
+    """Marks the words of translations, and scores them by the marks: 10 less 2 for each that it holds to be wrong."""
 
     def __init__(self, misses: float = 0.0, flips: float = 0.0, likes: float = 0.0) -> None:
         self._misses, self._flips, self._likes = misses, flips, likes
@@ -311,7 +294,7 @@ def prompt_of(sentence: str, *candidates: str) -> Prompt:
 
 
 class TranslationRanking:
-    """CandidateGroups of translations to rank, with a careless annotator's comparisons; the answer is the truth."""
+    """Groups of translations to rank, with a careless annotator's comparisons; the answer is the truth."""
 
     def __init__(
         self,

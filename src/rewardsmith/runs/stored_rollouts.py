@@ -36,7 +36,6 @@ from rewardsmith.records import from_json
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
-SUFFIXES = (".jsonl", ".ndjson", ".parquet")
 RESPONSE_COLUMNS = ("responses", "response")
 
 # The keys of the first line, by form; a table of responses is whatever has none of these.
@@ -149,8 +148,7 @@ class StoredRollouts:
         self._in_run = Path(path).is_dir()
         if stage is not None and not self._in_run:
             raise UserError(f"--stage selects a file of a run folder, and {path!r} is none: leave it out")
-        suffix = "parquet" if path.lower().endswith(".parquet") else "jsonl"
-        self.files = _run_files(Path(path), stage) if self._in_run else find_files(path, SUFFIXES, suffix)
+        self.files = _run_files(Path(path), stage) if self._in_run else find_files(path)
         self.incomplete: list[str] = []
         self._table = _ResponseTable(names_of(self.files), self._columns)
 
@@ -197,15 +195,13 @@ class StoredRollouts:
     def _rows(self) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
         """Yield the rows of all files, each with the number of its file and of its line there."""
         self.incomplete.clear()
-        for i, file in enumerate(self.files):
-            for place, row in read_rows([file]):
-                if not isinstance(row, RowError):
-                    yield i, place.number, row
-                elif self._in_run and row.unfinished:  # the run is still going, or was killed
-                    self.incomplete.append(f"{where([file], place)} is incomplete, as by a stopped run: left out")
-                    break
-                else:
-                    raise UserError(f"{where([file], place)}: {row}")
+        for place, row in read_rows(self.files):
+            if not isinstance(row, RowError):
+                yield place.file, place.number, row
+            elif self._in_run and row.unfinished:  # the run is still going, or was killed
+                self.incomplete.append(f"{where(self.files, place)} is incomplete, as by a stopped run: left out")
+            else:
+                raise UserError(f"{where(self.files, place)}: {row}")
 
     def _form(self, row: Mapping[str, Any], first: str) -> str:
         form = next((form for form, keys in _FORMS.items() if keys <= row.keys()), "table")

@@ -75,17 +75,10 @@ class Grade:
 
 
 def parse_grade(reply: str, out_of: float = 10.0, *, marker: str = MARKER, clamp: bool = False) -> Grade:
-    """Return the grade that the last marker at the beginning of a line gives.
+    """Return the grade that the last marker at the beginning of a line gives, or raise `Unparsable`.
 
-    Args:
-        reply: what the judge wrote, without its thoughts.
-        out_of: points in all where the reply does not say so. `8/20` is 0.4, whatever this is.
-        marker: one or more words, in any case.
-        clamp: take more points than there are as all points; otherwise they are refused.
-
-    Raises:
-        Unparsable: there is no marker, or what follows the last one is not clearly a grade. `invalid` where it is one
-            that is negative or too large.
+    `out_of` are the points in all where the reply has none: `8/20` is 0.4, whatever this is. `clamp` takes more points
+    than there are as all points; otherwise they are `invalid`, as negative ones are.
     """
     label = _label(marker)
     text = _ODD_FIGURE.sub(" ? ", reply).replace("\u2044", "/").replace("∕", "/")
@@ -227,15 +220,3 @@ def write_grade(analysis: str, share: float, total: float) -> str:
     if abs(found.points - points) > 10**-DECIMALS or found.out_of != total:
         raise Unparsable("contradictory", f"the analysis would be parsed as {found.points:g} out of {found.out_of:g}")
     return text
-
-
-__all__ = [
-    "MARKER",
-    "NUMBER_PARSER",
-    "PARSER",
-    "Grade",
-    "parse_field",
-    "parse_grade",
-    "parse_rating",
-    "write_grade",
-]

@@ -7,6 +7,7 @@ messages = ranking_prompt(template, values, ["Hello", "Bye"], RankingFormat("bot
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -180,59 +181,15 @@ def rated_conversation(prompt: Prompt, answer: str, *, system: Keep) -> tuple[Me
 
 # ---- languages ---------------------------------------------------------------------------------------------------
 
-LANGUAGES = dict(
-    entry.split("=")
-    for entry in [
-        "ar=Arabic",
-        "bg=Bulgarian",
-        "bn=Bengali",
-        "ca=Catalan",
-        "cs=Czech",
-        "da=Danish",
-        "de=German",
-        "el=Greek",
-        "en=English",
-        "es=Spanish",
-        "et=Estonian",
-        "fa=Persian",
-        "fi=Finnish",
-        "fr=French",
-        "gu=Gujarati",
-        "he=Hebrew",
-        "hi=Hindi",
-        "hr=Croatian",
-        "hu=Hungarian",
-        "id=Indonesian",
-        "is=Icelandic",
-        "it=Italian",
-        "ja=Japanese",
-        "kk=Kazakh",
-        "km=Khmer",
-        "ko=Korean",
-        "lt=Lithuanian",
-        "lv=Latvian",
-        "ms=Malay",
-        "nb=Norwegian",
-        "nl=Dutch",
-        "no=Norwegian",
-        "pl=Polish",
-        "pt=Portuguese",
-        "ro=Romanian",
-        "ru=Russian",
-        "sk=Slovak",
-        "sl=Slovenian",
-        "sr=Serbian",
-        "sv=Swedish",
-        "sw=Swahili",
-        "ta=Tamil",
-        "th=Thai",
-        "tr=Turkish",
-        "uk=Ukrainian",
-        "ur=Urdu",
-        "vi=Vietnamese",
-        "zh=Chinese",
-    ]
+_LANGUAGES = (
+    "ar=Arabic bg=Bulgarian bn=Bengali ca=Catalan cs=Czech da=Danish de=German el=Greek en=English "
+    "es=Spanish et=Estonian fa=Persian fi=Finnish fr=French gu=Gujarati he=Hebrew hi=Hindi hr=Croatian "
+    "hu=Hungarian id=Indonesian is=Icelandic it=Italian ja=Japanese kk=Kazakh km=Khmer ko=Korean "
+    "lt=Lithuanian lv=Latvian ms=Malay nb=Norwegian nl=Dutch no=Norwegian pl=Polish pt=Portuguese "
+    "ro=Romanian ru=Russian sk=Slovak sl=Slovenian sr=Serbian sv=Swedish sw=Swahili ta=Tamil th=Thai "
+    "tr=Turkish uk=Ukrainian ur=Urdu vi=Vietnamese zh=Chinese"
 )
+LANGUAGES: dict[str, str] = dict(re.findall(r"(\w+)=(\w+)", _LANGUAGES))
 """From ISO 639-1 codes to English names."""
 
 

@@ -52,12 +52,7 @@ _DECODER = json.JSONDecoder(parse_constant=lambda name: None, strict=False)
 
 
 class Unparsable(ValueError):  # noqa: N818 it is the text that is so
-    """A reply holds no verdict that may be used.
-
-    Attributes:
-        reason: a few words that are the same for all replies of a kind, so that they can be counted.
-        invalid: True when a verdict was parsed but lies outside what is allowed.
-    """
+    """A reply holds no verdict that may be used: `reason` can be counted, `invalid` verdicts lie outside a range."""
 
     def __init__(self, reason: str, detail: str = "", *, invalid: bool = False) -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)

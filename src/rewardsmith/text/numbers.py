@@ -38,13 +38,7 @@ _CANONICAL = re.compile(r"(-?)(?:([0-9]+) )?([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)(
 
 @dataclass(frozen=True)
 class Number:
-    """A number that was read.
-
-    Attributes:
-        value: exact, as written: 50% has the value 50.
-        percent: whether a percent sign followed.
-        rounded: whether it was written with a decimal point or as a power of ten, so that it may be an approximation.
-    """
+    """A number as it is written: 50% has the value 50; `rounded` ones have a decimal point or a power of ten."""
 
     value: Fraction
     percent: bool = False

@@ -68,12 +68,7 @@ def shortened(text: str, max_chars: int) -> str:
 
 
 def quote(text: str, max_chars: int | None = None) -> str:
-    """Return the text between two fences that it does not contain, its role tokens broken.
-
-    Args:
-        text: what another wrote.
-        max_chars: characters that are shown; of a longer text the middle is left out. None shows all.
-    """
+    """Return the text between two fences that it does not contain, its role tokens broken, and shortened."""
     inside = harmless(text if max_chars is None else shortened(text, max_chars))
     inside = _TOO_LONG.sub(lambda match: match.group() + " ", inside)
     fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(inside)), default=0))
@@ -81,11 +76,7 @@ def quote(text: str, max_chars: int | None = None) -> str:
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """Replace every `{{name}}` of a template in one pass; what the values hold is not looked at again.
-
-    Raises:
-        KeyError: a placeholder has no value.
-    """
+    """Replace every `{{name}}` of a template in one pass; what the values hold is not looked at again."""
     return PLACEHOLDER.sub(lambda match: values[match.group(1)], template)
 
 

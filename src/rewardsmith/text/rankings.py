@@ -67,13 +67,7 @@ Levels = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class RankingVerdict:
-    """A verdict on a group.
-
-    Attributes:
-        levels: best first; tied candidates share a level.
-        scores: of each letter; empty where only a ranking was asked for.
-        analysis: what was written before the verdict.
-    """
+    """A verdict on a group: scores are empty where only a ranking is wanted; the analysis stands before the verdict."""
 
     levels: Levels
     scores: Mapping[str, float]
@@ -164,18 +158,8 @@ def parse_ranking(
       parentheses, `8/10` where 10 is the highest score, and text after the verdict. Quotations and fenced blocks are
       not the judge's own, unless the reply ends with the block and has nothing like a verdict outside.
 
-    Args:
-        reply: what the judge wrote.
-        letters: the candidates' names, of `letters_of`.
-        output: what the judge was asked for.
-        lowest: smallest score that is allowed.
-        highest: largest score that is allowed.
-        decimals: whether 7.5 is a score.
-        strictness: how much of the form is overlooked.
-
-    Raises:
-        Unparsable: with a reason such as `no scores line`, `score not a number`, `missing candidate`; `invalid` for
-            `score out of range` and `ranking contradicts scores`.
+    Scores must lie in `lowest` to `highest`; `decimals` allows 7.5. A reason of `Unparsable` is such as
+    `no scores line` or `missing candidate`; it is `invalid` for `score out of range` and `ranking contradicts scores`.
     """
     lenient = strictness == "lenient"
     found = _find_leniently(reply, len(letters), output) if lenient else _find_strictly(reply, output, strictness)

@@ -53,11 +53,6 @@ def parse_criteria(value: object, field: str, owner: str) -> str | tuple[Criteri
     """Return criteria that came with a prompt, as text or as a list, or raise `InvalidCriteria`.
 
     An entry of a list is text, worth one point, or a table with `text` (or `criterion`) and `points` (or `weight`).
-
-    Args:
-        value: JSON.
-        field: its name, such as `criteria`, for messages.
-        owner: whose it is, such as `the prompt 'p1'`, for messages.
     """
     if isinstance(value, str) and value.strip():
         return value.strip()
@@ -183,16 +178,9 @@ Fault = tuple[str, str]
 
 
 def parse_rubric(reply: str, total: int = 10, leaks: LeakDetector | None = None) -> WrittenRubric:
-    """Return the rubric that a reply ends with.
+    """Return the rubric that a reply ends with; `leaks` finds items that name the reference answer or copy its words.
 
-    Args:
-        reply: what the model wrote, without its thoughts.
-        total: points in all.
-        leaks: finds an item that names the reference answer or copies its words; None where there is no reference.
-
-    Raises:
-        Unparsable: there is none, or it lacks something. The message lists the faults, so that who wrote it can fix
-            them; the reason is that of the first.
+    `Unparsable` has the reason of the first fault, and lists the others, so that the writer can fix them.
     """
     found = last_object(reply)
     if found is None:

@@ -22,11 +22,13 @@ from rewardsmith.types import Message
 
 _ROLES = ("system", "user", "assistant")
 _ROLE_LINE = re.compile(r"^=== *(system|user|assistant) *===[ \t]*(?:\n|\Z)", re.MULTILINE)
-_ALMOST_A_ROLE_LINE = re.compile(r"[ \t]*+={2,9}[ \t]*+([A-Za-z]{2,20})[ \t]*+:?[ \t]*+={0,9}[ \t]*+")
+_OTHER_ROLE_LINE = re.compile(
+    r"^(?!=== *(?:system|user|assistant) *===[ \t]*$)={2,9}[ \t]*([A-Za-z]{2,20})[ \t]*:?[ \t]*={2,9}[ \t]*$",
+    re.MULTILINE,
+)
 _DOUBLE_BRACES = re.compile(r"\{\{[^{}\n]{0,80}\}\}")
-_UNCLOSED = re.compile(r"\{\{\s*+([A-Za-z_][A-Za-z0-9_]*+)\s*+(?!\}\})(?=(?P<rest>[^\n]{0,200}))")
-# Not {{name}}, and not the argument of a TeX command such as \boxed{answer}.
-_SINGLE_BRACES = re.compile(r"(?<![{\w\\])\{[ \t]*+([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+\}")
+# {name} or {{name}, but not {{name}}, and not the argument of a TeX command such as \\boxed{answer}.
+_SINGLE_BRACES = re.compile(r"(?<![{\w\\])\{(\{)?[ \t]*+(?P<name>[A-Za-z_][A-Za-z0-9_]*+)[ \t]*+\}(?(1)(?!\}))")
 
 MAX_CHARACTERS = 1_000_000
 """A longer file is no template."""
@@ -34,16 +36,10 @@ MAX_CHARACTERS = 1_000_000
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt with placeholders.
-
-    Attributes:
-        name: of the built-in template or the file; "" where the setting is the text itself.
-        turns: (role, text with placeholders) of each message.
-        setting: which setting of a recipe it came from.
-    """
+    """A prompt with placeholders: (role, text) of each message; `name` is "" where the setting is the text itself."""
 
     name: str
-    turns: tuple[tuple[str, str], ...]
+    messages: tuple[tuple[str, str], ...]
     setting: str = "template"
 
     @classmethod
@@ -57,21 +53,16 @@ class Template:
         usual: Sequence[str] = (),
         setting: str = "template",
     ) -> Template:
-        """Return a template, or raise a `UserError` that names the setting, the line and the remedy.
+        """Return a template, or raise a `UserError` that names the setting and the remedy.
 
-        Args:
-            text: of the file.
-            name: for messages; "" where the setting is the text itself.
-            known: the placeholders that will have a value; None where any may.
-            needed: those without which the prompt makes no sense.
-            usual: those that in single braces are a mistake, in addition to the known ones.
-            setting: where the recipe names it, for messages.
+        `known` are the placeholders that will have a value, None where any may; `needed` those without which the prompt
+        makes no sense; `usual` more of those that are a mistake in single braces.
         """
         text = text.replace("\r\n", "\n")
         parts = _ROLE_LINE.split(text)
-        turns = [(role, body.strip()) for role, body in zip(parts[1::2], parts[2::2], strict=True)]
-        template = cls(name, tuple(turns or [("user", parts[0].strip())]), setting)
-        problems = template._problems(text, parts[0] if turns else "", known, needed, {*(known or ()), *usual})
+        messages = [(role, body.strip()) for role, body in zip(parts[1::2], parts[2::2], strict=True)]
+        template = cls(name, tuple(messages or [("user", parts[0].strip())]), setting)
+        problems = template._problems(text, parts[0] if messages else "", known, needed, {*(known or ()), *usual})
         if problem := next(problems, None):
             raise UserError(f"{template.where} {problem}")
         return template
@@ -81,19 +72,31 @@ class Template:
     ) -> Iterator[str]:
         if len(text) > MAX_CHARACTERS:
             yield f"has more than {MAX_CHARACTERS:,} characters"
-        yield from _misspelled_roles(text)
+        for line in _OTHER_ROLE_LINE.finditer(text):  # a heading such as === Answer === is text
+            if close := difflib.get_close_matches(line[1].lower(), _ROLES, n=1, cutoff=0.75):
+                yield f"has {shown(line[0].strip())}. Did you mean === {close[0]} ===? Known roles: {listing(_ROLES)}"
         if before.strip():
             yield "has text before its first === role === line"
-        for role, body in self.turns:
+        for role, body in self.messages:
             if not body:
                 yield "is empty" + (f" after === {role} ===" if _ROLE_LINE.search(text) else "")
-        yield from _misspelled_placeholders(text, words, self.places)
+        yield from self._misspelled(text, words)
         for place in sorted(self.places):
             if known is not None and place not in known:
                 yield f"has {{{{{place}}}}}.{nearest(place, known)} Known: {listing(known)}"
         for place in needed:
             if place not in self.places:
                 yield f"has no {{{{{place}}}}}: the judge would not see it"
+
+    def _misspelled(self, text: str, words: Collection[str]) -> Iterator[str]:
+        for odd in _DOUBLE_BRACES.finditer(text):
+            if not PLACEHOLDER.fullmatch(odd.group()):
+                yield f"has {odd.group()}: a placeholder is a word, such as {{{{question}}}}"
+        for odd in _SINGLE_BRACES.finditer(text):
+            name = odd["name"]
+            if name in words and name not in self.places:
+                line = text.count("\n", 0, odd.start()) + 1
+                yield f"has {odd[0]} in line {line}, which would stay as it is: write {{{{{name}}}}}"
 
     @property
     def where(self) -> str:
@@ -103,12 +106,12 @@ class Template:
     @property
     def places(self) -> frozenset[str]:
         """The names of the placeholders."""
-        return frozenset(place.group(1) for _, body in self.turns for place in PLACEHOLDER.finditer(body))
+        return frozenset(place.group(1) for _, body in self.messages for place in PLACEHOLDER.finditer(body))
 
     @property
     def sha256(self) -> str:
         """A hash of its messages; the name plays no part."""
-        return hashlib.sha256(json.dumps(self.turns, ensure_ascii=False).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.messages, ensure_ascii=False).encode()).hexdigest()
 
     def facts(self) -> dict[str, str]:
         """Return which template this is, for the record of a run."""
@@ -116,7 +119,7 @@ class Template:
 
     def render(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """Return the messages with every placeholder replaced, in one pass. Foreign text must be quoted before."""
-        return tuple(Message(role, fill(body, values)) for role, body in self.turns)
+        return tuple(Message(role, fill(body, values)) for role, body in self.messages)
 
 
 def load_template(
@@ -142,32 +145,6 @@ def load_template(
 def _where(setting: str, name: str) -> str:
     # The end of a long path says more than its beginning.
     return f"{setting} = {json.dumps(name[-200:], ensure_ascii=False)}" if name else setting
-
-
-def _misspelled_roles(text: str) -> Iterator[str]:
-    for number, line in enumerate(text.split("\n"), 1):
-        found = _ALMOST_A_ROLE_LINE.fullmatch(line)
-        if found is None or _ROLE_LINE.match(line):
-            continue
-        # Stricter than other hints: a heading such as === Answer === is text.
-        close = difflib.get_close_matches(found[1].lower(), _ROLES, n=1, cutoff=0.75)
-        if close:
-            hint = f"Did you mean === {close[0]} ===? Known roles: {listing(_ROLES)}"
-            yield f"has {shown(line.strip())} in line {number}. {hint}"
-
-
-def _misspelled_placeholders(text: str, words: Collection[str], places: Collection[str]) -> Iterator[str]:
-    for odd in _DOUBLE_BRACES.finditer(text):
-        if not PLACEHOLDER.fullmatch(odd.group()):
-            yield f"has {odd.group()}: a placeholder is a word, such as {{{{question}}}}"
-    for odd in _UNCLOSED.finditer(text):
-        if odd[1] in words or "}" not in odd["rest"]:  # else it may be TeX, such as {{a}^2}
-            line = text.count("\n", 0, odd.start()) + 1
-            yield f"has {{{{{odd[1]} in line {line}, which is not closed: write {{{{{odd[1]}}}}}"
-    for odd in _SINGLE_BRACES.finditer(text):
-        if odd[1] in words and odd[1] not in places:
-            line = text.count("\n", 0, odd.start()) + 1
-            yield f"has {{{odd[1]}}} in line {line}, which would stay as it is: write {{{{{odd[1]}}}}}"
 
 
 __all__ = ["Template", "load_template"]

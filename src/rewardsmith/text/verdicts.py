@@ -60,13 +60,7 @@ _OF_ANOTHER = re.compile(
 
 
 def parse_boolean(reply: str, *, yes: Sequence[str] = YES, no: Sequence[str] = NO) -> bool:
-    """Return the verdict of a reply without its thoughts, or raise `Unparsable`.
-
-    Args:
-        reply: what the judge wrote; only the end of a long one is parsed.
-        yes: words and phrases for yes, in lower case; with "not" before them they are a no.
-        no: words and phrases for no.
-    """
+    """Return the verdict of a reply, or raise `Unparsable`; `yes` and `no` are phrases in lower case."""
     words = _words(tuple(yes), tuple(no))
 
     def parse(text: str) -> bool:

@@ -13,16 +13,13 @@ from hypothesis import strategies as st
 
 from rewardsmith import Rollout, RolloutGroup
 from rewardsmith.data import Jsonl, Parquet
-from rewardsmith.data.prepare.grade_solutions import GradedJob, band_name, band_of, band_sizes
-from rewardsmith.data.prepare.row_files import ReadRow
-from rewardsmith.data.prepare.rubric_rows import read_solutions
+from rewardsmith.data.prepare.grade_solutions import band_of, band_sizes
 from rewardsmith.data.prepare.splits import KEYS, source_key
-from rewardsmith.data.rows import Layout, RowError
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.judges.rubric import Rubric
 from tests.data.prepare.jobs import names, read_rows, write_rows
 from tests.data.prepare.rubric_rows import CRITERIA, graded_command, solved
-from tests.data.prepare.serving import Serving, part_of, true_points, wrote
+from tests.data.prepare.serving import Serving, part_of, true_points
 from tests.engines.faulty import said
 from tests.rewards.judges.asked import connected
 
@@ -118,15 +115,6 @@ def test_no_problem_is_in_both_parts_and_the_split_is_that_of_other_commands(ser
     assert [row["id"] for row in read_rows("new/held.sft.jsonl")] == [row["id"] for row in apart]  # not balanced
 
 
-@pytest.mark.parametrize("share", ["0.01", "0.99"])
-def test_an_empty_part_is_found_before_the_teacher_is_called(share: str, serving: Serving) -> None:
-    write_rows(Path("solved.jsonl"), solved(1))
-    refused = graded_command("--held-out", share, "--held-out-file", "held.jsonl")
-    assert refused.status == 2
-    assert "held_out" in refused.err
-    assert not serving.asked
-
-
 def test_votes(serving: Serving) -> None:
     serving.server.say = lambda body: f"Vote.\nTotal Score: {body['seed'] % 3 + 4}/10"
     write_rows(Path("solved.jsonl"), solved(2, each=1))
@@ -152,22 +140,6 @@ def test_a_rule_checks_final_answers(serving: Serving) -> None:
     assert [row["right"] for row in read_rows("out.jsonl")] == [False, True, None, None, False, None]
 
 
-def test_what_is_left_out_is_counted(serving: Serving) -> None:
-    (row,) = solved(1)
-    write_rows(Path("solved.jsonl"), [{**row, "responses": ["good", " ", "good", "bare", "fine"]}])
-    serving.server.say = lambda body: (
-        "Total Score: 3/10" if part_of(body["messages"][0]["content"], "Answer") == "bare" else wrote(body)
-    )
-    ended = graded_command("--json")
-    counts = json.loads(ended.out)["counts"]
-    assert (counts["blank solutions"], counts["repeated solutions"], counts["without analysis"]) == (1, 1, 1)
-    assert [row["id"] for row in read_rows("out.jsonl")] == ["p0#0", "p0#4"]
-    assert graded_command("--forms", "rl").status == 0
-    assert len(read_rows("out.jsonl")) == 3
-    write_rows(Path("solved.jsonl"), [{**row, "responses": ["", " "]}])
-    assert "nothing to grade" in graded_command("--fresh").err
-
-
 def test_faults_of_the_server_change_nothing(serving: Serving) -> None:
     assert graded_command(out="calm.jsonl").status == 0
     serving.server.plan("500", "reset", said("Hm."), "429-after", said("Total Score: 11/10"), "half", "502", "empty")
@@ -177,40 +149,12 @@ def test_faults_of_the_server_change_nothing(serving: Serving) -> None:
     assert sum(row["extra_info"]["tries"] for row in read_rows("out.jsonl")) == 42
 
 
-def test_failures_are_listed_in_the_order_of_the_rows(serving: Serving) -> None:
-    serving.server.say = lambda body: "No grade." if "0 + 0 is 1\n" in body["messages"][0]["content"] else wrote(body)
-    ended = graded_command("--fail-above", "0.01")
-    assert (ended.status, len(read_rows("out.jsonl"))) == (1, 39)
-    assert "solved.jsonl, line 1, solution 2: unparsable after 3 tries" in ended.out
-    serving.server.plan("500", "500", "500")  # the first are answered last
-    serving.server.say = lambda body: wrote(body) if " is 1" in body["messages"][0]["content"] else "No grade."
-    assert graded_command("--tries", "1", "--fresh").status == 0
-    failed = json.loads(Path("out.jsonl.provenance.json").read_text())["failures"]
-    assert len(failed) > 10
-    places = [tuple(map(int, re.findall("[0-9]+", one["where"]))) for one in failed]
-    assert places == sorted(places)
-
-
-def test_folders_and_flags_that_only_late_rows_have(serving: Serving) -> None:
-    rows = solved(150, each=2)
-    rows[-1] |= {"right": [True, False], "sound": [None, False]}
-    del rows[0]["reward_model"]
-    write_rows(Path("many/a.parquet"), solved(150, each=2)[1:100])
-    write_rows(Path("many/b.jsonl"), rows[100:])
-    assert graded_command("--forms", "eval", out="out.parquet", source="many").status == 0
-    *_, before, last = read_rows("out.parquet")
-    assert [(row["right"], row["sound"]) for row in (before, last)] == [(True, None), (False, False)]
-
-
 BAD_ROWS = [
     ({"prompt": "x", "responses": ["a"]}, "the row has no 'criteria'"),
     ({"prompt": "x", "criteria": "y"}, "there is no responses and no response: response_column"),
-    ({"criteria": "y", "responses": ["a"]}, "there is no prompt"),
     ({"prompt": "x", "criteria": "y", "responses": ["a", 1]}, "responses has 1: a solution is text"),
-    ({"prompt": "x", "criteria": "y", "responses": []}, "responses is an empty list"),
     ({"prompt": "x", "criteria": "y", "responses": ["a"], "right": [True, False]}, "right is a list of 2"),
     ({"prompt": "x", "criteria": "y", "responses": ["a"], "sound": ["yes"]}, 'sound[0] is "yes"'),
-    ({"prompt": "x", "criteria": [{"text": "a", "points": 0}], "responses": ["a"]}, "has an entry of 0 points"),
     ({"prompt": "x", "criteria": [{"text": "a", "points": -1}, "b"], "responses": ["a"]}, "negative points"),
 ]
 
@@ -228,15 +172,10 @@ def test_bad_rows_are_found_before_the_teacher_is_called(serving: Serving) -> No
 
 MISTAKES: list[tuple[list[str], str]] = [
     (["--forms", "stf"], "sft"),
-    (["--quoting", "fnce"], "fence"),
     (["--rule", "mat"], 'Did you mean "math"?'),
     (["--votes", "2"], "temperature above 0"),
-    (["--held-out-file", "x.jsonl"], "held_out"),
     (["--held-out", "0.5", "--held-out-file", "out.jsonl"], "two outputs have one name"),
-    (["--template", "rubrc"], 'Did you mean "rubric"?'),
-    (["--band-ratio", "inf"], "--band-ratio"),
     (["--answer-column", "reponses"], "no row has the right answer: there is no reponses"),
-    (["--prompt-column", "promt"], "there is no promt: prompt_column says"),
 ]
 
 
@@ -251,51 +190,6 @@ def test_mistakes(serving: Serving) -> None:
 # ---- rows and bands -----------------------------------------------------------------------------------------------
 
 
-def solutions(row: dict[str, Any], responses: str | None = None, criteria: str = "criteria", total: float = 10) -> Any:
-    return read_solutions(ReadRow("file, line 3", "file", 3, row), Layout(), responses, criteria, total)
-
-
-def test_solutions() -> None:
-    row = {"prompt": "6 · 7?", "extra_info": {"criteria": [{"points": 6, "text": "Right."}, "Shown."]}}
-    first, second = solutions(row | {"responses": ["42", "41"], "right": [True, None], "sound": [0, 1]})
-    assert (first.response, second.response, second.number, first.total) == ("42", "41", 1, 7)
-    assert first.shown == "1. (points: 6) Right.\n2. (points: 1) Shown."
-    assert [(one.right, one.sound) for one in (first, second)] == [(True, False), (None, True)]
-    assert "responses" not in first.prompt.info
-    (one,) = solutions({"prompt": "?", "criteria": "be right", "response": "42", "right": False})
-    assert (one.right, one.shown, one.total, one.criteria) == (False, "be right", 10.0, "be right")
-    assert solutions({"prompt": "?", "rubric": "a", "text": ["42"]}, "text", "rubric", 5)[0].total == 5
-    with pytest.raises(RowError, match="response has a table: a solution is text"):
-        solutions({"prompt": "?", "criteria": "x", "response": {"a": 1}})
-
-
-@pytest.mark.parametrize(
-    ("share", "bands", "band"),
-    [(0, 5, 0), (0.19, 5, 0), (0.2, 5, 1), (0.6, 5, 3), (0.1 + 0.2 + 0.3, 5, 3), (0.99, 5, 4), (1, 5, 4), (1, 1, 0)],
-)
-def test_bands(share: float, bands: int, band: int) -> None:
-    assert band_of(share, bands) == band
-    assert [band_name(one, 5) for one in range(5)] == ["0-2", "2-4", "4-6", "6-8", "8-10"]
-    assert band_name(1, 3) == "3.33-6.67"
-
-
-SIZES = [
-    ([], 2, 2, []),
-    ([0, 0], 2, 2, [0, 0]),
-    ([100, 100, 60], 2, 3, [100, 100, 60]),  # near enough
-    ([10, 100, 100], 2, 1, [10, 20, 20]),  # F = min(10, 50), C = 20
-    ([10, 100, 100], 2, 2, [20, 40, 40]),  # F = min(20, 50), C = 40
-    ([10, 100, 100], 2, 5, [50, 100, 100]),  # F = min(50, 50), C = 100
-    ([10, 30, 100], 1.5, 2, [20, 30, 30]),
-    ([0, 7, 0, 21], 3, 1, [0, 7, 0, 21]),
-]
-
-
-@pytest.mark.parametrize(("counts", "ratio", "repeats", "expected"), SIZES)
-def test_band_sizes(counts: list[int], ratio: float, repeats: int, expected: list[int]) -> None:
-    assert band_sizes(counts, ratio, repeats) == expected
-
-
 @given(st.lists(st.integers(0, 500), max_size=8), st.floats(1, 10), st.integers(1, 6))
 def test_what_holds_for_any_band_sizes(counts: list[int], ratio: float, repeats: int) -> None:
     found = band_sizes(counts, ratio, repeats)
@@ -307,30 +201,3 @@ def test_what_holds_for_any_band_sizes(counts: list[int], ratio: float, repeats:
         if max(counts) <= ratio * min(count for count in counts if count):
             assert found == counts
         assert band_sizes(found, ratio, 1) == found  # balanced is balanced
-
-
-SHARES = {f"s{i}": (i % 100) ** 2 / 99**2 for i in range(200)}
-
-
-def job(**settings: Any) -> GradedJob:
-    return GradedJob(input="in.jsonl", out=Path("out.jsonl"), teacher="t", balance=True, **settings)
-
-
-@given(st.permutations(list(SHARES)), st.integers(0, 3))
-def test_copies_do_not_depend_on_the_order(order: list[str], seed: int) -> None:
-    assert job(seed=seed).copies({key: SHARES[key] for key in order}) == job(seed=seed).copies(SHARES)
-
-
-def test_copies_have_the_band_sizes_and_are_even() -> None:
-    copies = job(band_repeats=3, seed=1).copies(SHARES)
-    before, after = Counter[int](), Counter[int]()
-    for key, share in SHARES.items():
-        before[band_of(share, 5)] += 1
-        after[band_of(share, 5)] += copies[key]
-    assert [after[band] for band in range(5)] == band_sizes([before[band] for band in range(5)], 2, 3)
-    for band in range(5):  # nobody is there three times while another of the band is there once
-        often = {copies[key] for key, share in SHARES.items() if band_of(share, 5) == band}
-        assert max(often) - min(often) <= 1
-    one, other = (job(band_ratio=1, band_repeats=1, seed=seed).copies(SHARES) for seed in (0, 1))
-    assert one != other
-    assert sum(one.values()) == sum(other.values()) == 5 * min(before.values())

@@ -49,7 +49,6 @@ def test_mistakes_name_the_remedy(tmp_path: Path) -> None:
         (["gqm-rl", groups, out, "--shufles", "1"], "--shuffles"),
         (["gqm-rl", groups, out, "--held-out", "0.1"], "held_out_file"),
         (["gqm-rl", groups, out, "--columns.score", "x"], "scores"),
-        (["gqm-rl", groups, out, "--llama-factory"], "--llama-factory"),
         (["gqm-rl", str(tmp_path / "grups.jsonl"), out], 'Did you mean "groups.jsonl"'),
         (["preferences", groups, out, "--labels", "score"], "scores"),
     ]:
@@ -71,8 +70,7 @@ def test_help_and_docs_name_every_setting(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_command_leaves_nothing(stop: signal.Signals, tmp_path: Path) -> None:
+def test_a_stopped_command_leaves_nothing(tmp_path: Path) -> None:
     source, folder = write_rows(tmp_path / "in.jsonl", [row(i, 8) for i in range(3000)]), tmp_path / "out"
     command = [sys.executable, "-m", "rewardsmith", "prepare", "gqm-rl", str(source), str(folder / "o.parquet")]
     with subprocess.Popen(
@@ -81,7 +79,7 @@ def test_a_stopped_command_leaves_nothing(stop: signal.Signals, tmp_path: Path) 
         while not (folder.exists() and any(folder.iterdir())):  # it has begun to write
             assert process.poll() is None
             time.sleep(0.01)
-        os.kill(process.pid, stop)
+        os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
@@ -91,7 +89,7 @@ def test_a_stopped_command_leaves_nothing(stop: signal.Signals, tmp_path: Path) 
 @pytest.mark.slow
 def test_the_benchmark_runs() -> None:
     benchmark = Path(__file__).parents[3] / "benchmarks" / "prepare.py"
-    command = [sys.executable, str(benchmark), "--rows", "40", "80", "--peer-most", "40"]
+    command = [sys.executable, str(benchmark), "--rows", "40", "--max-peer", "40"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert (ended.stdout.count("ours"), ended.stdout.count("in memory, unchecked")) == (2, 1)
+    assert (ended.stdout.count("ours"), ended.stdout.count("in memory, unchecked")) == (1, 1)

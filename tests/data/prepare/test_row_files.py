@@ -1,8 +1,6 @@
 """Files of rows: complete or absent, nothing lost in Parquet, bad rows in one report, provenance."""
 
 import errno
-import hashlib
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,11 +8,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rewardsmith import UserError, __version__
+from rewardsmith import UserError
 from rewardsmith.data.prepare import row_files
-from rewardsmith.data.prepare.row_files import RowFiles, open_outputs, require_outputs, write_provenance
-from rewardsmith.data.rows import BadRows
-from rewardsmith.storage import file_facts
+from rewardsmith.data.prepare.row_files import RowFiles, open_outputs, require_outputs
 from tests.data.prepare.jobs import names, read_rows, write_rows
 
 BOTH = pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
@@ -29,15 +25,6 @@ def write_all(path: Path, rows: list[dict[str, Any]]) -> None:
         for row in rows:
             write(row)
         assert not path.exists() or path.read_text() == "old"
-
-
-@BOTH
-def test_rows_come_back_folders_are_made_and_nothing_else_is_left(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / "new" / "deeper" / f"{'長' * 78}.{suffix}"  # about as long as the disk allows
-    rows = [a_row(i) for i in range(600)]
-    write_all(path, rows)
-    assert read_rows(path) == rows
-    assert names(path.parent) == {path.name}
 
 
 @BOTH
@@ -56,17 +43,6 @@ def test_an_error_leaves_nothing_behind_and_an_old_file_as_it_was(tmp_path: Path
     assert (names(tmp_path), path.read_text()) == ({path.name}, "old")
     write_all(path, [a_row(0)])
     assert read_rows(path) == [a_row(0)]
-
-
-def test_several_files_appear_together_or_not_at_all(tmp_path: Path) -> None:
-    paths = [tmp_path / "a.jsonl", tmp_path / "b.parquet"]
-    with pytest.raises(UserError, match=r"no rows for .*b\.parquet"), open_outputs(paths) as (one, _):
-        one(a_row(1))
-    assert names(tmp_path) == set()
-    with open_outputs(paths) as (one, other):
-        one(a_row(1))
-        other(a_row(2))
-    assert [read_rows(path) for path in paths] == [[a_row(1)], [a_row(2)]]
 
 
 @BOTH
@@ -131,13 +107,6 @@ def test_parquet_loses_no_field_silently(tmp_path: Path, odd: dict[str, Any], mo
     assert names(tmp_path) == set()
 
 
-@pytest.mark.parametrize(("suffix", "value"), [("jsonl", "\ud800"), ("jsonl", float("nan")), ("parquet", "\ud800")])
-def test_values_that_no_file_can_hold(tmp_path: Path, suffix: str, value: object) -> None:
-    with pytest.raises(UserError, match=r"is not JSON|do not fit"):
-        write_all(tmp_path / f"o.{suffix}", [{"a": value}])
-    assert names(tmp_path) == set()
-
-
 def test_files_of_both_formats_give_the_same_rows(tmp_path: Path) -> None:
     rows = [{"prompt": f"p{i}", "n": i} for i in range(5)]
     for suffix in ("jsonl", "parquet"):
@@ -154,36 +123,3 @@ def test_files_of_both_formats_give_the_same_rows(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere.jsonl", "~no-such-user-here/x", tmp_path / "no" / "x.jsonl"):
         with pytest.raises(UserError, match=r"there is no file|cannot look"):
             RowFiles(str(path))
-
-
-def test_provenance(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_bytes(b"abc")
-    write_provenance(tmp_path / "o.parquet", {"command": "c", "inputs": [file_facts(tmp_path / "in.jsonl", 3)]})
-    facts = {"path": str(tmp_path / "in.jsonl"), "bytes": 3, "sha256": hashlib.sha256(b"abc").hexdigest(), "rows": 3}
-    written = json.loads((tmp_path / "o.parquet.provenance.json").read_text())
-    assert written == {"rewardsmith": __version__, "command": "c", "inputs": [facts]}
-    with pytest.raises(UserError, match="cannot read"):
-        file_facts(tmp_path / "none")
-
-
-def test_bad_rows_end_in_one_error_or_are_listed() -> None:
-    bad = BadRows(skip=False)
-    bad.settle(20)
-    for i in range(12):
-        bad.note(f"f, line {i}", ValueError("same" if i < 11 else "other"))
-    with pytest.raises(UserError) as caught:
-        bad.settle(20)
-    lines = str(caught.value).split("\n")
-    assert lines[0] == "12 of 20 rows cannot be used; the first 10:"
-    assert (len(lines), lines[1], lines[-2]) == (13, "  f, line 0", "    same")
-    assert "--skip-bad" in lines[-1]
-    skipped = BadRows(skip=True)
-    skipped.note("f, line 3", ValueError("\x1b[31m broken"))
-    skipped.settle(4)
-    assert "1 rows left out:\n  f, line 3\n    \\x1b[31m broken" in str(skipped)
-    assert skipped.as_json() == {"rows": 1, "first": [{"where": "f, line 3", "why": "\\x1b[31m broken"}]}
-    for _ in range(2000):
-        skipped.note("w", ValueError("e"))
-    assert len(skipped.first) == 1000
-    with pytest.raises(UserError, match="none of the 2,001 rows can be used"):
-        skipped.settle(2001)

@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 
-from rewardsmith import Message, Prompt
 from rewardsmith.data.prepare.gqm import GqmRl
 from rewardsmith.data.prepare.preference_data import PreferencesJob
-from rewardsmith.data.prepare.splits import KEYS, digest_of, held_out_limit, source_key, source_text
+from rewardsmith.data.prepare.splits import KEYS, held_out_limit, source_key
 from tests.data.prepare.jobs import read_rows, run_job, write_rows
 
 
@@ -22,18 +21,6 @@ def test_a_number_of_sources_holds_out_those_with_the_smallest_keys_and_a_share_
 
 def test_case_width_and_white_space_play_no_part() -> None:
     assert source_key(" ＡB\n c") == source_key("ab C") != source_key("a bc")
-
-
-def test_the_source_is_the_text_to_translate_or_the_question() -> None:
-    messages = [Message("system", "s"), Message("user", "q")]
-    assert source_text(Prompt("a", messages)) == source_text(Prompt("b", messages[1:])) == "q"
-    assert source_text(Prompt("c", [Message("user", "Translate: x")], info={"src_text": "x"})) == "x"
-
-
-def test_a_digest_depends_on_every_part() -> None:
-    parts = [("a", ("b", 1)), ("a", ("b", 2)), ("ab", (1,)), ("a", "b", 1), ("\ud83d\ude00",), ("😀",)]
-    assert len({digest_of(*part) for part in parts}) == len(parts)
-    assert digest_of("a", ("b", 1)) == digest_of("a", ["b", 1])
 
 
 def test_all_commands_hold_out_the_same_sources(tmp_path: Path) -> None:

@@ -3,21 +3,16 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from rewardsmith import Message, Prompt, Rollout, RolloutGroup
+from rewardsmith import Message, Rollout, RolloutGroup
 from rewardsmith.data import Jsonl, Parquet
-from rewardsmith.data.prepare.row_files import ReadRow
-from rewardsmith.data.prepare.rubric_rows import final_answers, read_problem, right_answers
 from rewardsmith.data.prepare.write_rubrics import revised_prompt
-from rewardsmith.data.rows import Layout, RowError
 from rewardsmith.llm import Unparsable
 from rewardsmith.rewards.judges.rubric import Rubric
 from tests.data.prepare.jobs import names, read_rows, write_rows
-from tests.data.prepare.rubric_rows import CRITERIA, models_file, problems, rubric_command
+from tests.data.prepare.rubric_rows import CRITERIA, problems, rubric_command
 from tests.data.prepare.serving import Serving, rubric, wrote
 from tests.engines.faulty import said
 from tests.rewards.judges.asked import connected
@@ -102,14 +97,6 @@ def test_a_row_without_a_rubric_is_listed_and_requested_again(serving: Serving) 
     assert [row["id"] for row in read_rows("out.jsonl")] == [f"p{i}" for i in range(12)]
 
 
-def test_without_any_rubric_nothing_is_written(serving: Serving) -> None:
-    serving.server.say = lambda body: "no"
-    ended = rubric_command("--tries", "1")
-    assert ended.status == 1
-    assert "nothing is written" in ended.out
-    assert not Path("out.jsonl").exists()
-
-
 def test_replies_of_other_settings_or_another_model_need_a_fresh_start(serving: Serving) -> None:
     assert rubric_command("--limit", "7").status == 0
     # More tokens or tries, or another seed, are no other rubrics; another temperature is.
@@ -128,43 +115,6 @@ def test_replies_of_other_settings_or_another_model_need_a_fresh_start(serving: 
     }
 
 
-def test_what_only_late_rows_have_fits_into_parquet(serving: Serving) -> None:
-    rows: list[dict[str, Any]] = [{**row, "tags": [], "level": None} for row in problems(300)]
-    rows[-1] |= {"tags": ["hard"], "level": 5, "extra_info": {"index": 3}}
-    write_rows(Path("problems.jsonl"), rows)
-    whole = rubric(not_applicable={})
-    whole["criteria"][0]["checks"] += ["neglected-premises", "coincidence"]
-    serving.server.say = lambda body: (
-        wrote(body) if "How much is 299 + 299?" in body["messages"][0]["content"] else json.dumps(whole)
-    )
-    assert rubric_command(out="out.parquet").status == 0
-    first, *_, last = pq.read_table("out.parquet").to_pylist()
-    assert (first["tags"], first["level"], first["extra_info"]["index"]) == ([], None, None)
-    assert (last["tags"], last["level"], last["extra_info"]["index"]) == (["hard"], 5, 3)
-    excepted = [row["extra_info"]["criteria_made_by"]["not_applicable"] for row in (first, last)]
-    assert [len(one) for one in excepted] == [0, 2]
-
-
-def test_rows_that_fit_no_table_keep_their_replies(serving: Serving) -> None:
-    write_rows(Path("problems.jsonl"), [{**row, "level": i if i % 2 else "hard"} for i, row in enumerate(problems(4))])
-    refused = rubric_command(out="out.parquet")
-    assert refused.status == 2
-    assert "do not fit one table" in refused.err
-    assert rubric_command().status == 0
-    assert [row["level"] for row in read_rows("out.jsonl")] == ["hard", 1, "hard", 3]
-    assert len(serving.asked) == 4
-
-
-def test_the_cache_of_replies_json_and_printed_prompts(serving: Serving) -> None:
-    models_file(Path(), serving, cache="cache")
-    assert rubric_command(out="one.jsonl").status == 0
-    ended = rubric_command("--json", "--show-prompts", "1", out="two.jsonl")
-    assert (ended.status, len(serving.asked)) == (0, 12)
-    assert "How much is 0 + 0?" in ended.err
-    assert json.loads(ended.out)["written"] == {"two.jsonl": 12}
-    assert read_rows("one.jsonl") == read_rows("two.jsonl")
-
-
 def test_columns_and_references(serving: Serving) -> None:
     rows = [{"question": f"{i} + 1?", "answer": f"{i} + 1 is it\n#### {i + 1}", "extra_info": None} for i in range(3)]
     write_rows(Path("gsm.jsonl"), rows)
@@ -180,11 +130,7 @@ BAD_ROWS = [
     (b'{"prompt": "How much is 1 + 1?", "reward_model": {"ground_truth": "2"}}', "the same problem as in"),
     (b'{"prompt": "new", "id": "p1"}', "the same id as in problems.jsonl, line 2"),
     (b'{"prompt": "old", "criteria": ["a"]}', "the row has criteria already: set replace"),
-    (b'{"prompt": "new", "id": []}', "id is a list of 0"),
-    (b'{"prompt": "new", "extra_info": [1]}', "extra_info is a list of 1"),
     (b'{"prompt": "  "}', "prompt is blank"),
-    (b"[1, 2]", "the line holds an array"),
-    ('{"prompt": "café"}'.encode("latin-1"), "not UTF-8 text"),
     (b'{"prompt": "\\ud800"}', "prompt"),
 ]
 
@@ -193,7 +139,7 @@ def test_bad_rows_are_found_before_the_model_is_called(serving: Serving) -> None
     write_rows(Path("problems.jsonl"), [*problems(12), *(line for line, _ in BAD_ROWS)])
     refused = rubric_command()
     assert refused.status == 2
-    assert "10 of 22 rows cannot be used:" in refused.err
+    assert f"{len(BAD_ROWS)} of {12 + len(BAD_ROWS)} rows cannot be used:" in refused.err
     for number, (_, message) in enumerate(BAD_ROWS, start=13):
         assert f"problems.jsonl, line {number}\n" in refused.err
         assert message in refused.err
@@ -201,18 +147,13 @@ def test_bad_rows_are_found_before_the_model_is_called(serving: Serving) -> None
     assert names(Path()) == {"models.toml", "problems.jsonl", "solved.jsonl"}
     ended = rubric_command("--skip-bad")
     assert (ended.status, len(read_rows("out.jsonl"))) == (0, 12)
-    assert "10 rows left out" in ended.out
+    assert f"{len(BAD_ROWS)} rows left out" in ended.out
 
 
 MISTAKES: list[tuple[dict[str, str], list[str], str]] = [
-    ({"source": "problms.jsonl"}, [], 'Did you mean "problems.jsonl"?'),
-    ({"out": "out.json"}, [], "does not end in .jsonl or .parquet"),
     ({"out": "problems.jsonl"}, [], "is one of the input files"),
     ({"model": "storng"}, [], 'Did you mean "strong"?'),
-    ({"models": "model.toml"}, [], 'Did you mean "models.toml"?'),
     ({}, ["--template", "write_rubrik"], 'Did you mean "write_rubric"?'),
-    ({}, ["models.strong.tries=3"], "retries"),
-    ({}, ["--tries", "0"], "--tries"),
     ({}, ["--answer-column", "rewardmodel"], 'Did you mean "reward_model"?'),
     ({}, ["--solution-column", "extra_info.s"], "no row has a reference solution"),
 ]
@@ -228,48 +169,4 @@ def test_mistakes(serving: Serving) -> None:
     assert serving.asked == []
 
 
-def test_a_model_of_this_process(serving: Serving) -> None:
-    Path("models.toml").write_text('cache = ""\n[models.strong]\ninit = "tiny-llama"\ndevice = "cpu"\n')
-    Path("own.txt").write_text("A rubric for {{question}}:")
-    ended = rubric_command("--limit", "2", "--tries", "1", "--max-tokens", "8", "--template", "own.txt")
-    assert ended.status == 1
-    assert "2 without a reply" in ended.out  # it has not learned to write yet
-
-
 # ---- rows ---------------------------------------------------------------------------------------------------------
-
-
-def problem(row: dict[str, Any], solution: str | None = None, *, replace: bool = False) -> Any:
-    return read_problem(ReadRow("file, line 3", "file", 3, row), Layout(), solution, replace=replace)
-
-
-def test_a_problem() -> None:
-    row = {"prompt": "6 · 7?", "reward_model": {"ground_truth": "42"}, "extra_info": {"solution": "6 · 7 = 42"}}
-    found = problem(row)
-    assert (found.question, found.answers, found.solution) == ("6 · 7?", ("42",), "6 · 7 = 42")
-    assert (found.prompt.id, found.row) == ("file-3", row)
-    assert problem({"prompt": "?", "solution": "top", "extra_info": {"solution": "in"}}).solution == "top"
-    assert problem({"prompt": "?", "proof": "this"}, "proof").solution == "this"
-    chat = [{"role": "system", "content": "Box it."}, {"role": "user", "content": "6 · 7?"}]
-    assert problem({"prompt": chat}).question == "6 · 7?"
-    assert problem({"prompt": chat, "extra_info": {"question": "raw"}}).question == "raw"
-    assert problem({"prompt": "?", "criteria": "x", "extra_info": None}, replace=True).question == "?"
-    for bad, message in (({"proof": 7}, "a reference solution is text"), ({"prof": "x"}, 'Did you mean "prof"')):
-        with pytest.raises(RowError, match=message):
-            problem({"prompt": "?", **bad}, "proof")
-
-
-@pytest.mark.parametrize(
-    ("answer", "right", "final"),
-    [
-        (None, (), ()),
-        (72, ("72",), ("72",)),
-        (["1/2", "0.5", None], ("1/2", "0.5"), ("1/2", "0.5")),
-        ("48/2 = 24\n#### 72", ("48/2 = 24\n#### 72",), ("72",)),
-        ({"a": 1}, (), ()),
-        (["", "  "], ("", ""), ()),
-    ],
-)
-def test_answers(answer: object, right: tuple[str, ...], final: tuple[str, ...]) -> None:
-    prompt = Prompt("p", [Message("user", "?")], answer=answer)
-    assert (right_answers(prompt), final_answers(prompt)) == (right, final)

@@ -15,11 +15,9 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import combinations, permutations
-from pathlib import Path
+from functools import cached_property
 from string import ascii_uppercase
 from typing import Any, ClassVar
 
@@ -27,13 +25,12 @@ from pydantic import Field, model_validator
 
 from rewardsmith.data.prepare.letters import AmbiguousLetters, Mentions, find_mentions
 from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, collect, write_prepared
-from rewardsmith.data.prepare.row_files import ReadRow, RowFiles, require_outputs
+from rewardsmith.data.prepare.row_files import Duplicates, ReadRow, RowFiles, require_outputs
 from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
 from rewardsmith.data.row_items import RankingRows
 from rewardsmith.data.rows import ABSENT, ID, PROMPT, BadRows, Columns, Layout, Row, RowError, describe, find
 from rewardsmith.errors import UserError, nearest
 from rewardsmith.jobs import JobContext, Result
-from rewardsmith.storage import write_atomically, writing
 from rewardsmith.text.judge_prompts import (
     LANGUAGES,
     RankingFormat,
@@ -93,7 +90,6 @@ class GqmJob(SplitJob):
     decimals: bool = Field(default=False, description="allow scores between integers")
     subgroups: int = Field(default=0, ge=0, le=1000, description="parts of each group that become groups of their own")
     shuffles: int = Field(default=0, ge=0, le=1000, description="further orders of each group and part")
-    augment_held_out: bool = Field(default=False, description="augment the held-out groups too")
     data_source: str = Field(default="gqm", min_length=1, description="data_source of all rows")
 
     @model_validator(mode="after")
@@ -134,15 +130,12 @@ class GqmJob(SplitJob):
         )
 
     def _groups(self, files: RowFiles, bad: BadRows, counts: Counter[str]) -> Iterator[GqmGroup]:
-        reader = GqmReader(self)
-        first: dict[str, str] = {}
+        reader, duplicates = GqmReader(self), Duplicates()
         for read in files:
             counts["groups read"] += 1
             try:
                 group = reader.read(read)
-                for name, what in ((group.digest, "source, candidates and scores"), (f"id {group.id}", "id")):
-                    if (other := first.setdefault(name, read.where)) is not read.where:
-                        raise RowError(f"the same {what} as in {other}: leave one of them out")
+                duplicates.refuse(read.where, group=group.digest, id=group.id)
             except RowError as error:
                 bad.note(read.where, error)
                 continue
@@ -154,7 +147,7 @@ class GqmJob(SplitJob):
         limit = held_out_limit(self.held_out, lambda: (group.source_key for group in groups))
         drawn: list[tuple[str, int, Order]] = []
         for i, group in enumerate(groups):
-            augment = self.augment_held_out or group.source_key >= limit
+            augment = group.source_key >= limit  # held-out groups stay as they are
             rng = random.Random(f"{self.seed} {group.digest}")
             orders = draw_orders(len(group.candidates), self.subgroups * augment, self.shuffles * augment, rng)
             drawn += [(digest_of(self.seed, group.digest, order), i, order) for order in orders]
@@ -170,11 +163,7 @@ class GqmJob(SplitJob):
                 yield held_out, row
 
     def row(self, group: GqmGroup, order: Order, split: str) -> Row:
-        """Return the row of a group that shows its candidates in an order.
-
-        Raises:
-            AnalysisError: a demonstration has no analysis for this order.
-        """
+        """Return the row of a group in an order; `AnalysisError` if a demonstration has no analysis for it."""
         raise NotImplementedError
 
     def _parts(self, group: GqmGroup, order: Order, split: str) -> tuple[Row, list[dict[str, str]], dict[str, Any]]:
@@ -231,13 +220,6 @@ class GqmSft(GqmJob):
     command = "prepare gqm-sft"
     needs_analysis = True
 
-    keep_partial_analysis: bool = Field(
-        default=False, description="keep subgroups whose analysis mentions candidates that are not in them"
-    )
-    llama_factory: bool = Field(
-        default=False, description="describe the outputs in dataset_info.json, for LLaMA-Factory"
-    )
-
     def row(self, group: GqmGroup, order: Order, split: str) -> Row:
         """Return a demonstration: the analysis with the letters of this order, and the verdict."""
         answer = write_ranking(group.by_letter(order), self._analysis(group, order), self.verdict)
@@ -245,9 +227,9 @@ class GqmSft(GqmJob):
         return {**head, "messages": [*prompt, {"role": "assistant", "content": answer}], "extra_info": info}
 
     def _analysis(self, group: GqmGroup, order: Order) -> str:
-        """Return the analysis with the letters of an order; those left out of it get the letters after the others."""
+        """Return the analysis with the letters of an order."""
         left_out = [i for i in range(len(group.candidates)) if i not in order]
-        if left_out and not self.keep_partial_analysis:
+        if left_out:
             if group.mentions.counts_candidates or group.mentions.named & {*left_out}:
                 raise AnalysisError(ANALYSIS_OF_OTHERS)
             if group.mentions.doubt:
@@ -256,15 +238,6 @@ class GqmSft(GqmJob):
             return group.mentions.renamed((*order, *left_out))
         except AmbiguousLetters:
             raise AnalysisError(AMBIGUOUS_LETTERS) from None
-
-    async def run(self, context: JobContext) -> Result:
-        """Write the rows, and describe them for LLaMA-Factory if that is wanted."""
-        tables = _dataset_infos(self.outs, replace=context.fresh) if self.llama_factory else {}
-        result = await super().run(context)
-        for place, table in tables.items():
-            with writing(place):
-                write_atomically(place, json.dumps(table, indent=2, ensure_ascii=False) + "\n")
-        return result
 
 
 class AnalysisError(Exception):
@@ -375,12 +348,8 @@ class GqmReader:
             name, text = self._columns.find(row, "source_text")
             values["source_text"] = self._text(name, text, f"columns.source_text; {self._settings.template!r} shows it")
         codes = {}
-        for key, given in zip(
-            ("source_language", "target_language"),
-            (self._settings.source_language, self._settings.target_language),
-            strict=True,
-        ):
-            column = self._own[key]
+        for key in ("source_language", "target_language"):
+            column, given = self._own[key], getattr(self._settings, key)
             value = find(row, column) if given is None else given
             if key in self._places:
                 code = self._text(column, value, f"columns.{key}; or set {key} for all rows").strip()
@@ -416,21 +385,15 @@ def _unknown_language(code: str) -> str:
 
 # ---- augmentation -------------------------------------------------------------------------------------------------
 
-_ENUMERATED = 1_000  # up to so many parts or orders are listed to draw from; of more, one draws until they differ
-
 
 def draw_orders(count: int, subgroups: int, shuffles: int, rng: random.Random) -> Iterator[Order]:
-    """Yield the group as it is, then parts of it and other orders; no order of the same candidates comes twice.
-
-    Args:
-        count: candidates of the group.
-        subgroups: parts of 2 to `count` - 1 candidates, in their order; all where there are fewer.
-        shuffles: further orders of the group and of each part; all where there are fewer.
-        rng: decides the draws.
-    """
+    """Yield the group of `count` as it is, then parts of it, and after each its further orders; none comes twice."""
     for picked in (tuple(range(count)), *_draw_parts(count, subgroups, rng)):
         yield picked
-        yield from _draw_shuffles(picked, shuffles, rng)
+        orders = {picked: None}
+        while len(orders) < 1 + min(shuffles, math.factorial(len(picked)) - 1):
+            orders[tuple(rng.sample(picked, len(picked)))] = None
+        yield from list(orders)[1:]
 
 
 def variant_name(order: Order, count: int) -> str:
@@ -439,60 +402,14 @@ def variant_name(order: Order, count: int) -> str:
     return " ".join(["shuffled"] * shuffled + ["subgroup"] * part) or "original"
 
 
-def _draw_parts(count: int, number: int, rng: random.Random) -> list[Order]:
-    total = 2**count - count - 2
-    if total <= max(2 * number, _ENUMERATED):
-        return rng.sample(_every_part(count), min(number, total))
-    found: dict[Order, None] = {}
-    while len(found) < number:
+def _draw_parts(count: int, number: int, rng: random.Random) -> Iterable[Order]:
+    """Return parts of 2 to `count` - 1 candidates, in their order; all of them where there are no more."""
+    parts: dict[Order, None] = {}
+    while len(parts) < min(number, 2**count - count - 2):
         bits = rng.getrandbits(count)
         if 2 <= bits.bit_count() < count:
-            found[tuple(i for i in range(count) if bits >> i & 1)] = None
-    return list(found)
-
-
-def _draw_shuffles(picked: Order, number: int, rng: random.Random) -> list[Order]:
-    total = math.factorial(len(picked)) - 1
-    if total <= max(2 * number, _ENUMERATED):
-        return [tuple(picked[i] for i in one) for one in rng.sample(_every_order(len(picked)), min(number, total))]
-    found: dict[Order, None] = {}
-    while len(found) < number:
-        order = tuple(rng.sample(picked, len(picked)))
-        if order != picked:
-            found[order] = None
-    return list(found)
-
-
-@lru_cache(maxsize=32)
-def _every_part(count: int) -> tuple[Order, ...]:
-    return tuple(part for size in range(2, count) for part in combinations(range(count), size))
-
-
-@lru_cache(maxsize=32)
-def _every_order(count: int) -> tuple[Order, ...]:
-    return tuple(permutations(range(count)))[1:]
-
-
-# ---- LLaMA-Factory ------------------------------------------------------------------------------------------------
-
-_TAGS = {f"{name}_tag": name for name in ("role", "content", "user", "assistant", "system")}
-
-
-def _dataset_infos(files: Sequence[Path], *, replace: bool) -> dict[Path, dict[str, Any]]:
-    """Return each `dataset_info.json` with entries for the files; the name of an entry is that of the file."""
-    tables: dict[Path, dict[str, Any]] = {}
-    for file in files:
-        place = file.parent / "dataset_info.json"
-        try:
-            table = tables.setdefault(place, json.loads(place.read_text(encoding="utf-8")) if place.exists() else {})
-            taken = table.get(file.stem, {}).get("file_name", file.name) != file.name
-        except (OSError, ValueError, AttributeError) as error:
-            raise UserError(f"cannot read {str(place)!r}, which llama_factory adds to: {error}") from None
-        if taken and (not replace or any(other.stem == file.stem for other in files if other is not file)):
-            raise UserError(f"{str(place)!r} has another file under the name {file.stem!r}: rename {file.name!r}")
-        columns = {"messages": "messages"}
-        table[file.stem] = {"file_name": file.name, "formatting": "sharegpt", "columns": columns, "tags": _TAGS}
-    return tables
+            parts[tuple(i for i in range(count) if bits >> i & 1)] = None
+    return parts
 
 
 __all__ = ["GqmRl", "GqmJob", "GqmSft", "draw_orders", "variant_name"]

@@ -293,17 +293,9 @@ def band_sizes(counts: Sequence[int], ratio: float, repeats: int) -> list[int]:
 
 @dataclass(frozen=True)
 class GradedSolution:
-    """A solution with its grades.
+    """A solution with the prompt of the teacher, its reply, and the mean `share` of the votes.
 
-    Attributes:
-        id: unique.
-        where: file and row.
-        solution: what was graded.
-        prompt: of the teacher.
-        reply: shares of the points, texts, tries, and who graded.
-        share: the mean of the votes.
-        band: the score band, in points.
-        ruled: whether the final answer is right by a rule; None where that is not known.
+    `ruled` is whether a rule finds the final answer right; None where that is not known.
     """
 
     id: str

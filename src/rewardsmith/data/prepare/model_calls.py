@@ -75,15 +75,7 @@ class ModelCallJob(PrepareJob, RequestSettings):
     ) -> None:
         """Request a reply for each item that has none yet; a failure is kept in `kept.failures`.
 
-        Args:
-            context: of the job.
-            model_name: of the recipe.
-            items: each with a key of its own; the model is not opened if all have a reply.
-            kept: where replies go.
-            ask: returns a reply as JSON.
-
-        Raises:
-            UserError: the model stays unreachable, or does not reply any more.
+        The model is not opened if all have a reply. A `UserError` if it stays unreachable, or does not reply any more.
         """
         todo = iter([item for item in items if item.key not in kept])
         kept.resumed = done = sum(item.key in kept for item in items)

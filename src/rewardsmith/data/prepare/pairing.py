@@ -34,11 +34,8 @@ class ScoredPair(NamedTuple):
 class Pairing:
     """Which pairs of a group are taken. Candidates with one score make a level; levels are ordered by score.
 
-    Attributes:
-        which: `all` pairs; `adjacent`, of one level and the next; `best-worst`, of the first level and the last.
-        sample: draw at most so many of them; None takes all.
-        min_margin: a pair whose scores differ by less is left out, unless it is a tie.
-        keep_ties: take pairs within a level too; of `best-worst` only where all candidates are tied.
+    `adjacent` pairs are of one level and the next, `best-worst` ones of the first and the last; at most `sample` are
+    drawn. `keep_ties` takes pairs within a level too, of `best-worst` only where all candidates are tied.
     """
 
     which: Which = "all"
@@ -85,14 +82,9 @@ def pairs_in(group: Group, pairing: Pairing, key: str) -> list[ScoredPair]:
         if margin >= pairing.min_margin if margin else pairing.keep_ties:
             found.append(ScoredPair(i, j, margin) if better else ScoredPair(j, i, margin))
     found.sort(key=lambda pair: (digests[pair.chosen], digests[pair.rejected]))
-    return draw(found, pairing.sample, key)
-
-
-def draw(pairs: list[ScoredPair], number: int | None, key: str) -> list[ScoredPair]:
-    """Return at most so many of the pairs, drawn by a key, in the order that they had."""
-    if number is None or number >= len(pairs):
-        return pairs
-    return [pairs[i] for i in sorted(random.Random(key).sample(range(len(pairs)), number))]
+    if pairing.sample is None or pairing.sample >= len(found):
+        return found
+    return [found[i] for i in sorted(random.Random(key).sample(range(len(found)), pairing.sample))]
 
 
 def _places(scores: Sequence[float], which: Which) -> Iterable[tuple[int, int]]:
@@ -122,4 +114,4 @@ def pairs_of(ranking: Ranking, pairing: Pairing | None = None, *, seed: int = 0)
     )
 
 
-__all__ = ["Group", "ScoredPair", "Pairing", "Which", "draw", "draw_key", "group_of", "pairs_in", "pairs_of"]
+__all__ = ["Group", "ScoredPair", "Pairing", "Which", "draw_key", "group_of", "pairs_in", "pairs_of"]

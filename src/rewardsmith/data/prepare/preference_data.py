@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rewardsmith.data.mqm import Annotations, agreement, read_annotations, read_averages
-from rewardsmith.data.prepare.pairing import Group, Pairing, ScoredPair, Which, draw, draw_key, group_of, pairs_in
+from rewardsmith.data.mqm import Annotations, read_annotations
+from rewardsmith.data.prepare.pairing import Group, Pairing, ScoredPair, Which, draw_key, group_of, pairs_in
 from rewardsmith.data.prepare.prepare_job import SplitJob, chat_rows, write_prepared
 from rewardsmith.data.prepare.row_files import RowFiles, require_outputs
 from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_key, source_text
@@ -33,8 +33,8 @@ Rankings = Iterable[tuple[str, Ranking | RowError]]
 
 PLACEHOLDER = "{source}"
 
-_OF_MQM = ("averages", "rename", "reference", "exclude_systems", "source_language", "target_language", "instruction")
-_OF_PAIRS = ("pairs", "sample", "min_margin", "keep_ties", "margins", "margin_unit", "max_per_source")
+_OF_MQM = ("reference", "exclude_systems", "source_language", "target_language", "instruction")
+_OF_PAIRS = ("pairs", "sample", "min_margin", "keep_ties", "margin_unit")
 _OF_FILES = ("columns", "prompt_column", "id_column")
 
 
@@ -67,11 +67,7 @@ class PreferencesJob(SplitJob):
     sample: int | None = Field(default=None, ge=1, description="draw at most so many pairs of a group")
     min_margin: float = Field(default=0.0, ge=0, description="leave out pairs whose scores differ by less")
     keep_ties: bool = Field(default=False, description="keep pairs of equal scores, as ties")
-    max_per_source: int | None = Field(default=None, ge=1, description="pairs of one source text; first come first")
-    margins: Literal["raw", "share", "none"] = Field(
-        default="raw", description="difference of scores; as a share of that between best and worst; or 0"
-    )
-    margin_unit: float = Field(default=1.0, gt=0, description="raw margins are divided by this, such as 5 for MQM")
+    margin_unit: float = Field(default=1.0, gt=0, description="margins are divided by this, such as 5 for MQM")
     group_size: int | None = Field(
         default=None, ge=2, le=MAX_CANDIDATES, description="cut groups into parts of at most so many"
     )
@@ -81,10 +77,6 @@ class PreferencesJob(SplitJob):
     )
     prompt_column: str = Field(default=PROMPT, min_length=1, description="messages, or text")
     id_column: str = Field(default=ID, description='unique name of a row; "" numbers the rows')
-    averages: str | None = Field(default=None, description="mqm: a file with average scores to use instead")
-    rename: dict[str, str] = Field(
-        default_factory=dict, description="mqm: the names in averages of systems of the input"
-    )
     reference: str | None = Field(default=None, description="mqm: a system that is the reference, and no candidate")
     exclude_systems: list[str] = Field(default=[], description="mqm: systems that are no candidates")
     source_language: str = Field(default="", description="mqm: a code such as zh")
@@ -107,10 +99,6 @@ class PreferencesJob(SplitJob):
             ]
             if given:
                 raise ValueError(f"{why} does not use {' and '.join(given)}: leave it out")
-        if self.margin_unit != 1 and self.margins != "raw":
-            raise ValueError(f"margins = {self.margins} has no unit: leave margin_unit out")
-        if self.rename and self.averages is None:
-            raise ValueError("rename gives the names of systems in averages: set both, or none")
         if self.labels == "mqm" and self.write == "groups" and not (self.source_language and self.target_language):
             raise ValueError("write = groups needs source_language and target_language: a judge is shown them")
         for code in (self.source_language, self.target_language):
@@ -122,9 +110,10 @@ class PreferencesJob(SplitJob):
         """Read the groups, and write their pairs or parts in the order of the input."""
         bad, facts = BadRows(skip=self.skip_bad), dict[str, Any]()
         if self.labels == "mqm":
-            paths = [Path(path).expanduser() for path in (self.input, self.averages) if path is not None]
-            rankings: Callable[[BadRows], Rankings] = lambda bad: self._annotated(paths, bad, facts)  # noqa: E731
-            inputs: Callable[[], list[dict[str, Any]]] = lambda: [file_facts(path) for path in paths]  # noqa: E731
+            file = Path(self.input).expanduser()
+            paths = [file]
+            rankings: Callable[[BadRows], Rankings] = lambda bad: self._annotated(file, bad, facts)  # noqa: E731
+            inputs: Callable[[], list[dict[str, Any]]] = lambda: [file_facts(file)]  # noqa: E731
         else:
             files = RowFiles(self.input)
             paths, inputs = files.files, files.facts
@@ -169,17 +158,12 @@ class PreferencesJob(SplitJob):
             except RowError as error:
                 yield where, error
 
-    def _annotated(self, paths: Sequence[Path], bad: BadRows, facts: dict[str, Any]) -> Rankings:
+    def _annotated(self, file: Path, bad: BadRows, facts: dict[str, Any]) -> Rankings:
         """Yield the groups of a file of annotations; lines that cannot be used are noted in `bad`."""
-        annotations = read_annotations(paths[0], bad)
+        annotations = read_annotations(file, bad)
         facts |= {"lines": annotations.lines, "left_out": annotations.left_out}
-        scores = None
-        if len(paths) > 1:
-            scores = _averages(paths[1], annotations, self.rename)
-            facts |= dict(zip(("averages_agree", "averages_compared"), agreement(annotations, scores), strict=True))
-        for ranking in mqm_rankings(annotations, paths[0].stem, self, scores):
-            segment = ranking.prompt.id.removeprefix(f"{paths[0].stem}-")
-            yield f"{printable(str(paths[0]), 200)}, segment {segment}", ranking
+        for ranking in mqm_rankings(annotations, file.stem, self):
+            yield f"{printable(str(file), 200)}, segment {ranking.prompt.id.removeprefix(f'{file.stem}-')}", ranking
 
 
 def _source_keys(rankings: Rankings) -> Iterator[int]:
@@ -193,16 +177,11 @@ class PreferenceBuilder:
         self._job = job
         self._pairing = Pairing(job.pairs, job.sample, job.min_margin, job.keep_ties)
         self.counts: Counter[str] = Counter()
-        self._taken: Counter[int] = Counter()
         self._first: dict[str, str] = {}
         self._translates: bool | None = None
 
     def rows(self, ranking: Ranking, where: str) -> Iterator[Row]:
-        """Yield the rows of a group; all rows have the same fields.
-
-        Raises:
-            RowError: the group was there before, or cannot be written.
-        """
+        """Yield the rows of a group; a `RowError` if the group was there before, or cannot be written."""
         group = group_of(ranking.candidates, ranking.scores.tolist())
         if not math.isfinite((max(group.scores) - min(group.scores)) / self._job.margin_unit):
             raise RowError("the difference of the scores is not a finite number: scale them")
@@ -232,7 +211,7 @@ class PreferenceBuilder:
                 "id": f"{ranking.prompt.id}-{places['chosen'][0]}-{places['rejected'][0]}",
                 "chosen": chosen,
                 "rejected": rejected,
-                "margin": self._margin(pair, group),
+                "margin": pair.margin / self._job.margin_unit,
                 "tied": pair.margin == 0,
                 "extra_info": {
                     "group": ranking.prompt.id,
@@ -247,23 +226,10 @@ class PreferenceBuilder:
 
     def _chosen(self, ranking: Ranking, group: Group) -> list[ScoredPair]:
         """Return the pairs of a group that are taken, and count them."""
-        key = draw_key(ranking, self._job.seed)
-        pairs = pairs_in(group, self._pairing, key)
-        if self._job.max_per_source is not None:
-            source = source_key(source_text(ranking.prompt))
-            kept = draw(pairs, max(0, self._job.max_per_source - self._taken[source]), f"max {key}")
-            self._taken[source] += len(kept)
-            self.counts["pairs above max_per_source"] += len(pairs) - len(kept)
-            pairs = kept
+        pairs = pairs_in(group, self._pairing, draw_key(ranking, self._job.seed))
         ties = sum(pair.margin == 0 for pair in pairs)
         self.counts.update({"pairs": len(pairs), "ties": ties, "groups without a pair": not pairs})
         return pairs
-
-    def _margin(self, pair: ScoredPair, group: Group) -> float:
-        if self._job.margins == "none" or not pair.margin:
-            return 0.0
-        unit = self._job.margin_unit if self._job.margins == "raw" else max(group.scores) - min(group.scores)
-        return pair.margin / unit
 
     def _groups(self, ranking: Ranking, group: Group, head: dict[str, Any], where: str) -> Iterator[Row]:
         translates = "src_text" in ranking.prompt.info
@@ -330,25 +296,21 @@ def _translation(prompt: Prompt) -> dict[str, str]:
 # ---- MQM ----------------------------------------------------------------------------------------------------------
 
 
-def mqm_rankings(
-    annotations: Annotations, name: str, job: PreferencesJob, scores: Mapping[tuple[str, str], float] | None = None
-) -> Iterator[Ranking]:
+def mqm_rankings(annotations: Annotations, name: str, job: PreferencesJob) -> Iterator[Ranking]:
     """Yield a group for each segment with two candidates or more; a score is minus the penalty, 0 is the best.
 
-    Args:
-        annotations: of `read_annotations`.
-        name: of the data set; the source of the prompts, and the beginning of their ids.
-        job: which systems are candidates, the prompt and the languages.
-        scores: by system and segment, instead of those of the annotations.
+    `name` is the source of the prompts, and the beginning of their ids.
     """
     excluded = [*job.exclude_systems, *([] if job.reference is None else [job.reference])]
-    _require_systems(excluded, annotations.systems, "reference or exclude_systems")
+    known = [printable(system, 40) for system in annotations.systems]
+    for system in excluded:
+        if system not in annotations.systems:
+            there = f"{nearest(system, known)} There is: {listing(known)}"
+            raise UserError(f"reference or exclude_systems: there is no system {system!r}.{there}")
     unique = len({segment.id for segment in annotations.segments}) == len(annotations.segments)
     for segment in annotations.segments:
-        found = {system: 0.0 - penalty for system, penalty in segment.penalties().items()}
-        if scores is not None:
-            found = {system: scores[system, segment.id] for system in found if (system, segment.id) in scores}
-        systems = [system for system in found if system not in excluded]
+        scores = {system: 0.0 - by for system, by in segment.penalties().items() if system not in excluded}
+        systems = list(scores)
         if len(systems) > 1:
             reference = None if job.reference is None else segment.outputs.get(job.reference)
             info = {
@@ -362,35 +324,7 @@ def mqm_rankings(
             message = Message("user", job.instruction.replace(PLACEHOLDER, segment.source))
             prompt = Prompt(key, [message], source=name, info=info)
             texts = [segment.outputs[system].text for system in systems]
-            yield Ranking(prompt, texts, [found[system] for system in systems])  # type: ignore[arg-type]
-
-
-def _require_systems(names: Iterable[str], known: Sequence[str], setting: str) -> None:
-    shown = [printable(name, 40) for name in known]
-    for name in names:
-        if name not in known:
-            raise UserError(f"{setting}: there is no system {name!r}.{nearest(name, shown)} There is: {listing(shown)}")
-
-
-def _averages(file: Path, annotations: Annotations, rename: Mapping[str, str]) -> dict[tuple[str, str], float]:
-    """Return the averages by the names that the annotations have for the systems, and by segment."""
-    systems = annotations.systems
-    _require_systems(rename, systems, "rename")
-    original = {rename.get(name, name): name for name in systems}
-    if len(original) < len(systems):
-        raise UserError(f"rename gives two systems one name of {str(file)!r}: give each its own")
-    segments = Counter(segment.id for segment in annotations.segments)
-    if repeated := next((segment for segment, count in segments.items() if count > 1), None):
-        raise UserError(
-            f"segment {printable(repeated, 60)} is in several documents, and {str(file)!r} does not tell them apart:"
-            " leave averages out, or prepare one document at a time"
-        )
-    scores = read_averages(file)
-    there = sorted({system for system, _ in scores})
-    if missing := [name for called, name in original.items() if called not in there]:
-        remedy = f"set rename for them. There is: {listing(there[:40])}"
-        raise UserError(f"{str(file)!r} has no scores of {printable(listing(missing), 200)}: {remedy}")
-    return {(original[system], at): score for (system, at), score in scores.items() if system in original}
+            yield Ranking(prompt, texts, [*scores.values()])  # type: ignore[arg-type]
 
 
 __all__ = ["PreferenceBuilder", "PreferencesJob", "mqm_rankings"]

@@ -87,15 +87,7 @@ async def write_prepared(
 ) -> Result:
     """Write rows to the outputs that their numbers name, with the provenance of each: all files, or none.
 
-    Args:
-        job: its settings are part of the provenance.
-        context: of the job.
-        outs: the files, checked by `require_outputs`.
-        rows: the number of the output, and the row.
-        inputs: gives the facts of the input files once they have been read.
-        counts: filled while the rows are made, as are `bad` and `facts`.
-        bad: the rows that are left out.
-        facts: more for the provenance.
+    `inputs` is called, and `counts`, `bad` and `facts` are read, when all rows are written.
     """
     written = [0] * len(outs)
     with open_outputs(outs) as writes:

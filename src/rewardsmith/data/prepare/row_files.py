@@ -9,14 +9,12 @@ write_provenance(Path("train.parquet"), {"command": "prepare …"})
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -47,15 +45,10 @@ class ReadRow(NamedTuple):
 
 
 class RowFiles:
-    """Rows of JSONL and Parquet files, in order; each pass reads the files again.
-
-    Args:
-        path: a file, a folder or a pattern.
-        limit: maximum number of rows.
-    """
+    """The first `limit` rows of JSONL and Parquet files, in order; each pass reads the files again."""
 
     def __init__(self, path: str, limit: int | None = None) -> None:
-        self.files = _find(path)
+        self.files = find_files(path)
         self.counts: Counter[Path] = Counter()
         self.columns: dict[str, None] = {}
         self._limit = limit
@@ -63,33 +56,29 @@ class RowFiles:
     def __iter__(self) -> Iterator[ReadRow]:
         """Yield each row, and count the rows of each file."""
         self.counts.clear()
-        return islice(self._rows(), self._limit)
-
-    def _rows(self) -> Iterator[ReadRow]:
-        for file, name in zip(self.files, names_of(self.files), strict=True):
-            for place, row in read_rows([file]):
-                if not isinstance(row, RowError):
-                    self.columns |= dict.fromkeys(row)
-                self.counts[file] += 1
-                yield ReadRow(where([file], place), name, place.number, row)
+        names = names_of(self.files)
+        for place, row in read_rows(self.files, limit=self._limit):
+            if not isinstance(row, RowError):
+                self.columns |= dict.fromkeys(row)
+            self.counts[self.files[place.file]] += 1
+            yield ReadRow(where(self.files, place), names[place.file], place.number, row)
 
     def facts(self) -> list[dict[str, Any]]:
         """Return path, size, SHA-256 and row count of each file, for the provenance."""
         return [file_facts(file, self.counts[file]) for file in self.files]
 
 
-def _find(path: str) -> list[Path]:
-    """Return the files of a path; a folder or a pattern may hold both formats."""
-    suffixes = (".jsonl", ".ndjson", ".parquet")
-    names: list[str] = []
-    with suppress(OSError, RuntimeError, ValueError):  # `find_files` reports what is wrong
-        here = Path(path).expanduser()
-        if here.is_dir():
-            names = sorted(str(entry) for entry in here.iterdir() if entry.suffix in suffixes and entry.name[0] != ".")
-        elif glob.has_magic(path) and not here.exists():
-            names = sorted(name for name in glob.glob(str(here), recursive=True) if Path(name).is_file())
-    kinds = {name: "parquet" if name.lower().endswith(".parquet") else "jsonl" for name in names or [path]}
-    return [file for name, kind in kinds.items() for file in find_files(name, suffixes, kind)]
+class Duplicates:
+    """Refuses a row whose name, such as its id or a digest of its contents, an earlier row has."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], str] = {}
+
+    def refuse(self, where: str, **names: str) -> None:
+        """Raise a `RowError` if an earlier row has one of the names; keywords are what the names are of."""
+        for what, name in names.items():
+            if (other := self._first.setdefault((what, name), where)) is not where:
+                raise RowError(f"the same {what} as in {other}: leave one of them out")
 
 
 # ---- output -------------------------------------------------------------------------------------------------------
@@ -181,18 +170,14 @@ class _ParquetOutput(_JsonlOutput):
                 self._write_group()
 
     def _pack(self) -> None:
-        import pyarrow as pa  # noqa: PLC0415
-
-        with self._fitting():
+        with self._fitting() as pa:
             names = dict.fromkeys(name for row in self._rows for name in row)
             # Column by column: `Table.from_pylist` takes three times as long.
             self._tables.append(pa.table({name: [row.get(name) for row in self._rows] for name in names}))
         self._rows = []
 
     def _write_group(self) -> None:
-        import pyarrow as pa  # noqa: PLC0415
-
-        with self._fitting(), writing(self.file):
+        with self._fitting() as pa, writing(self.file):
             before = [self._writer.schema.empty_table()] if self._writer else []
             table = pa.concat_tables([*before, *self._tables], promote_options="permissive")
             if self._writer is None:
@@ -204,11 +189,11 @@ class _ParquetOutput(_JsonlOutput):
         self._tables = []
 
     @contextmanager
-    def _fitting(self) -> Iterator[None]:
+    def _fitting(self) -> Iterator[Any]:
         import pyarrow as pa  # noqa: PLC0415
 
         try:
-            yield
+            yield pa
         except (pa.ArrowException, OverflowError, TypeError, UnicodeError) as error:
             what = printable(str(error), 300)
             raise UserError(f"rows for {str(self.file)!r} do not fit one table: {what}. Use JSON lines") from None
@@ -246,11 +231,4 @@ def write_provenance(out: Path, facts: Mapping[str, Any]) -> None:
         write_atomically(place, text + "\n")
 
 
-__all__ = [
-    "ReadRow",
-    "RowFiles",
-    "Write",
-    "open_outputs",
-    "require_outputs",
-    "write_provenance",
-]
+__all__ = ["Duplicates", "ReadRow", "RowFiles", "Write", "open_outputs", "require_outputs", "write_provenance"]

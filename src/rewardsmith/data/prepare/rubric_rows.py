@@ -39,17 +39,9 @@ class RubricProblem:
 
 @dataclass(frozen=True)
 class SolutionToGrade:
-    """A solution with its rubric.
+    """A solution with its rubric, as JSON and as a judge reads it (`shown`), and its `number` in the row.
 
-    Attributes:
-        prompt: the problem.
-        criteria: its rubric, as JSON.
-        shown: the same as a judge reads it.
-        total: points in all.
-        response: the solution.
-        number: its place in the row, from 0.
-        right: whether the final answer is right; None where the row does not say.
-        sound: whether every step holds; None where the row does not say.
+    `right` (the final answer) and `sound` (every step) are None where the row does not have them.
     """
 
     prompt: Prompt

@@ -31,12 +31,7 @@ def source_key(text: str) -> int:
 
 
 def held_out_limit(held_out: float, keys: Callable[[], Iterable[int]]) -> int:
-    """Return the key below which sources are held out.
-
-    Args:
-        held_out: a share of the sources below 1, or a number of sources.
-        keys: gives the keys of all sources; called only for a number of sources.
-    """
+    """Return the key below which sources are held out, by a share below 1 or a number, which needs all `keys`."""
     if held_out < 1:
         return int(held_out * KEYS)
     lowest = sorted(set(keys()))[: int(held_out)]

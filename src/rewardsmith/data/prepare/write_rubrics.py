@@ -12,7 +12,7 @@ from pydantic import Field
 from rewardsmith.config import Refers
 from rewardsmith.data.prepare.model_calls import CallItem, ModelCallJob
 from rewardsmith.data.prepare.prepare_job import collect, write_prepared
-from rewardsmith.data.prepare.row_files import RowFiles
+from rewardsmith.data.prepare.row_files import Duplicates, RowFiles
 from rewardsmith.data.prepare.rubric_rows import RubricProblem, read_problem
 from rewardsmith.data.prepare.splits import digest_of
 from rewardsmith.data.rows import ANSWER, BadRows, Row, RowError, no_column
@@ -100,16 +100,14 @@ class RubricJob(ModelCallJob):
     def _items(
         self, files: RowFiles, template: Template, bad: BadRows, counts: Counter[str]
     ) -> Iterator[CallItem[RubricProblem]]:
-        first: dict[str, str] = {}
+        duplicates = Duplicates()
         for read in files:
             counts["rows"] += 1
             try:
                 problem = read_problem(read, self.layout, self.solution_column, replace=self.replace)
                 prompt = writing_prompt(template, problem, hide_reference=self.hide_reference)
                 key = digest_of(prompt, problem.question, problem.answers, problem.solution)
-                for name, what in ((key, "problem"), (f"id {problem.prompt.id}", "id")):
-                    if (other := first.setdefault(name, read.where)) is not read.where:
-                        raise RowError(f"this is the same {what} as in {other}: leave one of them out")
+                duplicates.refuse(read.where, problem=key, id=problem.prompt.id)
             except RowError as error:
                 bad.note(read.where, error)
                 continue
