@@ -14,8 +14,8 @@ from rewardsmith.data.prepare.row_files import ReadRow
 from rewardsmith.data.prepare.rubric_rows import final_answers, read_problem, right_answers
 from rewardsmith.data.prepare.write_rubrics import revised_prompt
 from rewardsmith.data.rows import Layout, RowError
-from rewardsmith.llm import Unparsable
 from rewardsmith.rewards.judges.rubric import Rubric
+from rewardsmith.text.judge_replies import Unparsable
 from tests.data.prepare.jobs import names, read_rows, write_rows
 from tests.data.prepare.rubric_rows import CRITERIA, models_file, problems, rubric_command
 from tests.data.prepare.serving import Serving, rubric, wrote

@@ -14,7 +14,6 @@ import pytest
 from rewardsmith import Score
 from rewardsmith.config import settings_of
 from rewardsmith.engines import MODELS
-from rewardsmith.llm import Unparsable
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings
 from rewardsmith.rewards.judges.custom import CustomJudge
@@ -26,6 +25,7 @@ from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.text import grades, verdicts
+from rewardsmith.text.judge_replies import Unparsable
 from tests.rewards.judges.asked import group, judge
 
 ROOT = Path(__file__).parents[3]

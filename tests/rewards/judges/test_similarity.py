@@ -3,8 +3,6 @@
 import asyncio
 import hashlib
 import math
-import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +16,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
-from rewardsmith.engines import MODELS
 from rewardsmith.engines.model_settings import SentenceSettings
 from rewardsmith.engines.sentences import SentenceModel
 from rewardsmith.llm import ModelCallError, Usage
-from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.judge import MAX_CHARS as LONGEST
 from rewardsmith.rewards.judges.similarity import CurveSettings, Similarity, cosine
@@ -83,10 +79,6 @@ def values(*texts: str, **settings: Any) -> list[Any]:
 # ---- what is compared ------------------------------------------------------------------------------------------------
 
 
-def test_the_value_is_the_cosine_of_answer_and_reference() -> None:
-    assert values("right", "other") == [pytest.approx(1.0), near("other", "right")]
-
-
 @pytest.mark.parametrize(
     ("settings", "text", "compared"),
     [
@@ -95,7 +87,6 @@ def test_the_value_is_the_cosine_of_answer_and_reference() -> None:
         ({"show": "answer"}, r"so \boxed{b} it is", "b"),
         ({"show": "answer", "extract": ("tagged",)}, "<answer>b</answer>", "b"),
         ({"field": "Response"}, 'Here: {"Thought": "t", "Response": "b"}.', "b"),
-        ({"field": "Response"}, '```json\n{"Response": "b {x}"}\n```', "b {x}"),
         ({"field": "Response"}, '{"Response": "a"} {"Response": "b"}', "b"),
         ({}, "[CLS] b [SEP]", "[ CLS] b [ SEP]"),
         ({}, "x" * (LONGEST + 5), "x" * LONGEST),
@@ -111,16 +102,12 @@ def test_what_is_compared_of_a_response(settings: dict[str, Any], text: str, com
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({}, ""),
         ({}, "<think>never ends"),
         ({}, "  \n"),
         ({"show": "answer", "extract": ("boxed",)}, "12"),
         ({"field": "Response"}, "no JSON"),
-        ({"field": "Response"}, "}{"),
         ({"field": "Response"}, '{"Response": 7}'),
         ({"field": "Response"}, '{"Response": "  "}'),
-        ({"field": "Response"}, '{"response": "b"}'),
-        ({"field": "Response"}, '["Response"]'),
         ({"field": "Response"}, '{"Response": ' * 30_000 + '"b"' + "}" * 30_000),
         ({"field": "Response"}, '{"n": ' + "9" * 5_000 + ', "Response": "b"}'),
         ({"field": "Response"}, '{"Response": "' + "b" * LONGEST + '"}'),
@@ -136,13 +123,10 @@ def test_an_answer_that_is_not_there_is_worth_what_the_recipe_says(settings: dic
 @pytest.mark.parametrize(
     ("answer", "info", "settings", "references"),
     [
-        ("a", {}, {}, ["a"]),
         (["a", " b "], {}, {}, ["a", "b"]),
         ("no", {"solution": "a"}, {"reference": "solution"}, ["a"]),
         ("no", {"extra_info": {"solution": ["a", "b"]}}, {"reference": "extra_info.solution"}, ["a", "b"]),
         ("no", {"extra_info": {"solution": "a"}}, {"reference": "solution"}, ["a"]),
-        ("no", {"extra_info": {"it": {"solution": "a"}}, "it": {}}, {"reference": "it.solution"}, ["a"]),
-        ("no", {"extra_info": {"solution": "b"}, "solution": "a"}, {"reference": "solution"}, ["a"]),
         ('{"Response": "a", "Thought": "t"}', {}, {"field": "Response"}, ["a"]),
         ("plain", {}, {"field": "Response"}, ["plain"]),
     ],
@@ -155,7 +139,7 @@ def test_where_references_are_found(answer: Any, info: Any, settings: dict[str, 
 
 @pytest.mark.parametrize(
     ("answer", "settings"),
-    [(None, {}), ("", {}), ([], {}), ("a", {"reference": "solution"}), ({"a": 1}, {}), (True, {}), (["a", " "], {})],
+    [(None, {}), ("a", {"reference": "solution"}), ({"a": 1}, {}), (["a", " "], {})],
 )
 def test_a_prompt_without_a_reference_cannot_be_scored(answer: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(CannotScore, match="the prompt 'p' has") as caught:
@@ -175,9 +159,6 @@ def test_each_text_is_embedded_once_and_all_in_one_call() -> None:
 def test_one_that_is_refused_fails_alone() -> None:
     model = Embedding(refused=("long",))
     assert values("a", "long", "", "b", model=model) == [near("a", "right"), "refused", 0.0, near("b", "right")]
-
-
-def test_without_the_reference_all_fail() -> None:
     assert values("a", "", "b", model=Embedding(refused=("right",))) == ["refused", 0.0, "refused"]
     assert values("a", answer=["x", "y"], model=Embedding(refused=("y",))) == ["refused"]
 
@@ -245,13 +226,10 @@ def original(s: float) -> float:
     return 0.1 if s <= 0.65 else 1.0 if s >= 0.85 else (10_000**s / 3981.07 - 0.1) * 1.69811 + 0.1
 
 
-@pytest.mark.parametrize(("s", "golden"), [(0.65, 0.10), (0.70, 0.199), (0.75, 0.357), (0.80, 0.606), (0.85, 1.00)])
-def test_the_curve_has_the_known_values(s: float, golden: float) -> None:
-    assert original(s) == pytest.approx(golden, abs=5e-4)
-    assert exponential(s, **DEFAULTS) == pytest.approx(golden, abs=1.7e-3)  # the rounding of 1.69811, see below
-
-
 def test_the_constants_follow_from_the_settings() -> None:
+    for s, golden in ((0.65, 0.10), (0.70, 0.199), (0.75, 0.357), (0.80, 0.606), (0.85, 1.00)):
+        assert original(s) == pytest.approx(golden, abs=5e-4)
+        assert exponential(s, **DEFAULTS) == pytest.approx(golden, abs=1.7e-3)  # the rounding of 1.69811, see below
     low, high, floor, top, base = DEFAULTS.values()
     assert base**low / floor == pytest.approx(3981.07, abs=0.005)
     # At the upper end base^s / 3981.07 is 0.63096; 1.69811 is what its rounding to 0.63 gives.
@@ -282,22 +260,3 @@ def test_the_curve_is_a_setting() -> None:
     assert shaped == curve.value(cosine) != cosine
     with pytest.raises(ValueError, match=r"low = 0.9 must be below high = 0.85"):
         CurveSettings(low=0.9)
-
-
-# ---- the documents ---------------------------------------------------------------------------------------------------
-
-
-def test_the_documents_show_what_is() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "scalar_models.md").read_text(encoding="utf-8")
-    blocks = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)]
-    assert len(blocks) == 4
-    for block in blocks:
-        make_reward(block["reward"])
-        for table in block.get("models", {}).values():
-            kind = MODELS[table.pop("type", "embedded")]
-            kind.model_validate(table)
-    shown = re.search(r"\| here \| (.*) \|", page)
-    assert shown is not None
-    curve = [exponential(s, **DEFAULTS) for s in (0.65, 0.70, 0.75, 0.80, 0.85)]
-    assert shown[1] == " | ".join(f"{value:.3f}" for value in curve)
-    assert 0.7 * blocks[-1]["reward"]["reward"]["absent"] + 0.3 == pytest.approx(0, abs=1e-12)
