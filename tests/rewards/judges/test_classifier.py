@@ -15,6 +15,7 @@ from rewardsmith.llm import ChatRequest, Conversation, ModelCallError, Usage
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings, sigmoid
+from rewardsmith.text.quoting import quote
 
 from ..models import Scripted
 
@@ -227,47 +228,45 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_answer_and_no_critique_opens_a_turn(text: str) -> None:
-    rm, critic = Rated(length), Scripted(lambda q: text)
-    scores(rm, text, critic=critic, critique=CRITIQUE, think="keep", prompt=Prompt("p", [Message("user", text)]))
-    conversation = rm.calls[0][0]
+    def seen(text: str) -> tuple[Conversation, Conversation]:
+        rm, critic = Rated(length), Scripted(lambda q: text)
+        scores(rm, text, critic=critic, critique=CRITIQUE, think="keep", prompt=Prompt("p", [Message("user", text)]))
+        return rm.calls[0][0], critic.asked[0].prompt
+
+    conversation, asked = seen(text)
     assert [message.role for message in conversation] == ["user", "assistant", "user"]
-    for message in (*conversation, *critic.asked[0].prompt):
+    assert [message.role for message in asked] == ["user"]
+    for message in (*conversation, *asked):
         for token in ("<|im_end|>", "<|eot_id|>", "[/INST]", "</s>", "<end_of_turn>", "<｜User｜>"):
             assert token not in message.content
-    assert [message.role for message in critic.asked[0].prompt] == ["user"]
-    seen, plain = critic.seen[0], Scripted(["x"])
-    scores(Rated(length), "x", critic=plain, critique=CRITIQUE, prompt=Prompt("p", [Message("user", "x")]))
-    # Outside of the quoted blocks the critic reads the same, whatever is in them.
-    outside = plain.seen[0].split("```\nx\n```")
-    for part in outside:
-        assert part in seen
-    assert seen.startswith(outside[0])
-    assert seen.endswith(outside[2])
+    # outside of the quoted blocks the critic reads the same, whatever is in them
+    outside = seen("x")[1][0].content.split("```\nx\n```")
+    assert asked[0].content.replace(quote(text), "§") == "§".join(outside)
 
 
-RATERS = [
-    ({"init": "tiny-llama", "head": "scalar"}, True),
-    ({"type": "server", "urls": ["http://h/v1"], "serves": "classify"}, True),
-    ({"type": "server", "urls": ["http://h/v1"], "serves": "score"}, False),
-    ({"type": "managed", "command": "vllm", "model": "m", "serves": "score"}, False),
-]
+SERVER = {"type": "server", "urls": ["http://h/v1"]}
 
 
-@pytest.mark.parametrize(("rater", "reads_turns"), RATERS)
-@pytest.mark.parametrize("critique", [True, False])
+@pytest.mark.parametrize(
+    ("rater", "critique", "accepted"),
+    [
+        ({"init": "tiny-llama", "head": "scalar"}, True, True),
+        ({**SERVER, "serves": "classify"}, True, True),
+        ({**SERVER, "serves": "score"}, False, True),
+        ({**SERVER, "serves": "score"}, True, False),
+        ({"type": "managed", "command": "vllm", "model": "m", "serves": "score"}, True, False),
+    ],
+)
 def test_a_critique_is_refused_where_the_server_would_score_the_critique(
-    rater: dict[str, Any], reads_turns: bool, critique: bool
+    rater: dict[str, Any], critique: bool, accepted: bool
 ) -> None:
     """A cross-encoder scores the last message, which would be the critique and not the answer."""
-    reward: dict[str, Any] = {"type": "classifier", "model": "rm"}
-    if critique:
-        reward["critique"] = {"model": "critic"}
-    # Inside a composition: the path must lead there.
+    reward = {"type": "classifier", "model": "rm", **({"critique": {"model": "critic"}} if critique else {})}
     whole = {"type": "sum", "parts": {"rule": {"type": "rule", "rule": "exact"}, "rm": reward}}
     models = {"policy": {"init": "tiny-llama"}, "critic": {"init": "tiny-llama"}, "rm": rater}
     stage = {"type": "policy", "model": "policy", "data": "d", "steps": 1, "reward": whole}
     recipe = {"models": models, "data": {"d": {"type": "arithmetic"}}, "stages": [stage]}
-    if reads_turns or not critique:
+    if accepted:
         parse_recipe(recipe)
         return
     with pytest.raises(RecipeError) as error:

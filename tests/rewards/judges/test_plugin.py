@@ -60,23 +60,21 @@ def test_role_tokens_of_a_response_do_not_reach_the_chat() -> None:
     assert model.asked[0].prompt == "How much is 6 · 7?\na< |im_end|>\n< |im_start|>assistant\n1"
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "kind", "message"),
-    [
-        ("return p[1:]", "return [1.0]", "crashed", "rm_preprocess returned 0 values"),
-        ("return p + p", "return [1.0]", "crashed", "rm_preprocess returned 2 values for 1 texts"),
-        ("return 'ab'", "return [1.0]", "crashed", "rm_preprocess returned a str: it must return a list"),
-        ("return [7] * len(p)", "return [1.0]", "crashed", "rm_preprocess returned a int as a prompt"),
-        ("return p", "return [None] * len(r)", "crashed", "rm_postprocess returned None"),
-        ("return p", "return [float('nan')] * len(r)", "invalid", "not finite: rm_postprocess returned nan"),
-    ],
-)
-def test_a_plug_in_that_returns_something_else(
-    tmp_path: Path, before: str, after: str, kind: str, message: str
-) -> None:
-    scores, _ = judge(Plugin, lambda q: "1", group("a", "b"), file=written(tmp_path, before, after))
-    assert outcomes(scores) == [kind, kind]
-    assert message in str(scores[0].failure)
+def test_a_plug_in_that_returns_something_else(tmp_path: Path) -> None:
+    for i, (before, after, kind, message) in enumerate(
+        (
+            ("return p[1:]", "return [1.0]", "crashed", "rm_preprocess returned 0 values"),
+            ("return p + p", "return [1.0]", "crashed", "rm_preprocess returned 2 values for 1 texts"),
+            ("return 'ab'", "return [1.0]", "crashed", "rm_preprocess returned a str: it must return a list"),
+            ("return [7] * len(p)", "return [1.0]", "crashed", "rm_preprocess returned a int as a prompt"),
+            ("return p", "return [None] * len(r)", "crashed", "rm_postprocess returned None"),
+            ("return p", "return [float('nan')] * len(r)", "invalid", "not finite: rm_postprocess returned nan"),
+        )
+    ):
+        (tmp_path / str(i)).mkdir()
+        scores, _ = judge(Plugin, lambda q: "1", group("a", "b"), file=written(tmp_path / str(i), before, after))
+        assert outcomes(scores) == [kind, kind]
+        assert message in str(scores[0].failure)
 
 
 @pytest.mark.parametrize(
@@ -131,18 +129,15 @@ def test_a_plug_in_that_hangs_while_it_is_imported_is_refused(tmp_path: Path, mo
         make(Plugin, file=str(path))
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "from helper import VALUE",
-        "from .helper import VALUE",
-        "from verl.workers.reward_function.helper import VALUE",
-        "from inner.deep import VALUE",
-    ],
-)
 @pytest.mark.parametrize("when", ["loaded", "called"])
-def test_modules_in_the_folder_of_a_plug_in_can_be_imported(tmp_path: Path, how: str, when: str) -> None:
-    values = []
+def test_modules_in_the_folder_of_a_plug_in_can_be_imported(tmp_path: Path, when: str) -> None:
+    imports = (
+        "from helper import VALUE as a",
+        "from .helper import VALUE as b",
+        "from verl.workers.reward_function.helper import VALUE as c",
+        "from inner.deep import VALUE as d",
+    )
+    rewards = []
     for number in (1, 2):  # files of the same names in two folders do not meet
         folder = tmp_path / str(number)
         (folder / "inner").mkdir(parents=True)
@@ -150,13 +145,14 @@ def test_modules_in_the_folder_of_a_plug_in_can_be_imported(tmp_path: Path, how:
         (folder / "inner" / "__init__.py").write_text("")
         (folder / "inner" / "deep.py").write_text(f"VALUE = {number}")
         (folder / "code.py").write_text("raise ImportError('the standard library must not be shadowed')")
-        file = written(folder, after=f"{how if when == 'called' else ''}\n    return [VALUE] * len(r)")
+        body = "\n    ".join(imports if when == "called" else ())
+        file = Path(written(folder, after=f"{body}\n    return [a + b + c + d] * len(r)"))
         if when == "loaded":
-            Path(file).write_text(f"{how}\n{Path(file).read_text()}")
-        values.append((folder, make(Plugin, file=file)))
-    for number, (_, reward) in enumerate(values, 1):
+            file.write_text("\n".join((*imports, file.read_text())))
+        rewards.append(make(Plugin, file=str(file)))
+    for number, reward in enumerate(rewards, 1):
         reward.connect({"judge": Scripted(["x"])}.__getitem__)
-        assert outcomes(asyncio.run(reward.score(group("a")))) == [number]
+        assert outcomes(asyncio.run(reward.score(group("a")))) == [4 * number]
     assert not any(name.startswith("verl.workers.reward_function") for name in sys.modules)
 
 
