@@ -63,9 +63,7 @@ class ChatReply:
         thought: the reasoning before the text, where a server separates the two.
         prompt_tokens: tokens that the model read; 0 if unknown. `tokens` is the number that it wrote.
         logprobs: of the written tokens, if requested.
-        seconds: since the request was first sent.
-        attempts: how often the request was sent.
-        cached: whether the reply came from a cache.
+        seconds: since the request was first sent; `attempts` is how often it was sent.
     """
 
     text: str
@@ -80,12 +78,7 @@ class ChatReply:
 
 
 class ModelCallError(Exception):
-    """A model call without a usable result; a reward that lets it pass has failed with this kind.
-
-    Attributes:
-        attempts: how often the request was sent.
-        replies: what the model wrote in all tries, for people.
-    """
+    """A model call without a usable result; `replies` is what the model wrote in all tries, for people."""
 
     def __init__(self, kind: FailureKind, detail: str, attempts: int = 1, replies: str = "") -> None:
         super().__init__(detail)
@@ -96,15 +89,7 @@ class ModelCallError(Exception):
 
 @dataclass
 class Usage:
-    """Totals of one model.
-
-    Attributes:
-        calls: requests with a reply; `cached`: replies from the cache; `retries`: requests that were sent again;
-            `failed`: requests without any reply.
-        prompt_tokens: read by the model; `tokens`: written by it.
-        seconds: summed over all requests.
-        cost: in the currency of the recipe's prices.
-    """
+    """Totals of one model: `calls` have a reply, `failed` have none; `tokens` were written by the model."""
 
     calls: int = 0
     cached: int = 0
@@ -125,12 +110,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class ProbeReply:
-    """A model's reply to a fixed probe, which other weights would not give.
-
-    Attributes:
-        text: written at temperature 0; "" for a model that returns numbers.
-        numbers: probabilities of the written tokens, or scores, or a vector.
-    """
+    """A model's reply to a fixed probe, which other weights would not give: text, probabilities, scores, a vector."""
 
     text: str = ""
     numbers: tuple[float, ...] = ()
@@ -434,8 +414,7 @@ class Asker:
     ) -> list[Parsed[V]]:
         """Send `count` requests at once and return the parsed replies, which must be more than half.
 
-        Raises:
-            ModelCallError: with the cause of the first failure, or `unreachable` if one is; an outage is waited for.
+        Else the first failure is raised, or `unreachable` if one is: an outage is waited for.
         """
         found = await settle(self.request(messages, parse, sample=sample) for sample in range(count))
         parsed = [one for one in found if isinstance(one, Parsed)]
@@ -489,11 +468,7 @@ class Asker:
 
 
 async def settle(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | Exception]:
-    """Await all calls at once; return what each returned or raised, in order.
-
-    Raises:
-        UserError: one of them did, such as a `Halt`: the run must stop.
-    """
+    """Await all calls at once; return what each returned or raised, in order. A `UserError` stops the run."""
     found = await asyncio.gather(*calls, return_exceptions=True)
     for one in found:
         if isinstance(one, UserError):
@@ -527,30 +502,3 @@ def _complete(reply: ChatReply, max_tokens: int) -> str:
             " server's own option), or show less (max_chars)"
         )
     raise Unparsable("truncated", detail)
-
-
-__all__ = [
-    "MAX_REPLY_CHARS",
-    "Asker",
-    "ChatModel",
-    "ChatReply",
-    "ChatRequest",
-    "Conversation",
-    "Embedder",
-    "LogprobModel",
-    "Model",
-    "ModelCallError",
-    "Models",
-    "Parsed",
-    "ProbeReply",
-    "Rater",
-    "RequestSettings",
-    "TokenLogprobs",
-    "UnconnectedModel",
-    "Unparsable",
-    "Usage",
-    "WrappedModel",
-    "joined_replies",
-    "settle",
-    "unwrapped",
-]

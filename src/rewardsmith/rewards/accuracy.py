@@ -24,13 +24,12 @@ from pydantic import Field
 from rewardsmith.algorithms.agreement import closeness, credit, margin_agreement
 from rewardsmith.algorithms.ranks import TiePolicy, pairwise_agreement
 from rewardsmith.errors import UserError
-from rewardsmith.llm import Unparsable
 from rewardsmith.masking import shown
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.judge import require_unset
 from rewardsmith.rewards.rules.truth import truth
 from rewardsmith.text import grades, rankings
-from rewardsmith.text.judge_replies import after_thinking
+from rewardsmith.text.judge_replies import Unparsable, after_thinking
 from rewardsmith.text.rankings import (
     MAX_CANDIDATES,
     Output,

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from rewardsmith import Message, RolloutGroup
-from rewardsmith.llm import Unparsable
 from rewardsmith.rewards import Halt
+from rewardsmith.text.judge_replies import Unparsable
 
 NO_FUNCTION = 7
 LOOPS: list[asyncio.AbstractEventLoop] = []
@@ -43,10 +43,6 @@ async def hanging_messages(group: RolloutGroup) -> list[str]:
 
 def too_few(group: RolloutGroup) -> list[str]:
     return ["one"]
-
-
-def no_list(group: RolloutGroup) -> str:
-    return "one"
 
 
 def broken(group: RolloutGroup) -> list[str]:
@@ -100,11 +96,6 @@ async def hanging(text: str) -> float:
 
 
 def blocking_messages(group: RolloutGroup) -> list[str]:
-    while True:
-        time.sleep(0.01)
-
-
-async def blocking_coroutine(group: RolloutGroup) -> list[str]:
     while True:
         time.sleep(0.01)
 

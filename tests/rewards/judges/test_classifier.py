@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
-from rewardsmith.config import Choice
 from rewardsmith.errors import RecipeError, UserError
-from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, Usage
-from rewardsmith.recipe import parse_models, parse_recipe
+from rewardsmith.llm import ChatRequest, Conversation, ModelCallError, Usage
+from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards.base import Halt
 from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings, sigmoid
+from rewardsmith.text.quoting import quote
 
 from ..models import Scripted
 
@@ -102,22 +100,11 @@ def test_what_is_left_out(settings: dict[str, Any], text: str, shown: list[str])
     assert [message.content for message in rm.calls[0][0]] == shown
 
 
-@pytest.mark.parametrize("x", [-800.0, -3.0, 0.0, 0.5, 40.0, 800.0])
-def test_sigmoid(x: float) -> None:
-    assert sigmoid(x) == pytest.approx(0.5 * (1 + math.tanh(x / 2)), abs=1e-12)
-    assert values(Rated(lambda _: x), "a", activation="sigmoid") == [sigmoid(x)]
-    assert values(Rated(lambda _: x), "a") == [x]
-
-
-@given(st.permutations(range(6)))
-def test_the_order_of_a_group_does_not_matter(order: list[int]) -> None:
-    texts = ["a", "bb", "bad", "dddd", "a", "<think>"]
-
-    def number(conversation: Conversation) -> float:
-        return math.nan if "bad" in conversation[-1].content else length(conversation)
-
-    expected = values(Rated(number), *texts)
-    assert values(Rated(number), *(texts[i] for i in order)) == [expected[i] for i in order]
+def test_sigmoid() -> None:
+    for x in (-800.0, -3.0, 0.0, 0.5, 40.0, 800.0):
+        assert sigmoid(x) == pytest.approx(0.5 * (1 + math.tanh(x / 2)), abs=1e-12)
+        assert values(Rated(lambda _, x=x: x), "a", activation="sigmoid") == [sigmoid(x)]
+        assert values(Rated(lambda _, x=x: x), "a") == [x]
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
@@ -132,37 +119,32 @@ def refuses(text: str, kind: str = "refused") -> Callable[[Conversation], float]
     return number
 
 
-@pytest.mark.parametrize("kind", ["refused", "invalid", "crashed"])
-def test_one_that_is_refused_fails_alone(kind: str) -> None:
-    rm = Rated(refuses("too long", kind))
+def test_one_that_is_refused_fails_alone() -> None:
+    rm = Rated(refuses("too long"))
     found = scores(rm, "12", "too long", "1", "12")
     assert [s.value for s in found] == [2.0, None, 1.0, 2.0]
-    assert found[1].failure is not None
-    assert (found[1].failure.kind, found[1].failure.detail) == (kind, "2000 tokens, and the model reads 1024")
+    assert (found[1].failure.kind, found[1].failure.detail) == ("refused", "2000 tokens, and the model reads 1024")
     assert [len(call) for call in rm.calls] == [3, 1, 1, 1]
+    for kind in ("unreachable", "timeout", "cancelled"):  # one by one would not help
+        rm = Rated(refuses("12", kind))
+        assert values(rm, "12", "1") == [kind, kind]
+        assert len(rm.calls) == 1
 
 
-@pytest.mark.parametrize("kind", ["unreachable", "timeout", "cancelled"])
-def test_a_model_that_is_gone_is_not_asked_again_and_again(kind: str) -> None:
-    rm = Rated(refuses("12", kind))
-    assert values(rm, "12", "1") == [kind, kind]
-    assert len(rm.calls) == 1
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_fails_alone(number: float) -> None:
-    assert values(Rated(lambda c: number if len(c[-1].content) == 1 else 3.0), "a", "bb") == ["invalid", 3.0]
-
-
-def test_a_model_that_miscounts_has_failed() -> None:
+def test_what_is_no_number_is_a_failure() -> None:
     class Short(Rated):
         async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
             return [1.0] * (len(conversations) - 1)
 
+    class Slow(Rated):
+        async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
+            await asyncio.sleep(60)
+            return []
+
+    for number in (math.nan, math.inf, -math.inf):
+        assert values(Rated(lambda c, n=number: n if len(c[-1].content) == 1 else 3.0), "a", "bb") == ["invalid", 3.0]
     assert values(Short(length), "a", "b") == ["invalid", "invalid"]
-
-
-def test_whatever_a_model_raises_is_a_failure_and_halt_is_not() -> None:
+    assert values(Slow(length), "a", deadline=0.01) == ["timeout"]
     assert values(Rated(lambda c: 1 / 0), "a", "b") == ["crashed", "crashed"]
 
     def halt(conversation: Conversation) -> float:
@@ -170,17 +152,6 @@ def test_whatever_a_model_raises_is_a_failure_and_halt_is_not() -> None:
 
     with pytest.raises(Halt):
         values(Rated(halt), "a")
-
-
-def test_a_deadline_ends_the_waiting() -> None:
-    class Slow(Rated):
-        async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
-            await asyncio.sleep(60)
-            return []
-
-    (score,) = scores(Slow(length), "a", deadline=0.01)
-    assert score.failure is not None
-    assert (score.failure.kind, score.failure.detail) == ("timeout", "no result within 0.01 s (deadline)")
 
 
 def test_both_models_are_checked() -> None:
@@ -209,32 +180,19 @@ def test_the_model_reads_the_critique_after_the_answer() -> None:
     assert [len(call) for call in rm.calls] == [2]
 
 
-def test_thoughts_of_the_critic_are_feedback_and_no_part_of_the_critique() -> None:
-    rm = Rated(length)
-    (score,) = scores(rm, "12", critic=Scripted([ChatReply("<think>hm</think> Fine. ")]), critique=CRITIQUE)
-    assert score.feedback == "<think>hm</think> Fine. "
-    assert rm.calls[0][0][-1].content.endswith(":\n\nFine.")
-
-
-def test_a_critique_that_fails_fails_its_rollout_alone() -> None:
+def test_failed_and_empty_critiques() -> None:
     def write(question: ChatRequest) -> str | BaseException:
         return ModelCallError("timeout", "too slow") if "\n13\n" in question.prompt[0].content else "Fine."
 
     rm = Rated(length)
     assert values(rm, "12", "13", critic=Scripted(write), critique=CRITIQUE) == [52.0, "timeout"]
     assert len(rm.calls[0]) == 1
-
-
-def test_an_empty_critique_is_asked_for_again() -> None:
-    critic = Scripted(["", "<think>never ends", "Fine."])
-    assert values(Rated(length), "12", critic=critic, critique=CRITIQUE) == [52.0]
-    assert [q.temperature for q in critic.asked] == [0.0, 0.3, 0.6]
+    critic = Scripted(["", "<think>never ends", "<think>hm</think> Fine. "])
+    (score,) = scores(rm, "12", critic=critic, critique=CRITIQUE)
+    assert (score.value, score.feedback) == (52.0, "<think>hm</think> Fine. ")
+    assert rm.calls[1][0][-1].content.endswith(":\n\nFine.")
     assert values(Rated(length), "12", critic=Scripted([" "] * 3), critique=CRITIQUE) == ["unparsable"]
-
-
-def test_the_critique_is_kept_when_there_is_no_number() -> None:
     (score,) = scores(Rated(lambda _: math.nan), "12", critic=Scripted(["Fine."]), critique=CRITIQUE)
-    assert score.failure is not None
     assert (score.failure.kind, score.feedback) == ("invalid", "Fine.")
 
 
@@ -270,47 +228,45 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_answer_and_no_critique_opens_a_turn(text: str) -> None:
-    rm, critic = Rated(length), Scripted(lambda q: text)
-    scores(rm, text, critic=critic, critique=CRITIQUE, think="keep", prompt=Prompt("p", [Message("user", text)]))
-    conversation = rm.calls[0][0]
+    def seen(text: str) -> tuple[Conversation, Conversation]:
+        rm, critic = Rated(length), Scripted(lambda q: text)
+        scores(rm, text, critic=critic, critique=CRITIQUE, think="keep", prompt=Prompt("p", [Message("user", text)]))
+        return rm.calls[0][0], critic.asked[0].prompt
+
+    conversation, asked = seen(text)
     assert [message.role for message in conversation] == ["user", "assistant", "user"]
-    for message in (*conversation, *critic.asked[0].prompt):
+    assert [message.role for message in asked] == ["user"]
+    for message in (*conversation, *asked):
         for token in ("<|im_end|>", "<|eot_id|>", "[/INST]", "</s>", "<end_of_turn>", "<｜User｜>"):
             assert token not in message.content
-    assert [message.role for message in critic.asked[0].prompt] == ["user"]
-    seen, plain = critic.seen[0], Scripted(["x"])
-    scores(Rated(length), "x", critic=plain, critique=CRITIQUE, prompt=Prompt("p", [Message("user", "x")]))
-    # Outside of the quoted blocks the critic reads the same, whatever is in them.
-    outside = plain.seen[0].split("```\nx\n```")
-    for part in outside:
-        assert part in seen
-    assert seen.startswith(outside[0])
-    assert seen.endswith(outside[2])
+    # outside of the quoted blocks the critic reads the same, whatever is in them
+    outside = seen("x")[1][0].content.split("```\nx\n```")
+    assert asked[0].content.replace(quote(text), "§") == "§".join(outside)
 
 
-RATERS = [
-    ({"init": "tiny-llama", "head": "scalar"}, True),
-    ({"type": "server", "urls": ["http://h/v1"], "serves": "classify"}, True),
-    ({"type": "server", "urls": ["http://h/v1"], "serves": "score"}, False),
-    ({"type": "managed", "command": "vllm", "model": "m", "serves": "score"}, False),
-]
+SERVER = {"type": "server", "urls": ["http://h/v1"]}
 
 
-@pytest.mark.parametrize(("rater", "reads_turns"), RATERS)
-@pytest.mark.parametrize("critique", [True, False])
+@pytest.mark.parametrize(
+    ("rater", "critique", "accepted"),
+    [
+        ({"init": "tiny-llama", "head": "scalar"}, True, True),
+        ({**SERVER, "serves": "classify"}, True, True),
+        ({**SERVER, "serves": "score"}, False, True),
+        ({**SERVER, "serves": "score"}, True, False),
+        ({"type": "managed", "command": "vllm", "model": "m", "serves": "score"}, True, False),
+    ],
+)
 def test_a_critique_is_refused_where_the_server_would_score_the_critique(
-    rater: dict[str, Any], reads_turns: bool, critique: bool
+    rater: dict[str, Any], critique: bool, accepted: bool
 ) -> None:
     """A cross-encoder scores the last message, which would be the critique and not the answer."""
-    reward: dict[str, Any] = {"type": "classifier", "model": "rm"}
-    if critique:
-        reward["critique"] = {"model": "critic"}
-    # Inside a composition: the path must lead there.
+    reward = {"type": "classifier", "model": "rm", **({"critique": {"model": "critic"}} if critique else {})}
     whole = {"type": "sum", "parts": {"rule": {"type": "rule", "rule": "exact"}, "rm": reward}}
     models = {"policy": {"init": "tiny-llama"}, "critic": {"init": "tiny-llama"}, "rm": rater}
     stage = {"type": "policy", "model": "policy", "data": "d", "steps": 1, "reward": whole}
     recipe = {"models": models, "data": {"d": {"type": "arithmetic"}}, "stages": [stage]}
-    if reads_turns or not critique:
+    if accepted:
         parse_recipe(recipe)
         return
     with pytest.raises(RecipeError) as error:
@@ -318,10 +274,6 @@ def test_a_critique_is_refused_where_the_server_would_score_the_critique(
     (problem,) = error.value.problems
     assert problem.path == "stages.0.reward.parts.rm.model"
     assert 'serves = "classify"' in problem.message
-    chosen = Choice("reward", "rewardsmith.rewards:REWARDS").choose(reward)
-    with pytest.raises(RecipeError) as error:  # a reward file of its own, as `rewardsmith score` reads it
-        parse_models({"models": models}, chosen, source="reward.toml")
-    assert [one.path for one in error.value.problems] == ["model"]
 
 
 # ---- with real models ------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from tests.rewards.judges.asked import connected, group, judge, make, outcomes
 HOOKS = "tests.rewards.judges.hooks"
 OWN = {"prompt": "{{response}}"}
 STARS = {"postprocess": f"{HOOKS}:stars"}
-STARS_AND_BOUNDS = {**STARS, "prompt": "{{response}}, from {{lowest}} to {{highest}}"}
 
 
 def prompt_of(question: ChatRequest) -> list[tuple[str, str]]:
@@ -57,50 +56,29 @@ def test_a_placeholder_that_nothing_stands_for_is_told_with_its_file_and_with_wh
     info: dict[str, object] = {"level": 3, "deep": {"a": 1}, "extra_info": {"topic": "products"}}
     with pytest.raises(CannotScore) as caught:
         asyncio.run(reward.score(group("42", **info)))
-    said = str(caught.value)
-    for part in (
-        f'which template = "{file}" names',
-        'Did you mean "topic"?',
-        "Known: answer, final, highest, lowest, question, reference, response, source;",
-        "in this prompt's info: level, topic",
-    ):
-        assert part in said
-    assert said.endswith("level, topic")  # what cannot be shown is not offered
+    message = str(caught.value)
+    assert all(part in message for part in (f'template = "{file}"', 'Did you mean "topic"?', "Known: answer, final,"))
+    assert message.endswith("level, topic")  # what cannot be shown is not offered
 
 
-@pytest.mark.parametrize(
-    ("column", "seen"),
-    [
+def test_the_prompt_of_a_column() -> None:
+    turns = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "{response}?"}]
+    for column, seen in (
         ("Is {response} right? {{response}}", [("user", "Is ```\n42\n``` right? ```\n42\n```")]),
-        (
-            [{"role": "system", "content": "CustomJudge."}, {"role": "user", "content": "{response}?"}],
-            [("system", "CustomJudge."), ("user", "```\n42\n```?")],
-        ),
-    ],
-)
-def test_the_prompt_of_a_column(column: object, seen: list[tuple[str, str]]) -> None:
-    scores, model = judge(CustomJudge, ["Score: 5"], group("42", rm_prompt=column), prompt_field="rm_prompt")
-    assert prompt_of(model.asked[0]) == seen
-    assert outcomes(scores) == [0.5]
-
-
-def test_the_prompt_of_a_column_as_other_systems_fill_it() -> None:
-    column = 'Rate {"a": {response}} \\1 {{CRITERIA}}'
-    text = "4{response}2 \\g<0> <|im_end|>"
-    _, model = judge(
-        CustomJudge, ["Score: 5"], group(text, rm_prompt=column), prompt_field="rm_prompt", quoting="verbatim"
-    )
+        (turns, [("system", "Judge."), ("user", "```\n42\n```?")]),
+    ):
+        scores, model = judge(CustomJudge, ["Score: 5"], group("42", rm_prompt=column), prompt_field="rm_prompt")
+        assert prompt_of(model.asked[0]) == seen
+        assert outcomes(scores) == [0.5]
+    column, text = 'Rate {"a": {response}} \\1 {{CRITERIA}}', "4{response}2 \\g<0> <|im_end|>"
+    bare = {"prompt_field": "rm_prompt", "quoting": "verbatim"}
+    _, model = judge(CustomJudge, ["Score: 5"], group(text, rm_prompt=column), **bare)
     assert prompt_of(model.asked[0]) == [("user", 'Rate {"a": 4{response}2 \\g<0> < |im_end|>} \\1 {{CRITERIA}}')]
 
 
 @pytest.mark.parametrize(
     ("column", "message"),
-    [
-        (None, "the prompt 'p1' has no 'rm_prompt' that is text or messages"),
-        ([], "no 'rm_prompt'"),
-        ([{"role": "user"}], "no 'rm_prompt'"),
-        ("Is it right?", r"'rm_prompt' of the prompt 'p1' has no {response}: the judge would not see it"),
-    ],
+    [(None, "no 'rm_prompt'"), ([{"role": "user"}], "no 'rm_prompt'"), ("Is it right?", r"has no {response}")],
 )
 def test_a_column_that_cannot_be_used(column: object, message: str) -> None:
     reward, model = connected(CustomJudge, [], prompt_field="rm_prompt")
@@ -109,49 +87,36 @@ def test_a_column_that_cannot_be_used(column: object, message: str) -> None:
     assert model.asked == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_settings_that_cannot_be_used() -> None:
+    hook = {"preprocess": f"{HOOKS}:messages"}
+    for settings, message in (
         ({"prompt": "a", "template": "judge"}, "template and prompt are given: a judge has one prompt"),
-        ({"prompt_field": "a", "preprocess": f"{HOOKS}:messages"}, "prompt_field and preprocess are given"),
-        ({"prompt": "Is it right?"}, "has none of {{response}}, {{final}}, {{answer}}"),
         ({"template": "no such file"}, 'template = "no such file" cannot be read'),
-        ({"prompt": "Is {{respons}} right?"}, r'prompt has none of .* {{respons}}: Did you mean "response"\?'),
+        ({"prompt": "Is {{respons}} right?"}, 'prompt has none of .* Did you mean "response"'),
         ({"prompt": "Is {response} right?"}, "prompt has {response} in line 1, .* write {{response}}"),
-        ({"prompt": "{question}\n{{response}}"}, "prompt has {question} in line 1, .* write {{question}}"),
         ({"prompt": "Is {answer} right?"}, "prompt has none of {{response}}"),
         ({"preprocess": f"{HOOKS}:mesages"}, 'Did you mean "messages"'),
-        ({"preprocess": "messages"}, "write module:Name"),
         ({"postprocess": f"{HOOKS}:NO_FUNCTION"}, "postprocess = .* is not a function"),
-        ({"postprocess": "pathlib:Path"}, "is not a function"),
         ({"lowest": 5.0, "highest": 5.0}, "highest = 5 must be above lowest = 5"),
-        ({"lowest": -1.0}, "no negative numbers"),
+        ({"lowest": -1.0}, "parses numbers from 0 to"),
         ({"highest": 1e6}, "highest = 1000000"),
-        # what the built-in prompt does not ask for
+        # what the built-in prompt does not demand
         ({"read": "boolean"}, 'demands a line `Score: X`: read = "boolean" needs a template of your own'),
-        ({"read": "number"}, 'read = "number" needs a template'),
-        ({"read": "json", "template": "judge"}, 'read = "json" needs a template'),
         ({"marker": "Rating"}, 'marker = "Rating" needs a template'),
-        # what would do nothing
+        # what would have no effect
         ({**OWN, "read": "number", "marker": "Mark"}, 'marker = "Mark" has no effect with read = "number"'),
         ({**OWN, "key": "a.b"}, 'key = "a.b" has no effect with read = "score"'),
         ({**OWN, "read": "boolean", "highest": 9.0}, 'highest = 9.0 has no effect with read = "boolean"'),
-        ({**OWN, "read": "boolean", "lowest": 1.0}, 'lowest = 1.0 has no effect with read = "boolean"'),
-        ({**OWN, "read": "boolean", "scale": False}, 'scale = false has no effect with read = "boolean"'),
         ({**OWN, **STARS, "lowest": 1.0}, "lowest = 1.0 has no effect with postprocess"),
         ({**STARS, "scale": False}, "scale = false has no effect with postprocess"),
         ({**STARS, "read": "number"}, 'read = "number" has no effect with postprocess'),
-        ({"preprocess": f"{HOOKS}:messages", "max_chars": 1_000}, "max_chars = 1000 has no effect with preprocess"),
-        (
-            {"preprocess": f"{HOOKS}:messages", "quoting": "verbatim"},
-            'quoting = "verbatim" has no effect with preprocess',
-        ),
+        ({**hook, "max_chars": 1_000}, "max_chars = 1000 has no effect with preprocess"),
+        ({**hook, "quoting": "verbatim"}, 'quoting = "verbatim" has no effect with preprocess'),
         ({"extract": ["boxed"]}, "has no effect with a prompt without {{answer}}"),
-    ],
-)
-def test_settings_that_cannot_be_used(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message.replace("{", r"\{").replace("}", r"\}")):
-        make(CustomJudge, **settings)
+        ({"deadline": 5.0}, "deadline = 5.0 has no effect"),
+    ):
+        with pytest.raises(UserError, match=message.replace("{", r"\{").replace("}", r"\}")):
+            make(CustomJudge, **settings)
 
 
 def test_equal_prompts_are_asked_once() -> None:
@@ -214,18 +179,11 @@ def test_preprocess() -> None:
     ]
     assert "preprocess has no prompt for this rollout" in str(scores[3].failure)
     assert "preprocess returned an invalid prompt" in str(scores[4].failure)
+    scores, _ = judge(CustomJudge, ["Score: 5"], group("a", "b"), preprocess=f"{HOOKS}:no_unicode")
+    assert outcomes(scores) == ["crashed", 0.5]  # it fails alone
 
 
-@pytest.mark.parametrize(
-    ("hook", "why"), [("no_role", "an invalid prompt: ValueError: Message.role"), ("no_unicode", "Message.content")]
-)
-def test_a_prompt_that_cannot_be_made_fails_alone(hook: str, why: str) -> None:
-    scores, _ = judge(CustomJudge, ["Score: 5"], group("a", "b"), preprocess=f"{HOOKS}:{hook}")
-    assert outcomes(scores) == ["crashed", 0.5]
-    assert why in str(scores[0].failure)
-
-
-@pytest.mark.parametrize("hook", ["hanging_messages", "blocking_messages", "blocking_coroutine"])
+@pytest.mark.parametrize("hook", ["hanging_messages", "blocking_messages"])
 def test_a_preprocess_that_does_not_end_fails_its_group_with_a_timeout(hook: str) -> None:
     reward, model = connected(CustomJudge, [], preprocess=f"{HOOKS}:{hook}", deadline=0.2)
     with pytest.raises(CannotScore, match=r"preprocess .* within 0\.2 s \(deadline\)") as caught:
@@ -249,26 +207,12 @@ def test_a_postprocess_that_does_not_end_fails_its_rollout_alone(hook: str, kind
     assert "fine" in scores[0].feedback
 
 
-def test_the_deadline_of_a_hook_is_that_of_the_judge_unless_it_has_its_own() -> None:
-    scores, _ = judge(CustomJudge, ["*"], group("a"), postprocess=f"{HOOKS}:hanging", request={"deadline": 0.2})
-    assert outcomes(scores) == ["timeout"]
-    with pytest.raises(UserError, match=r"deadline = 5\.0 has no effect"):
-        make(CustomJudge, deadline=5.0)
-
-
 def test_hooks_that_wait_for_a_worker_are_not_too_late() -> None:
-    shared(1)  # six calls of 0.2 s, one after the other
+    shared(1)  # four calls of 0.2 s, one after the other
     try:
-        texts = [f"answer {i}" for i in range(6)]
-        scores, _ = judge(
-            CustomJudge,
-            lambda q: "x",
-            group(*texts),
-            **OWN,
-            postprocess=f"{HOOKS}:slow_to_read",
-            request={"deadline": 0.5},
-        )
-        assert outcomes(scores) == [0.5] * 6
+        hook = {**OWN, "postprocess": f"{HOOKS}:slow_to_read", "request": {"deadline": 0.5}}
+        scores, _ = judge(CustomJudge, lambda q: "x", group(*"abcd"), **hook)
+        assert outcomes(scores) == [0.5] * 4
     finally:
         shared(2)
 
@@ -299,12 +243,6 @@ def test_ctrl_c_ends_a_program_whose_hook_hangs() -> None:
     assert time.monotonic() - begun < 30  # well before the deadline of 60 s
 
 
-def test_a_hook_that_leaves_fails_its_rollout() -> None:
-    scores, _ = judge(CustomJudge, ["*"], group("a"), postprocess=f"{HOOKS}:leaving")
-    assert outcomes(scores) == ["crashed"]
-    assert "SystemExit: the score is * (hooks.py:" in str(scores[0].failure)
-
-
 def test_a_hook_may_halt_the_run() -> None:
     reward, model = connected(CustomJudge, ["*", "*"], postprocess=f"{HOOKS}:halting")
     with pytest.raises(Halt, match="not the one that was meant"):
@@ -312,20 +250,16 @@ def test_a_hook_may_halt_the_run() -> None:
     assert len(model.asked) <= 2  # nobody is asked again
 
 
-@pytest.mark.parametrize(
-    ("hook", "message"),
-    [
+def test_a_broken_preprocess_fails_the_group() -> None:
+    for hook, message in (
         ("too_few", "TypeError: preprocess returned 1 prompts for 2 rollouts"),
-        ("no_list", "TypeError: preprocess returned a str for 2 rollouts"),
         ("broken", r"KeyError: 'no such column' \(hooks.py:"),
-    ],
-)
-def test_a_broken_preprocess(hook: str, message: str) -> None:
-    reward, model = connected(CustomJudge, [], preprocess=f"{HOOKS}:{hook}")
-    with pytest.raises(CannotScore, match=message) as caught:
-        asyncio.run(reward.score(group("a", "b")))
-    assert caught.value.kind == "crashed"
-    assert model.asked == []
+    ):
+        reward, model = connected(CustomJudge, [], preprocess=f"{HOOKS}:{hook}")
+        with pytest.raises(CannotScore, match=message) as caught:
+            asyncio.run(reward.score(group("a", "b")))
+        assert caught.value.kind == "crashed"
+        assert model.asked == []
 
 
 def test_postprocess() -> None:
@@ -337,30 +271,22 @@ def test_postprocess() -> None:
 
 
 @pytest.mark.parametrize(("hook", "value"), [("stars_or_again", 0.1), ("again", 1.0)])
-def test_a_postprocess_that_has_the_judge_asked_again(hook: str, value: float) -> None:
-    scores, model = judge(CustomJudge, ["hm", "*"], group("a"), postprocess=f"{HOOKS}:{hook}")
-    assert outcomes(scores) == [value]
-    assert len(model.asked) == 2
-    scores, model = judge(CustomJudge, ["hm"] * 3, group("a"), postprocess=f"{HOOKS}:{hook}")
-    assert outcomes(scores) == ["unparsable"]
-    assert len(model.asked) == 3
+def test_a_reply_that_postprocess_refuses_is_requested_again(hook: str, value: float) -> None:
+    for replies, outcome in ((["hm", "*"], value), (["hm"] * 3, "unparsable")):
+        scores, model = judge(CustomJudge, replies, group("a"), postprocess=f"{HOOKS}:{hook}")
+        assert outcomes(scores) == [outcome]
+        assert len(model.asked) == len(replies)
 
 
-def test_an_async_postprocess_with_feedback() -> None:
-    scores, _ = judge(CustomJudge, ["<think>how many?</think>***"], group("a"), postprocess=f"{HOOKS}:slow_stars")
-    assert outcomes(scores) == [0.3]
-    assert scores[0].feedback == "3 stars"
-
-
-@pytest.mark.parametrize(
-    ("hook", "kind", "message"),
-    [
+def test_what_a_postprocess_returns() -> None:
+    (score,), _ = judge(CustomJudge, ["<think>how many?</think>***"], group("a"), postprocess=f"{HOOKS}:slow_stars")
+    assert (score.value, score.feedback) == (0.3, "3 stars")  # a coroutine function, with its own feedback
+    for hook, kind, message in (
         ("nothing", "crashed", "postprocess returned None: it must return a number"),
         ("words", "crashed", "postprocess returned '0.5': it must return a number"),
         ("endless", "invalid", "not finite: postprocess returned inf"),
-    ],
-)
-def test_a_postprocess_without_a_number(hook: str, kind: str, message: str) -> None:
-    scores, _ = judge(CustomJudge, ["*"] * 3, group("a"), postprocess=f"{HOOKS}:{hook}")
-    assert outcomes(scores) == [kind]
-    assert message in str(scores[0].failure)
+        ("leaving", "crashed", "SystemExit: the score is * (hooks.py:"),
+    ):
+        (score,), _ = judge(CustomJudge, ["*"] * 3, group("a"), postprocess=f"{HOOKS}:{hook}")
+        assert score.failure.kind == kind
+        assert message in str(score.failure)

@@ -14,7 +14,6 @@ import pytest
 from rewardsmith import Score
 from rewardsmith.config import settings_of
 from rewardsmith.engines import MODELS
-from rewardsmith.llm import Unparsable
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings
 from rewardsmith.rewards.judges.custom import CustomJudge
@@ -23,9 +22,10 @@ from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
 from rewardsmith.rewards.judges.ranking import RankingJudge
 from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.rewards.judges.similarity import Similarity
+from rewardsmith.rewards.judges.similarity import CurveSettings, Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.text import grades, verdicts
+from rewardsmith.text.judge_replies import Unparsable
 from tests.rewards.judges.asked import group, judge
 
 ROOT = Path(__file__).parents[3]
@@ -66,27 +66,17 @@ def test_recipes(block: str) -> None:
         MODELS[model.pop("type", "embedded")].model_validate(model)
 
 
-def test_every_page_has_recipes() -> None:
-    assert {name: len(blocks("toml", page)) for name, page in PAGES.items()} == {
-        "judges": 6,
-        "ranking": 2,
-        "scalar_models": 4,
-    }
-
-
-def test_the_prompt_that_the_page_shows_is_the_built_in_one() -> None:
-    file = ROOT / "src" / "rewardsmith" / "text" / "prompts" / "rubric.txt"
-    assert blocks("text")[0] == file.read_text(encoding="utf-8")
-
-
-def test_every_built_in_prompt_is_named() -> None:
-    for file in (ROOT / "src" / "rewardsmith" / "text" / "prompts").glob("*.txt"):
-        assert f"`{file.stem}`" in PAGE
-
-
-def test_a_fence_in_the_middle_of_a_sentence_looks_as_the_page_says() -> None:
+def test_the_page_shows_the_built_in_prompts() -> None:
+    folder = ROOT / "src" / "rewardsmith" / "text" / "prompts"
+    assert blocks("text")[0] == (folder / "rubric.txt").read_text(encoding="utf-8")
+    assert all(f"`{file.stem}`" in PAGE for file in folder.glob("*.txt"))
     _, model = judge(CustomJudge, ["Score: 5"], group("42", p="Is {response} right?"), prompt_field="p")
     assert f"\n````text\n{model.seen[0]}\n````\n" in PAGE
+
+
+def test_the_page_shows_the_values_of_the_curve() -> None:
+    shown = " | ".join(f"{CurveSettings().value(s):.3f}" for s in (0.65, 0.70, 0.75, 0.80, 0.85))
+    assert f"| here | {shown} |" in PAGES["scalar_models"]
 
 
 def test_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

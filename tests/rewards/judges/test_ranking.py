@@ -1,20 +1,26 @@
-"""The ranking judge: one call for a group, and everything that may go wrong with it."""
+"""The ranking judge: one call for a group, several orders, and groups that are too large for one call."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith import Rollout, RolloutGroup
 from rewardsmith.config import settings_of
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError
-from rewardsmith.rewards.judges import ranking
-from rewardsmith.rewards.judges.ranking import OverlongPenalty, RankingJudge, RankingRequest
+from rewardsmith.rewards.base import Halt
+from rewardsmith.rewards.judges.candidates import heats
+from rewardsmith.rewards.judges.ranking import Ballot, Design, JoinedShares, RankingJudge, RankingRequest
 from rewardsmith.text.judge_prompts import show_candidates
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import write_ranking
-from tests.rewards.judges.ranked import PROMPT, by_number, group, scores, shown, values
+from tests.rewards.judges.ranked import by_number, group, scores, shown, values
 from tests.rewards.models import Scripted, text_of
+
+KNOCKOUT = {"max_candidates": 4, "large_groups": "tournament"}
 
 
 def test_one_call_ranks_the_group() -> None:
@@ -29,25 +35,15 @@ def test_one_call_ranks_the_group() -> None:
     assert text.endswith("### Final Ranking:\n\nX > Y = Z\n\n### Scores:\n\nX: 8, Y: 5, Z: 5")
     letter = "ABC"[shown(judge.asked[0]).index("is 8")]
     assert found[1].feedback.startswith(f"[this answer is candidate {letter} of 3]\nI compared them.")
-
-
-@pytest.mark.parametrize(
-    ("output", "expected"), [("both", [0.3, 0.8, 0.3]), ("scores", [0.3, 0.8, 0.3]), ("ranking", [0.25, 1.0, 0.25])]
-)
-def test_what_the_judge_writes_is_a_setting(output: str, expected: list[float]) -> None:
-    judge = Scripted(lambda question: by_number(question, output=output))
-    assert values(judge, group("3", "8", "the 3"), output=output) == expected
-    assert ("### Scores:" in judge.seen[0]) == (output == "both")
+    for output, expected in (("scores", [0.3, 0.8, 0.3]), ("ranking", [0.25, 1.0, 0.25])):
+        judge = Scripted(lambda question, output=output: by_number(question, output=output))
+        assert values(judge, group("3", "8", "the 3"), output=output) == expected
+        assert "### Scores:" not in judge.seen[0]
 
 
 @pytest.mark.parametrize("output", ["both", "scores"])
-@pytest.mark.parametrize(
-    "bounds",
-    [{}, {"lowest": 1.0, "highest": 5.0}, {"highest": 1.0}, {"lowest": -3.0, "highest": -1.0, "decimals": True}],
-)
-def test_the_form_that_the_prompt_shows_can_be_read(bounds: dict[str, object], output: str) -> None:
-    """A judge who copies the example, with letters in place of X, Y and Z, is within the range."""
-
+@pytest.mark.parametrize("bounds", [{}, {"highest": 1.0}, {"lowest": -3.0, "highest": -1.0, "decimals": True}])
+def test_the_example_that_the_prompt_shows_can_be_parsed(bounds: dict[str, object], output: str) -> None:
     def script(question: ChatRequest) -> str:
         form = "\n".join(text_of(question).splitlines()[-7 if output == "both" else -1 :])
         return "So.\n\n" + form.replace("X", "A").replace("Y", "B").replace("Z", "C")
@@ -58,104 +54,68 @@ def test_the_form_that_the_prompt_shows_can_be_read(bounds: dict[str, object], o
 
 
 def test_scores_are_scaled_and_the_constants_are_not() -> None:
-    # as in GRRM's own recipe: rewards from 0 to 0.1
-    recipe = {"normalise": "none", "scale": 0.01, "extract": "codeblock"}
+    recipe = {"scale": 0.1, "extract": "codeblock"}  # as in GRRM's own recipe: rewards from 0 to 0.1
     rollouts = group("```\n10\n```", "```\n0\n```", "no block")
     assert values(Scripted(by_number), rollouts, **recipe, invalid_reward=-0.04) == [0.1, 0.0, -0.04]
-    # not set: half a range below the worst, and the middle, in the units of the reward
-    assert values(Scripted(by_number), rollouts, **recipe)[2] == pytest.approx(-0.05)
     assert values(Scripted([]), group("```\n10\n```", "no"), **recipe) == pytest.approx([0.05, -0.05])
-    assert values(
-        Scripted([]), group("```\n10\n```", "no"), **recipe, single_answer_reward=0.02, invalid_reward=-0.04
-    ) == [0.02, -0.04]
+    constants = {"single_answer_reward": 0.02, "invalid_reward": -0.04}
+    assert values(Scripted([]), group("```\n10\n```", "no"), **recipe, **constants) == [0.02, -0.04]
     assert values(Scripted(by_number), group("3", "8"), lowest=-2, highest=8) == [0.5, 1.0]
 
 
-def test_a_lone_answer_is_worth_more_than_an_invalid_one_and_nobody_is_asked() -> None:
+def test_copies_single_and_invalid_answers() -> None:
     judge = Scripted([])
     found = scores(judge, group("same", "", "same "))
     assert [s.value for s in found] == [0.5, -0.5, 0.5]
     assert {s.parts["judge"].failure.kind for s in found} == {"skipped"}
     assert values(judge, group("", " ")) == [-0.5, -0.5]
     assert judge.asked == []
-    for lone in (-0.5, -1.0):
-        with pytest.raises(UserError, match="must be worth less"):
-            RankingJudge(model="judge", single_answer_reward=lone)
-
-
-def test_identical_answers_are_shown_once_and_share_the_score() -> None:
     judge = Scripted(by_number)
-    assert values(judge, group("3", "8", " 3\n", "3")) == [0.3, 0.8, 0.3, 0.3]
+    assert values(judge, group("3", "8", " 3\n", "3", "9" * 5_000), max_chars=100) == [0.3, 0.8, 0.3, 0.3, -0.5]
     assert sorted(shown(judge.asked[0])) == ["3", "8"]
 
 
-def test_an_answer_that_would_crowd_out_the_others_is_invalid() -> None:
-    judge = Scripted(by_number)
-    assert values(judge, group("3", "8", "9" * 5_000_000), max_chars=100) == [0.3, 0.8, -0.5]
-    assert len(judge.seen[0]) < 3_000
-
-
-# --- length
-
-
-def test_the_penalty_counts_the_tokens_of_each_copy() -> None:
-    overlong = OverlongPenalty(limit=100, buffer=50, factor=0.4)
-    lengths = [10, 50, 51, 75, 100, 400]
-    rollouts = RolloutGroup(PROMPT, [Rollout("5", [1] * n) for n in lengths] + [Rollout("7", [1])])
-    found = scores(Scripted(by_number), rollouts, overlong=overlong)
-    penalties = [0, 0, -0.4 / 50, -0.2, -0.4, -0.4, 0]
-    assert [s.parts["overlong"].value for s in found] == pytest.approx(penalties)
-    assert [s.value for s in found[:6]] == pytest.approx([0.5 + penalty for penalty in penalties[:6]])
-    assert [s.parts["judge"].value for s in found] == [5] * 6 + [7]
-
-
-def test_a_rollout_whose_length_is_not_known_fails_alone() -> None:
-    rollouts = RolloutGroup(PROMPT, [Rollout("3"), Rollout("8", [1])])
-    overlong = OverlongPenalty(limit=10, buffer=5, factor=1)
-    assert values(Scripted(by_number), rollouts, overlong=overlong) == ["invalid", 0.8]
-
-
-# --- failures
-
-
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("reply", "kind"),
     [
         ("I cannot decide.", "unparsable"),
         (write_ranking({"A": 100, "B": 3}, "Text."), "invalid"),  # a printed 100 is no reward of 10
         ("A > B\nA: 3, B: 8", "invalid"),
         (ModelCallError("unreachable", "nobody there"), "unreachable"),
-        (ModelCallError("refused", "the prompt is too long"), "refused"),
         (RuntimeError("odd"), "crashed"),
+        (asyncio.CancelledError(), "cancelled"),
     ],
 )
-def test_a_judge_without_a_verdict_is_a_failure_and_never_a_number(said: object, kind: str) -> None:
-    found = scores(Scripted(lambda question: said), group("3", "8", ""))
+def test_a_judge_without_a_verdict_is_a_failure_and_never_a_number(reply: object, kind: str) -> None:
+    found = scores(Scripted(lambda question: reply), group("3", "8", ""))
     assert [s.value for s in found] == [None, None, -0.5]
     assert found[0].failure.kind == found[1].failure.kind == found[1].parts["judge"].failure.kind == kind
 
 
-# --- orders
+def test_halt_passes() -> None:
+    for large in ({}, KNOCKOUT, {"max_candidates": 4}):
+        with pytest.raises(Halt):
+            values(Scripted(lambda question: Halt("stop")), group(*"34567"), **large)
 
 
-def test_a_liking_for_early_candidates_cancels_over_mirrored_orders() -> None:
-    def biased(place: int, text: str) -> float:
-        return float(text) + 2 - place  # two points for being first, one less for each place behind
+# ---- orders ----------------------------------------------------------------------------------------------------------
 
-    plain = group("3", "4", "5", "6")
-    judge = Scripted(lambda question: by_number(question, biased))
-    one = [v * 10 for v in values(judge, plain)]
-    assert one != [3, 4, 5, 6]
+
+def test_position_bias_cancels_over_mirrored_orders() -> None:
+    def biased(question: ChatRequest) -> str:
+        return by_number(question, lambda place, text: float(text) + 2 - place)
+
+    rollouts = group("3", "4", "5", "6")
+    assert [v * 10 for v in values(Scripted(biased), rollouts)] != [3, 4, 5, 6]
     for orders in (2, 4, 100):
-        judge = Scripted(lambda question: by_number(question, biased))
-        several = [v * 10 for v in values(judge, plain, orders=orders)]
+        judge = Scripted(biased)
         # each mean is off by the same half point
-        assert several == pytest.approx([3.5, 4.5, 5.5, 6.5])
+        assert [v * 10 for v in values(judge, rollouts, orders=orders)] == pytest.approx([3.5, 4.5, 5.5, 6.5])
         assert len(judge.asked) == min(orders, 4) == judge.most
         assert len({tuple(shown(question)) for question in judge.asked}) == min(orders, 4)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.permutations(["3", "4", "5", "6", "7"]), st.integers(1, 4))
 def test_the_order_of_the_rollouts_changes_nothing(texts: list[str], orders: int) -> None:
     def biased(question: ChatRequest) -> str:
@@ -167,71 +127,163 @@ def test_the_order_of_the_rollouts_changes_nothing(texts: list[str], orders: int
     assert first.seen == second.seen
 
 
-def test_each_answer_is_quoted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    quoted: list[str] = []
-    monkeypatch.setattr(ranking, "quote", lambda text: quoted.append(text) or quote(text))
-    values(Scripted(by_number), group(*"3456"), orders=4)
-    assert sorted(quoted) == list("3456")
-
-
-def test_too_few_readable_orders_are_a_failure() -> None:
+def test_too_few_parsable_orders_are_a_failure() -> None:
     def half(question: ChatRequest) -> str:
         return by_number(question) if shown(question)[0] == "3" else "hm"
 
     rollouts = group("3", "8")
     assert values(Scripted(half), rollouts, orders=2) == [0.3, 0.8]
     assert values(Scripted(half), rollouts, orders=2, min_orders=2) == ["unparsable"] * 2
-    # two candidates have two orders, and all of them were readable
+    # two candidates have two orders, and all of them could be parsed
     assert values(Scripted(by_number), rollouts, orders=8, min_orders=8) == [0.3, 0.8]
-    with pytest.raises(UserError, match="more than orders"):
-        RankingJudge(model="judge", orders=2, min_orders=3)
 
 
-# --- settings
+# ---- subgroups -------------------------------------------------------------------------------------------------------
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
+def relative(question: ChatRequest) -> str:
+    """A judge without an absolute scale: its worst candidate gets a 1, and differences are right."""
+    worst = min(int(text) for text in shown(question))
+    return by_number(question, lambda place, text: int(text) - worst + 1)
+
+
+def test_subgroups_are_joined_by_the_candidates_that_they_share() -> None:
+    numbers = [11, 13, 12, 15, 14, 16, 11, 17]
+    for overlap in (1, 2):
+        judge = Scripted(relative)
+        found = values(judge, group(*map(str, numbers)), max_candidates=4, overlap=overlap, scale=10.0)
+        assert all(len(shown(question)) == 4 for question in judge.asked)
+        assert len(judge.asked) == -(-7 // (4 - overlap)) == judge.most
+        assert [v - found[0] for v in found] == pytest.approx([n - 11 for n in numbers])
+    judge = Scripted(lambda question: by_number(question, output="ranking"))
+    found = values(judge, group(*map(str, [1, 3, 2, 5, 4, 6])), max_candidates=4, output="ranking", overlap=3)
+    assert found == [0.0, 0.4, 0.2, 0.8, 0.6, 1.0]  # ranked subgroups become one order
+
+
+def test_a_failed_subgroup_takes_only_candidates_that_nothing_else_connects() -> None:
+    texts, large = [str(i) for i in range(10)], {"max_candidates": 4, "overlap": 1}
+    first = Scripted(by_number)
+    values(first, group(*texts), **large)
+    windows = [set(shown(question)) for question in first.asked]
+    assert len(windows) == 4
+
+    def failed_without(*parsable: set[str]) -> set[str]:
+        judge = Scripted(lambda question: by_number(question) if set(shown(question)) in parsable else "hm")
+        found = dict(zip(texts, values(judge, group(*texts), **large), strict=True))
+        kept = {text: value for text, value in found.items() if value != "unparsable"}
+        assert list(kept.values()) == pytest.approx([int(text) / 10 for text in kept])
+        return found.keys() - kept.keys()
+
+    assert failed_without(windows[0], windows[2], windows[3]) == windows[1] - windows[0] - windows[2]
+    assert failed_without(windows[0]) == set(texts) - windows[0]
+    assert failed_without() == set(texts)
+
+
+@pytest.mark.parametrize(("width", "shown_width"), [(0.5, 0.5), (1.6, 1.0)])
+def test_joined_shares_are_moved_back_into_range_and_keep_their_order(width: float, shown_width: float) -> None:
+    true = [width * i / 5 for i in range(6)]
+
+    async def ask(order: tuple[int, ...]) -> Ballot:
+        return Ballot(order, {i: true[i] - min(true[j] for j in order) for i in order})
+
+    outcome = asyncio.run(Design(max_candidates=4, overlap=2).judge(ask, range(6)))
+    found = [outcome.shares[i] for i in range(6)]
+    assert [share - found[0] for share in found] == pytest.approx([shown_width * i / 5 for i in range(6)])
+    assert 0 <= min(found) <= max(found) <= 1
+
+
+# ---- tournaments -----------------------------------------------------------------------------------------------------
+
+
+def test_a_tournament_ends_with_the_best_on_top() -> None:
+    numbers = [7, 1, 9, 3, 5, 0, 8, 2, 6, 4]
+    judge = Scripted(by_number)
+    found = dict(zip(numbers, values(judge, group(*map(str, numbers)), **KNOCKOUT), strict=True))
+    # (rounds survived + share in the last heat) / rounds: of two who met, the better has more
+    for question in judge.asked:
+        met = [int(text) for text in shown(question)]
+        assert sorted(met) == sorted(met, key=found.get)
+    rounds = 3  # 10 -> 3 heats -> 6 -> 2 heats -> 4 -> the last
+    assert len(judge.asked) == 3 + 2 + 1
+    assert found[9] == max(found.values()) == pytest.approx((rounds - 1 + 0.9) / rounds)
+    assert found[0] == pytest.approx(0)
+    equal = Scripted(lambda question: by_number(question, lambda place, text: 5))
+    assert all(0 <= v <= 1 for v in values(equal, group(*map(str, range(13))), **{**KNOCKOUT, "max_candidates": 2}))
+    assert len(equal.asked) == 12
+
+
+def tournament(graded: Mapping[int, float], fails: Callable[[tuple[int, ...]], bool], size: int = 2) -> JoinedShares:
+    async def ask(order: tuple[int, ...]) -> Ballot:
+        if fails(order):
+            return Ballot(order, error=ModelCallError("timeout", "late"))
+        return Ballot(order, {i: graded[i] for i in order})
+
+    return asyncio.run(Design(max_candidates=size, overlap=1, tournament=True).judge(ask, list(graded)))
+
+
+def test_failed_heats_and_byes() -> None:
+    # 0 beats 3 and 1 beats 4; then 2 and 1 meet, which fails, and nobody is left to meet 0
+    outcome = tournament({0: 0.6, 1: 0.9, 2: 0.5, 3: 0.1, 4: 0.8}, lambda order: set(order) == {1, 2})
+    assert outcome.shares == {0: 0.5, 3: 0.05, 4: 0.4}
+    assert set(outcome.failures) == {1, 2}
+    outcome = tournament({0: 0.6, 1: 0.9, 2: 0.5}, lambda order: True)  # the bye was never judged
+    assert (outcome.shares, set(outcome.failures)) == ({}, {0, 1, 2})
+    outcome = tournament({0: 0.6, 1: 0.9, 2: 0.5, 3: 0.1, 4: 0.8}, lambda order: len(order) == 3, size=4)
+    assert sorted(outcome.shares) == [1, 3]
+    assert outcome.shares[1] == 0.9
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(4, 9), st.integers(2, 3))
+def test_who_wins_a_heat_is_worth_no_less_than_who_loses_one(data: st.DataObject, count: int, size: int) -> None:
+    graded = dict(enumerate(data.draw(st.permutations([i / 10 for i in range(count)]))))
+    failing = data.draw(st.frozensets(st.integers(0, count)))
+    asked: list[tuple[int, ...]] = []
+
+    def fails(order: tuple[int, ...]) -> bool:
+        asked.append(order)
+        return len(asked) - 1 in failing
+
+    shares = tournament(graded, fails, size).shares
+    answered = [order for place, order in enumerate(asked) if place not in failing]
+    first = heats(range(count), size)
+    for heat, others in [(heat, heat) for heat in answered] + [(a, b) for a in answered for b in answered]:
+        if heat is not others and not (heat in first and others in first):
+            continue
+        won = sorted(heat, key=graded.get)[len(heat) // 2 :]
+        lost = sorted(others, key=graded.get)[: len(others) // 2]
+        assert all(shares[i] >= shares[j] for i in won for j in lost if i in shares and j in shares)
+
+
+# ---- settings, templates, hostile answers ----------------------------------------------------------------------------
+
+
+def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    own = tmp_path / "mine.txt"
+    own.write_text("=== system ===\nBe fair.\n=== user ===\n{{reference}}\n{{candidates}}\n{{format}}")
+    lacking = tmp_path / "lacking.txt"
+    lacking.write_text("{{question}}")
     for wrong, message in (
         ({"overlap": 8}, "below max_candidates"),
         ({"lowest": 10.0}, "range of scores is empty"),
         ({"highest": 0.5}, "must be integers"),
         ({"template": "rankin"}, "ranking"),
+        ({"template": str(lacking)}, "candidates"),
+        ({"template": str(own), "criteria": "x"}, 'criteria = "x" has no effect with template = .*, which has no'),
         ({"large_groups": "tournament", "overlap": 2}, 'overlap = 2 has no effect with large_groups = "tournament"'),
         ({"reference": "solution"}, 'reference = .* has no effect with template = "ranking", which has no'),
+        ({"orders": 2, "min_orders": 3}, "more than orders"),
         ({"invalid_reward": 0.45, "single_answer_reward": 0.5}, "must not be above 0"),
-        ({"normalise": "none", "lowest": 2.0, "invalid_reward": 3.0}, "must not be above 2"),
+        ({"single_answer_reward": -0.5}, "must be worth less"),
     ):
         with pytest.raises(UserError, match=message):
             RankingJudge(model="judge", **wrong)
     RankingJudge(model="judge", highest=0.5, decimals=True)
-    RankingJudge(model="judge", invalid_reward=0.0)
-    fields = settings_of(RankingJudge).model_fields
-    assert all(field.description for field in fields.values())
-    assert (
-        settings_of(RankingJudge).model_validate({"model": "judge", "orders": 2, "request": {"tries": 1}}).orders == 2
-    )
-
-
-# --- templates and hostile answers
-
-
-def test_translations_are_shown_with_their_languages(tmp_path) -> None:
-    judge = Scripted(by_number)
-    assert values(judge, group("3", "8"), template="ranking_translation") == [0.3, 0.8]
-    assert "from German into English" in judge.seen[0]
-    own = tmp_path / "mine.txt"
-    own.write_text(
-        "=== system ===\nBe fair.\n=== user ===\n{{reference}}\n{{candidates}}\n{{format}}", encoding="utf-8"
-    )
+    assert all(field.description for field in settings_of(RankingJudge).model_fields.values())
     judge = Scripted(by_number)
     assert values(judge, group("3", "8"), template=str(own)) == [0.3, 0.8]
     assert [message.role for message in judge.asked[0].prompt] == ["system", "user"]
     assert "```\nref\n```" in judge.seen[0]
-    with pytest.raises(UserError, match=r'criteria = "x" has no effect with template = .*, which has no'):
-        RankingJudge(model="judge", template=str(own), criteria="x")
-    own.write_text("{{question}}", encoding="utf-8")
-    with pytest.raises(UserError, match="candidates"):
-        RankingJudge(model="judge", template=str(own))
 
 
 HOSTILE = [
@@ -249,24 +301,15 @@ HOSTILE = [
 @pytest.mark.parametrize("template", ["ranking", "ranking_translation"])
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str, text: str) -> None:
-    def rendered(answer: str) -> tuple[str, list[str]]:
+    def around(answer: str) -> list[str]:
+        """Return the prompt without the block of candidates."""
         judge = Scripted(lambda question: "hm")
         values(judge, group(answer, "fair"), template=template, request=RankingRequest(tries=1))
-        return judge.seen[0], [answer.strip(), "fair"]
+        a, b = quote(answer.strip()), quote("fair")
+        (block,) = (one for one in (show_candidates([a, b]), show_candidates([b, a])) if one in judge.seen[0])
+        return judge.seen[0].split(block)
 
-    text_seen, (hostile, fair) = rendered(text)
-    plain_seen, _ = rendered("harmless")
-    for order in ([hostile, fair], [fair, hostile]):
-        block = show_candidates([quote(text) for text in order])
-        if block in text_seen:
-            around = text_seen.split(block)
-            break
-    else:
-        pytest.fail("the candidates are not shown as they should be")
-    harmless, fair = quote("harmless"), quote("fair")
-    plain = [show_candidates([harmless, fair]), show_candidates([fair, harmless])]
-    expected = next(plain_seen.split(one) for one in plain if one in plain_seen)
-    assert around == expected
+    assert around(text) == around("harmless")
 
 
 def test_a_fake_verdict_in_an_answer_does_not_count_even_when_the_judge_repeats_it() -> None:

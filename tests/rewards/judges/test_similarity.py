@@ -3,8 +3,6 @@
 import asyncio
 import hashlib
 import math
-import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,42 +16,27 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
-from rewardsmith.engines import MODELS
 from rewardsmith.engines.model_settings import SentenceSettings
 from rewardsmith.engines.sentences import SentenceModel
 from rewardsmith.llm import ModelCallError, Usage
-from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.judge import MAX_CHARS as LONGEST
+from rewardsmith.rewards.judges.judge import MAX_CHARS
 from rewardsmith.rewards.judges.similarity import CurveSettings, Similarity, cosine
 
-DEFAULTS = {"low": 0.65, "high": 0.85, "floor": 0.1, "top": 1.0, "base": 10_000.0}
-
-
-def exponential(s: float, **curve: float) -> float:
-    return CurveSettings(**curve).value(s)
+FIELD = {"field": "Response"}
 
 
 @dataclass
 class Embedding:
-    """A model with a fixed random vector for each text; it remembers what it was asked."""
+    """A model with a fixed random vector for each text."""
 
     refused: tuple[str, ...] = ()
-    ill: BaseException | None = None
     calls: list[list[str]] = field(default_factory=list)
     name: str = "near"
     usage: Usage = field(default_factory=Usage)
 
-    async def identity(self) -> str:
-        return self.name
-
-    async def check(self) -> None:
-        if self.ill is not None:
-            raise self.ill
-
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         self.calls.append(list(texts))
-        await asyncio.sleep(0)
         if set(texts) & set(self.refused):
             raise ModelCallError("refused", "too long")
         return np.stack([vector(text) for text in texts])
@@ -69,22 +52,15 @@ def near(a: str, b: str) -> Any:
     return pytest.approx(float(np.dot(vector(a).astype(float), vector(b).astype(float))), abs=1e-6)
 
 
-def scores(*texts: str, model: Any = None, answer: Any = "right", info: Any = None, **settings: Any) -> list[Score]:
+def values(*texts: str, model: Any = None, answer: Any = "right", info: Any = None, **settings: Any) -> list[Any]:
     prompt = Prompt("p", [Message("user", "?")], answer=answer, info=info or {})
     reward = Similarity(model="near", **settings)
     reward.connect({"near": model or Embedding()}.__getitem__)
-    return list(asyncio.run(reward.score(RolloutGroup(prompt, [Rollout(text) for text in texts]))))
-
-
-def values(*texts: str, **settings: Any) -> list[Any]:
-    return [s.value if s.failure is None else s.failure.kind for s in scores(*texts, **settings)]
+    scores = asyncio.run(reward.score(RolloutGroup(prompt, [Rollout(text) for text in texts])))
+    return [s.value if s.failure is None else s.failure.kind for s in scores]
 
 
 # ---- what is compared ------------------------------------------------------------------------------------------------
-
-
-def test_the_value_is_the_cosine_of_answer_and_reference() -> None:
-    assert values("right", "other") == [pytest.approx(1.0), near("other", "right")]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +70,10 @@ def test_the_value_is_the_cosine_of_answer_and_reference() -> None:
         ({"show": "response"}, "<think>a</think>b", "< think>a< /think>b"),
         ({"show": "answer"}, r"so \boxed{b} it is", "b"),
         ({"show": "answer", "extract": ("tagged",)}, "<answer>b</answer>", "b"),
-        ({"field": "Response"}, 'Here: {"Thought": "t", "Response": "b"}.', "b"),
-        ({"field": "Response"}, '```json\n{"Response": "b {x}"}\n```', "b {x}"),
-        ({"field": "Response"}, '{"Response": "a"} {"Response": "b"}', "b"),
+        (FIELD, '{"Response": "a"} {"Response": "b"}', "b"),
+        (FIELD, r'{"Response": "b\ud800"}', "b?"),
         ({}, "[CLS] b [SEP]", "[ CLS] b [ SEP]"),
-        ({}, "x" * (LONGEST + 5), "x" * LONGEST),
-        ({"field": "Response"}, r'{"Response": "b\ud800"}', "b?"),
+        ({}, "x" * (MAX_CHARS + 5), "x" * MAX_CHARS),
     ],
 )
 def test_what_is_compared_of_a_response(settings: dict[str, Any], text: str, compared: str) -> None:
@@ -111,90 +85,47 @@ def test_what_is_compared_of_a_response(settings: dict[str, Any], text: str, com
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({}, ""),
         ({}, "<think>never ends"),
         ({}, "  \n"),
         ({"show": "answer", "extract": ("boxed",)}, "12"),
-        ({"field": "Response"}, "no JSON"),
-        ({"field": "Response"}, "}{"),
-        ({"field": "Response"}, '{"Response": 7}'),
-        ({"field": "Response"}, '{"Response": "  "}'),
-        ({"field": "Response"}, '{"response": "b"}'),
-        ({"field": "Response"}, '["Response"]'),
-        ({"field": "Response"}, '{"Response": ' * 30_000 + '"b"' + "}" * 30_000),
-        ({"field": "Response"}, '{"n": ' + "9" * 5_000 + ', "Response": "b"}'),
-        ({"field": "Response"}, '{"Response": "' + "b" * LONGEST + '"}'),
+        (FIELD, "no JSON"),
+        (FIELD, '{"Response": 7}'),
+        (FIELD, '{"Response": "  "}'),
+        (FIELD, '{"Response": ' * 30_000 + '"b"' + "}" * 30_000),
+        (FIELD, '{"n": ' + "9" * 5_000 + ', "Response": "b"}'),
     ],
 )
-def test_an_answer_that_is_not_there_is_worth_what_the_recipe_says(settings: dict[str, Any], text: str) -> None:
+def test_a_missing_answer_is_worth_absent(settings: dict[str, Any], text: str) -> None:
     model = Embedding()
     assert values(text, model=model, **settings) == [0.0]
-    assert model.calls == []  # nobody is asked in vain
+    assert model.calls == []
     assert values(text, "b", absent=-0.5, curve=CurveSettings(), **settings)[0] == -0.5
 
 
-@pytest.mark.parametrize(
-    ("answer", "info", "settings", "references"),
-    [
-        ("a", {}, {}, ["a"]),
+def test_where_references_are_found() -> None:
+    for answer, info, settings, references in (
         (["a", " b "], {}, {}, ["a", "b"]),
         ("no", {"solution": "a"}, {"reference": "solution"}, ["a"]),
         ("no", {"extra_info": {"solution": ["a", "b"]}}, {"reference": "extra_info.solution"}, ["a", "b"]),
-        ("no", {"extra_info": {"solution": "a"}}, {"reference": "solution"}, ["a"]),
-        ("no", {"extra_info": {"it": {"solution": "a"}}, "it": {}}, {"reference": "it.solution"}, ["a"]),
-        ("no", {"extra_info": {"solution": "b"}, "solution": "a"}, {"reference": "solution"}, ["a"]),
-        ('{"Response": "a", "Thought": "t"}', {}, {"field": "Response"}, ["a"]),
-        ("plain", {}, {"field": "Response"}, ["plain"]),
-    ],
-)
-def test_where_references_are_found(answer: Any, info: Any, settings: dict[str, Any], references: list[str]) -> None:
-    model = Embedding()
-    scores('{"Response": "said"}', model=model, answer=answer, info=info, **settings)
-    assert model.calls[0][:-1] == references
+        ('{"Response": "a", "Thought": "t"}', {}, FIELD, ["a"]),
+        ("plain", {}, FIELD, ["plain"]),
+    ):
+        model = Embedding()
+        values('{"Response": "said"}', model=model, answer=answer, info=info, **settings)
+        assert model.calls[0][:-1] == references
+    for answer, settings in ((None, {}), ("a", {"reference": "solution"}), ({"a": 1}, {}), (["a", " "], {})):
+        with pytest.raises(CannotScore, match="the prompt 'p' has") as caught:
+            values("a", answer=answer, **settings)
+        assert caught.value.kind == "invalid"
 
 
-@pytest.mark.parametrize(
-    ("answer", "settings"),
-    [(None, {}), ("", {}), ([], {}), ("a", {"reference": "solution"}), ({"a": 1}, {}), (True, {}), (["a", " "], {})],
-)
-def test_a_prompt_without_a_reference_cannot_be_scored(answer: Any, settings: dict[str, Any]) -> None:
-    with pytest.raises(CannotScore, match="the prompt 'p' has") as caught:
-        scores("a", answer=answer, **settings)
-    assert caught.value.kind == "invalid"
-
-
-def test_each_text_is_embedded_once_and_all_in_one_call() -> None:
+def test_each_text_is_embedded_once_and_a_refused_one_fails_alone() -> None:
     model = Embedding()
     values("a", "right", "a", "b", "<think>", model=model, answer=["right", "right"])
     assert model.calls == [["right", "a", "b"]]
-
-
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
-
-
-def test_one_that_is_refused_fails_alone() -> None:
     model = Embedding(refused=("long",))
     assert values("a", "long", "", "b", model=model) == [near("a", "right"), "refused", 0.0, near("b", "right")]
-
-
-def test_without_the_reference_all_fail() -> None:
     assert values("a", "", "b", model=Embedding(refused=("right",))) == ["refused", 0.0, "refused"]
-    assert values("a", answer=["x", "y"], model=Embedding(refused=("y",))) == ["refused"]
-
-
-@pytest.mark.parametrize(
-    ("a", "b"), [([0, 0], [1, 0]), ([1, 0], [0, 0]), ([math.nan, 1], [1, 0]), ([1, 0], [1, 0, 0]), ([[1]], [[1]])]
-)
-def test_vectors_without_an_angle_are_a_failure(a: list[Any], b: list[Any]) -> None:
-    with pytest.raises(ModelCallError) as caught:
-        cosine(np.array(a, np.float32), np.array(b, np.float32))
-    assert caught.value.kind == "invalid"
-
-    class Odd(Embedding):
-        async def embed(self, texts: Sequence[str]) -> Any:
-            return [np.array(b if text == "right" else a, np.float32) for text in texts]
-
-    assert values("said", model=Odd()) == ["invalid"]
 
 
 # ---- the angle -------------------------------------------------------------------------------------------------------
@@ -206,12 +137,21 @@ vectors = st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3).filte
 def test_cosine(a: list[float], b: list[float], factor: float) -> None:
     x, y = np.array(a, np.float32), np.array(b, np.float32)
     assert cosine(x, y) == cosine(y, x)
-    assert cosine(x, x) == pytest.approx(1.0)
     assert cosine(x, -y) == pytest.approx(-cosine(x, y))
     assert cosine(x * np.float32(factor), y) == pytest.approx(cosine(x, y), abs=1e-5)
     other = torch.nn.functional.cosine_similarity(torch.tensor(a).double(), torch.tensor(b).double(), dim=0)
     assert cosine(x, y) == pytest.approx(float(other), abs=1e-6)
-    assert -1 <= cosine(x, y) <= 1
+
+
+def test_vectors_without_an_angle_are_a_failure() -> None:
+    class Odd(Embedding):
+        async def embed(self, texts: Sequence[str]) -> Any:
+            return [np.array(self.vectors[text == "right"], np.float32) for text in texts]
+
+    for pair in (([0, 0], [1, 0]), ([math.nan, 1], [1, 0]), ([1, 0], [1, 0, 0]), ([[1]], [[1]])):
+        model = Odd()
+        model.vectors = pair
+        assert values("said", model=model) == ["invalid"]
 
 
 def test_the_value_is_that_of_sentence_transformers(tmp_path: Path) -> None:
@@ -240,40 +180,32 @@ def test_the_value_is_that_of_sentence_transformers(tmp_path: Path) -> None:
 # ---- the curve -------------------------------------------------------------------------------------------------------
 
 
-def original(s: float) -> float:
-    """Return the curve as the service had it, with its constants rounded."""
-    return 0.1 if s <= 0.65 else 1.0 if s >= 0.85 else (10_000**s / 3981.07 - 0.1) * 1.69811 + 0.1
+def test_the_curve_is_that_of_the_original_service_up_to_its_rounding() -> None:
+    def original(s: float) -> float:
+        return 0.1 if s <= 0.65 else 1.0 if s >= 0.85 else (10_000**s / 3981.07 - 0.1) * 1.69811 + 0.1
 
-
-@pytest.mark.parametrize(("s", "golden"), [(0.65, 0.10), (0.70, 0.199), (0.75, 0.357), (0.80, 0.606), (0.85, 1.00)])
-def test_the_curve_has_the_known_values(s: float, golden: float) -> None:
-    assert original(s) == pytest.approx(golden, abs=5e-4)
-    assert exponential(s, **DEFAULTS) == pytest.approx(golden, abs=1.7e-3)  # the rounding of 1.69811, see below
-
-
-def test_the_constants_follow_from_the_settings() -> None:
-    low, high, floor, top, base = DEFAULTS.values()
+    curve = CurveSettings()
+    low, high, floor, top, base = curve.low, curve.high, curve.floor, curve.top, curve.base
+    for s, golden in ((0.65, 0.10), (0.70, 0.199), (0.75, 0.357), (0.80, 0.606), (0.85, 1.00)):
+        assert original(s) == pytest.approx(golden, abs=5e-4)
+        assert curve.value(s) == pytest.approx(golden, abs=1.7e-3)
     assert base**low / floor == pytest.approx(3981.07, abs=0.005)
     # At the upper end base^s / 3981.07 is 0.63096; 1.69811 is what its rounding to 0.63 gives.
     end = base**high / (base**low / floor)
     assert (top - floor) / (round(end, 2) - floor) == pytest.approx(1.69811, abs=5e-6)
-    factor = (top - floor) / (end - floor)
     for s in np.linspace(low, high, 21)[1:-1]:
-        direct = (base**s / (base**low / floor) - floor) * factor + floor
-        assert exponential(s, **DEFAULTS) == pytest.approx(direct, abs=1e-12)
-        assert abs(exponential(s, **DEFAULTS) - original(s)) < 1.7e-3
+        direct = (base**s / (base**low / floor) - floor) * (top - floor) / (end - floor) + floor
+        assert curve.value(s) == pytest.approx(direct, abs=1e-12)
 
 
 @given(st.floats(-1, 1), st.floats(-1, 1), st.floats(1.001, 1e9), st.floats(0.01, 0.35))
 def test_the_curve_is_continuous_and_rises(s: float, other: float, base: float, width: float) -> None:
-    curve = {**DEFAULTS, "base": base, "high": DEFAULTS["low"] + width}
-    low, high = curve["low"], curve["high"]
-    assert (exponential(low, **curve), exponential(high, **curve)) == (0.1, 1.0)
-    step = 1e-13
-    assert exponential(low + step, **curve) == pytest.approx(0.1, abs=1e-6)
-    assert exponential(high - step, **curve) == pytest.approx(1.0, abs=1e-6)
+    curve = CurveSettings(base=base, high=0.65 + width)
+    assert (curve.value(curve.low), curve.value(curve.high)) == (0.1, 1.0)
+    assert curve.value(curve.low + 1e-13) == pytest.approx(0.1, abs=1e-6)
+    assert curve.value(curve.high - 1e-13) == pytest.approx(1.0, abs=1e-6)
     small, large = sorted((s, other))
-    assert 0.1 <= exponential(small, **curve) <= exponential(large, **curve) + 1e-12 <= 1.0 + 2e-12
+    assert 0.1 <= curve.value(small) <= curve.value(large) + 1e-12 <= 1.0 + 2e-12
 
 
 def test_the_curve_is_a_setting() -> None:
@@ -282,22 +214,3 @@ def test_the_curve_is_a_setting() -> None:
     assert shaped == curve.value(cosine) != cosine
     with pytest.raises(ValueError, match=r"low = 0.9 must be below high = 0.85"):
         CurveSettings(low=0.9)
-
-
-# ---- the documents ---------------------------------------------------------------------------------------------------
-
-
-def test_the_documents_show_what_is() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "scalar_models.md").read_text(encoding="utf-8")
-    blocks = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)]
-    assert len(blocks) == 4
-    for block in blocks:
-        make_reward(block["reward"])
-        for table in block.get("models", {}).values():
-            kind = MODELS[table.pop("type", "embedded")]
-            kind.model_validate(table)
-    shown = re.search(r"\| here \| (.*) \|", page)
-    assert shown is not None
-    curve = [exponential(s, **DEFAULTS) for s in (0.65, 0.70, 0.75, 0.80, 0.85)]
-    assert shown[1] == " | ".join(f"{value:.3f}" for value in curve)
-    assert 0.7 * blocks[-1]["reward"]["reward"]["absent"] + 0.3 == pytest.approx(0, abs=1e-12)

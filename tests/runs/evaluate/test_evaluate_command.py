@@ -210,7 +210,6 @@ JUDGED = """
 type = "ranking"
 model = "judge"
 extract = "codeblock"
-overlong = { limit = 100, buffer = 10, factor = 1.0 }
 [models.judge]
 type = "server"
 urls = ["%s"]

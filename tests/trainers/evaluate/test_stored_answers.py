@@ -46,14 +46,11 @@ def measure(kind: Any, table: dict[str, Any], judge: Any, log: Any = pytest.fail
     return asyncio.run(evaluate_reward(kind, ITEMS[kind], scorer, RewardEvalSettings()))
 
 
-OVERLONG = {"limit": 100, "buffer": 10, "factor": 1.0}
-
-
 @pytest.mark.parametrize("way", ["codeblock", "boxed", "tagged", "stated", "oneline"])
 @pytest.mark.parametrize("kind", ["rankings", "pairs"])
 def test_a_ranking_judge_is_shown_stored_candidates_whatever_it_extracts_from_rollouts(kind: str, way: str) -> None:
     judge = Scripted(by_number)
-    found = measure(kind, {"type": "ranking", "model": "judge", "extract": way, "overlong": OVERLONG}, judge)
+    found = measure(kind, {"type": "ranking", "model": "judge", "extract": way}, judge)
     assert found.metrics["accuracy"] == 1.0
     assert found.metrics["failed"] == 0.0
     assert sorted(shown(judge.asked[0])) == (["is 3", "is 5", "is 8"] if kind == "rankings" else ["is 3", "is 8"])
@@ -100,25 +97,13 @@ def test_a_judge_of_single_answers_is_shown_the_part_of_a_stored_rollout_that_it
     assert "```\nis 7\n```" in text_of(judge.asked[0])
 
 
-def test_rollouts_of_a_policy_are_extracted_and_punished_as_before() -> None:
+def test_rollouts_of_a_policy_are_extracted_as_before() -> None:
     judge = Scripted(by_number)
-    table = {"type": "ranking", "model": "judge", "extract": "codeblock", "overlong": OVERLONG}
+    table = {"type": "ranking", "model": "judge", "extract": "codeblock"}
     reward = Component.root(REWARD.choose(table), models=lambda name: judge)
     plain, boxed = asyncio.run(reward.score(group_of(PROMPT, ["is 3", "x\n```\nis 8\n```"])))
-    assert plain.value == -0.5  # no code block
-    assert boxed.failure is not None  # no tokens: the penalty for length cannot be counted
-    assert boxed.failure.kind == "invalid"
-    assert "overlong" in boxed.failure.detail
+    assert (plain.value, boxed.value) == (-0.5, 0.5)  # no code block; and the only answer
     assert not judge.asked
-
-
-def test_the_penalty_of_a_stored_candidate_is_skipped_and_is_no_number() -> None:
-    judge = Scripted(by_number)
-    table = {"type": "ranking", "model": "judge", "overlong": OVERLONG}
-    scorer = Scorer(REWARD.choose(table), lambda name: judge)
-    (values,) = asyncio.run(scorer.score([group_of(PROMPT, ["is 3", "is 8"])]))
-    assert values.tolist() == [0.3, 0.8]
-    assert scorer.failures.metrics() == {}
 
 
 # ---- never called ----------------------------------------------------------------------------------------------------

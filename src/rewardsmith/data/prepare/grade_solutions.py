@@ -29,9 +29,10 @@ from rewardsmith.data.prepare.splits import digest_of, held_out_limit, source_ke
 from rewardsmith.data.rows import ANSWER, BadRows, Row, RowError, no_column
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import JobContext, Result
-from rewardsmith.llm import Asker, Unparsable
+from rewardsmith.llm import Asker
 from rewardsmith.text.grades import PARSER, parse_grade, write_grade
 from rewardsmith.text.judge_prompts import Quoting, format_number, grading_prompt, load_grading_template, question_of
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.rubrics import DECIMALS
 from rewardsmith.text.templates import Template
 from rewardsmith.types import Message, Rollout, RolloutGroup

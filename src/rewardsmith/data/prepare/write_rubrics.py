@@ -18,7 +18,8 @@ from rewardsmith.data.prepare.splits import digest_of
 from rewardsmith.data.rows import ANSWER, BadRows, Row, RowError, no_column
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import JobContext, Result
-from rewardsmith.llm import Asker, Conversation, Unparsable
+from rewardsmith.llm import Asker, Conversation
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.quoting import harmless, quote, shortened
 from rewardsmith.text.rubrics import PARSER, LeakDetector, WrittenRubric, parse_rubric, rubric_places
 from rewardsmith.text.templates import Template, load_template

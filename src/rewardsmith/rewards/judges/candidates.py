@@ -7,11 +7,9 @@ order of its rollouts. Candidates are numbers from 0.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -63,22 +61,12 @@ def codeblock(text: str) -> str | None:
     return (inline[2].strip() or None) if inline else None
 
 
-def last_line(text: str) -> str | None:
-    """Return the last line that is not blank."""
-    return text.rstrip().rpartition("\n")[2].strip() or None
-
-
-def one_line(text: str) -> str | None:
-    """Return a text of one line."""
-    return None if "\n" in text.strip() else whole(text)
-
-
 WAYS: dict[str, Callable[[str], str | None]] = {
     "whole": whole,
     "final": final,
     "codeblock": codeblock,
-    "line": last_line,
-    "oneline": one_line,
+    "line": lambda text: text.rstrip().rpartition("\n")[2].strip() or None,
+    "oneline": lambda text: None if "\n" in text.strip() else whole(text),
     "boxed": boxed,
     "stated": stated,
     "tagged": tagged,
@@ -113,11 +101,11 @@ class GroupJudge(Judge):
         model: str,
         request: RequestSettings,
         template: Template,
-        *,
         criteria: str,
         reference: str,
         extract: str,
         max_chars: int,
+        *,
         reference_used: bool = False,
     ) -> None:
         super().__init__(model, request)
@@ -176,10 +164,10 @@ def skipped(names: Sequence[str], why: str) -> dict[str, Score]:
     return {name: Score(failure=Failure("skipped", why)) for name in names}
 
 
-def require_apart(invalid: float, single: float, worst: float = math.inf) -> None:
-    """Raise a `UserError` unless an invalid answer is worth less than a single valid one, and at most the worst."""
-    if invalid > worst:
-        raise UserError(f"invalid_reward is {invalid:g}: it must not be above {worst:g}, the worst valid answer's")
+def require_apart(invalid: float, single: float) -> None:
+    """Raise a `UserError` unless an invalid answer is worth at most the worst valid one, 0, and less than a single."""
+    if invalid > 0:
+        raise UserError(f"invalid_reward is {invalid:g}: it must not be above 0, the worst valid answer's")
     if invalid >= single:
         raise UserError(
             f"invalid_reward is {invalid:g} and single_answer_reward {single:g}: an invalid answer must be worth less"
@@ -244,20 +232,9 @@ def heats(members: Sequence[int], size: int) -> list[tuple[int, ...]]:
     return [tuple(members[i::count]) for i in range(count)]
 
 
-def all_pairs(members: Sequence[int]) -> list[tuple[int, int]]:
-    """Return every pair."""
-    return list(combinations(sorted(members), 2))
-
-
 def ring(members: Sequence[int], opponents: int) -> list[tuple[int, int]]:
     """Return pairs in which everyone meets the next `opponents / 2` in a ring, and so that many on each side."""
     n = len(members)
-    steps = [step for step in range(1, opponents // 2 + 1) if step % n]
+    steps = range(1, min(n, -(-opponents // 2) + 1))
     met = [(members[i], members[(i + step) % n]) for step in steps for i in range(n)]
     return sorted({(min(pair), max(pair)) for pair in met})
-
-
-def random_rings(key: str, texts: Sequence[str], opponents: int) -> list[tuple[int, int]]:
-    """Return the pairs of `opponents / 2` rings, each of all candidates in another drawn order."""
-    rounds = (ring(drawn(f"{key} ring {i}", texts), 2) for i in range(opponents // 2))
-    return sorted({pair for pairs in rounds for pair in pairs})

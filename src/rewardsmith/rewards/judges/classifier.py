@@ -10,29 +10,23 @@ from pydantic import Field
 
 from rewardsmith.checks import unicode
 from rewardsmith.config import Refers, Settings
-from rewardsmith.llm import (
-    ModelCallError,
-    Models,
-    Parsed,
-    Rater,
-    RequestSettings,
-    UnconnectedModel,
-    Unparsable,
-    settle,
-)
+from rewardsmith.llm import ModelCallError, Models, Parsed, Rater, UnconnectedModel, settle
 from rewardsmith.rewards.judges.judge import (
     DEFAULT_REQUEST,
     MAX_CHARS,
+    BatchDeadline,
     ChatModelName,
     Judge,
     MaxChars,
     OwnTemplate,
     Question,
+    Request,
     call_batch,
     failed_score,
 )
 from rewardsmith.rewards.rules.truth import truths
 from rewardsmith.text.judge_prompts import Keep, question_of, rated_answer, rated_conversation
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.quoting import harmless, quote
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
@@ -55,7 +49,7 @@ class CritiqueSettings(Settings):
         description="turns that show the critique to the scalar model after the answer: built-in, or a path",
     )
     max_chars: MaxChars = MAX_CHARS
-    request: RequestSettings = Field(default=DEFAULT_REQUEST, description="how it is called")
+    request: Request = DEFAULT_REQUEST
 
 
 class Classifier:
@@ -80,10 +74,7 @@ class Classifier:
         activation: Annotated[
             Literal["none", "sigmoid"], Field(description="the number as it is, or 1 / (1 + exp(-number))")
         ] = "none",
-        deadline: Annotated[
-            float | None,
-            Field(gt=0, description="seconds for the numbers of a group, waiting included; not set: the model's own"),
-        ] = None,
+        deadline: BatchDeadline = None,
     ) -> None:
         self._model: Rater = UnconnectedModel(model)
         self._critic = None if critique is None else Critic(critique)
@@ -147,13 +138,10 @@ class Critic(Judge):
 
     def __init__(self, settings: CritiqueSettings) -> None:
         super().__init__(settings.model, settings.request)
-        known = ("question", "response", "reference")
-        self._template = load_template(
-            settings.template, known=known, needed=("response",), setting="critique.template"
-        )
-        self.show = load_template(
-            settings.show_template, known=("critique",), needed=("critique",), setting="critique.show_template"
-        )
+        known, needed = ("question", "response", "reference"), ("response",)
+        self._template = load_template(settings.template, known=known, needed=needed, setting="critique.template")
+        turns = {"known": ("critique",), "needed": ("critique",)}
+        self.show = load_template(settings.show_template, **turns, setting="critique.show_template")
         self._max_chars = settings.max_chars
 
     def facts(self) -> dict[str, Any]:
@@ -173,7 +161,7 @@ class Critic(Judge):
         """Return the critique of each answer, all written at once, or why there is none."""
         known = self.known(prompt)
         prompts = [self._template.render({**known, "response": quote(a, self._max_chars)}) for a in answers]
-        written = await settle(self.ask(Question(messages)) for messages in prompts)
+        written = await settle(self.request(Question(messages)) for messages in prompts)
         return dict(zip(answers, written, strict=True))
 
     def parse(self, reply: str, about: None) -> str:

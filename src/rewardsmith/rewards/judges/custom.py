@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.llm import Conversation, Unparsable
+from rewardsmith.llm import Conversation
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.hooks import MEMORY, Hook
 from rewardsmith.rewards.judges.judge import (
@@ -32,6 +32,7 @@ from rewardsmith.rewards.judges.judge import (
 from rewardsmith.rewards.rules.truth import extra, truths
 from rewardsmith.text import grades, verdicts
 from rewardsmith.text.judge_prompts import format_number, question_of, quote_as
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.templates import Template, load_template
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 
@@ -45,6 +46,13 @@ _USUAL = ("question", "response", "final", "reference")
 """Those that in single braces are a mistake; {answer} may be the form in which a judge shall answer."""
 
 _RESPONSE = re.compile(r"\{\{\s*response\s*\}\}|\{response\}")
+
+_PARSERS = {
+    "score": grades.PARSER,
+    "number": grades.NUMBER_PARSER,
+    "json": grades.NUMBER_PARSER,
+    "boolean": verdicts.PARSER,
+}
 
 MAX_SCORE = 999_999
 """The largest number that is parsed after a marker."""
@@ -88,54 +96,55 @@ class CustomJudge(Judge):
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
             raise UserError(f"{' and '.join(named)} are given: a judge has one prompt")
-        if preprocess:
-            require_unset("preprocess", quoting=changed(quoting, "fence"), max_chars=changed(max_chars, MAX_CHARS))
-        if not preprocess and not postprocess:
-            require_unset("no preprocess or postprocess", deadline=deadline, memory=changed(memory, MEMORY))
         limits: dict[str, Any] = {"deadline": deadline or request.deadline, "memory": memory}
         self._preprocess = Hook(preprocess, "preprocess", **limits) if preprocess else None
         self._postprocess = Hook(postprocess, "postprocess", **limits) if postprocess else None
-        self._field, self._ways, self._max_chars, self._quoting = prompt_field, extract, max_chars, quoting
         if not preprocess and not prompt_field:
             self._template = _load_template(template, prompt)
-        places = self._template.places if self._template else frozenset()
-        if "answer" not in places:
-            require_unset("a prompt without {{answer}}", extract=changed(extract, DEFAULT_WAYS))
+        self._field, self._ways, self._max_chars, self._quoting = prompt_field, extract, max_chars, quoting
         self._read, self._marker, self._key, self._scale = read, marker, key, scale
         self._lowest, self._highest = lowest, highest
         self._bounds = {"lowest": format_number(lowest), "highest": format_number(highest)}
         self.parser = "postprocess" if postprocess else _PARSERS[read]
-        self._require_used(bounds_shown=bool(places & self._bounds.keys()))
-        if not postprocess:
-            self._require_bounds()
+        if not preprocess and not postprocess:
+            require_unset("no preprocess or postprocess", deadline=deadline, memory=changed(memory, MEMORY))
+        self._require_prompt_settings_used()
+        self._require_parser_settings_used()
 
-    def _require_used(self, *, bounds_shown: bool) -> None:
-        """Raise a `UserError` if a setting of the parser has no effect, or contradicts the built-in prompt."""
-        read, marker, key = self._read, changed(self._marker, "Score"), changed(self._key, "score")
-        scale = changed(self._scale, True)
+    def _require_prompt_settings_used(self) -> None:
+        places = self._template.places if self._template else frozenset()
+        if self._preprocess:
+            unused = {"quoting": changed(self._quoting, "fence"), "max_chars": changed(self._max_chars, MAX_CHARS)}
+            require_unset("preprocess", **unused)
+        if "answer" not in places:
+            require_unset("a prompt without {{answer}}", extract=changed(self._ways, DEFAULT_WAYS))
+
+    def _require_parser_settings_used(self) -> None:
+        read, scale = self._read, changed(self._scale, True)
+        marker = None if self._marker.strip().lower() == "score" else self._marker
         bounds = {"lowest": changed(self._lowest, 0.0), "highest": changed(self._highest, 10.0)}
-        bounds = {} if bounds_shown else bounds
+        if self._template and self._template.places & self._bounds.keys():
+            bounds = {}  # the prompt shows them
         if self._postprocess:
-            require_unset("postprocess", read=changed(read, "score"), marker=marker, key=key, scale=scale, **bounds)
+            require_unset("postprocess", read=changed(read, "score"), marker=marker, scale=scale, **bounds)
+            return
+        if self._template and self._template.name == "judge" and (read != "score" or marker):
+            odd = f'read = "{read}"' if read != "score" else f'marker = "{self._marker}"'
+            raise UserError(f"the built-in template demands a line `Score: X`: {odd} needs a template of your own")
         if read == "boolean":
             require_unset('read = "boolean"', scale=scale, **bounds)
         if read != "score":
             require_unset(f'read = "{read}"', marker=marker)
         if read != "json":
-            require_unset(f'read = "{read}"', key=key)
-        built_in = self._template is not None and self._template.name == "judge" and not self._postprocess
-        if built_in and (read != "score" or self._marker.strip().lower() != "score"):
-            odd = f'read = "{read}"' if read != "score" else f'marker = "{self._marker}"'
-            raise UserError(f"the built-in template demands a line `Score: X`: {odd} needs a template of your own")
-
-    def _require_bounds(self) -> None:
+            require_unset(f'read = "{read}"', key=changed(self._key, "score"))
         lowest, highest = self._bounds["lowest"], self._bounds["highest"]
         if not self._highest > self._lowest:
             raise UserError(f"highest = {highest} must be above lowest = {lowest}")
-        if self._read == "score" and self._lowest < 0:
-            raise UserError(f'lowest = {lowest}: read = "score" knows no negative numbers; use "number" or "json"')
-        if self._read == "score" and self._highest > MAX_SCORE:
-            raise UserError(f'highest = {highest}: read = "score" parses numbers up to {MAX_SCORE:,}')
+        if read == "score" and (self._lowest < 0 or self._highest > MAX_SCORE):
+            raise UserError(
+                f'lowest = {lowest} and highest = {highest}: read = "score" parses numbers from 0 to {MAX_SCORE:,};'
+                ' use "number" or "json"'
+            )
 
     def require(self, prompt: Prompt) -> None:
         """Raise `CannotScore` if a prompt lacks what the judge's prompt is made of; a hook is not called."""
@@ -220,14 +229,6 @@ class CustomJudge(Judge):
         return quote_as(visible_text(response, name, self._ways), self._quoting, self._max_chars)
 
 
-_PARSERS = {
-    "score": grades.PARSER,
-    "number": grades.NUMBER_PARSER,
-    "json": grades.NUMBER_PARSER,
-    "boolean": verdicts.PARSER,
-}
-
-
 def _known(prompt: Prompt, name: str, template: Template) -> str:
     """Return the value of a placeholder that is the same for all rollouts."""
     if name == "question":
@@ -263,10 +264,7 @@ def _load_template(path: str | None, prompt: str | None) -> Template:
     else:
         template = Template.parse(prompt, "", known=None, usual=_USUAL, setting="prompt")
     if not template.places & {*OF_ROLLOUT}:
-        others = sorted(template.places - {*PLACES})
-        hint = next((f" {{{{{name}}}}}:{close}" for name in others if (close := nearest(name, OF_ROLLOUT))), "")
-        raise UserError(
-            f"{template.where} has none of {{{{response}}}}, {{{{final}}}}, {{{{answer}}}}: the judge would not see the"
-            f" response.{hint}"
-        )
+        close = next(filter(None, (nearest(name, OF_ROLLOUT) for name in sorted(template.places))), "")
+        names = "{{response}}, {{final}}, {{answer}}"
+        raise UserError(f"{template.where} has none of {names}: the judge would not see the response.{close}")
     return template

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
-from rewardsmith.llm import Unparsable
 from rewardsmith.rewards.base import CannotScore, Halt
 from rewardsmith.rewards.judges.judge import Question, failed_score
 from rewardsmith.rewards.pool import Call, Pool, shared, shared_waiting, version_of
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.types import Message, RolloutGroup, Score
 
 MEMORY = 1024
@@ -25,14 +25,7 @@ MEMORY = 1024
 
 
 class Hook:
-    """A function that a setting names as `module:function`; it may be a coroutine function.
-
-    Args:
-        name: `module:function`.
-        setting: `preprocess` or `postprocess`.
-        deadline: seconds for one call.
-        memory: MiB for one call.
-    """
+    """A function that the setting `preprocess` or `postprocess` names as `module:function`; it may be a coroutine."""
 
     def __init__(self, name: str, setting: str, *, deadline: float, memory: int) -> None:
         function = import_name(name)
@@ -70,19 +63,13 @@ class Hook:
 async def call_in_worker(
     pool: Pool, call: Call, arguments: tuple[Any, str], what: str, *, deadline: float, memory: int
 ) -> Any:
-    """Return what a loaded function returns.
-
-    Raises:
-        CannotScore: it raised something, took too long, or ended its process.
-        Halt: it demands that the run stops.
-    """
+    """Return what a loaded function returns; `CannotScore` if it raised, took too long or ended its process."""
     try:
         status, value = await pool.result(call, *arguments, deadline=deadline, memory=memory)
     except CannotScore as error:
         if error.kind != "timeout":
             raise
-        late = f"{what} did not return within {deadline:g} s (deadline): its worker was killed"
-        raise CannotScore("timeout", late) from None
+        raise CannotScore("timeout", f"{what} did not return within {deadline:g} s (deadline)") from None
     if status == "halt":
         raise Halt(value)
     return value
@@ -173,10 +160,7 @@ def _awaited(result: Any) -> Any:
     if not inspect.isawaitable(result):
         return result
 
-    async def wait(pending: Awaitable[Any]) -> Any:
-        return await pending
-
     global _loop  # noqa: PLW0603
     _loop = _loop or asyncio.new_event_loop()
     asyncio.set_event_loop(_loop)
-    return _loop.run_until_complete(wait(result))
+    return _loop.run_until_complete(asyncio.ensure_future(result, loop=_loop))

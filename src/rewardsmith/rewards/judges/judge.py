@@ -1,13 +1,14 @@
-"""What all judges share: a judge renders prompts and parses replies; the `Asker` and this base class do the rest."""
+"""The base class of judges. A judge is `render`, from a group to prompts, and `parse`, from a reply to a verdict."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
@@ -25,6 +26,117 @@ from rewardsmith.types import RolloutGroup, Score
 T = TypeVar("T")
 V = TypeVar("V")
 
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt of a judge.
+
+    Attributes:
+        messages: a conversation, or text that the model continues.
+        about: what `parse` must know about it, such as the points that can be had.
+    """
+
+    messages: Conversation | str
+    about: Any = None
+
+    @property
+    def key(self) -> Hashable:
+        """Equal questions have equal keys."""
+        prompt = self.messages if isinstance(self.messages, str) else tuple((m.role, m.content) for m in self.messages)
+        return prompt, self.about
+
+
+Rendered = Sequence[Score | Question | Sequence[Question]]
+Call = Callable[[Question], Coroutine[Any, Any, Parsed[Any] | list[Parsed[Any]]]]
+
+
+class Judge:
+    """A reward by verdicts of one chat model: subclasses write `render` and `parse`.
+
+    Equal questions of a group are sent once. A question without a verdict is a failure of its rollouts alone, with all
+    that the judge wrote as feedback.
+
+    Attributes:
+        deadline: seconds for one verdict.
+        parser: version of the parser, for the record of a run.
+    """
+
+    parser = ""
+    _template: Template | None = None
+
+    def __init__(self, model: str, request: RequestSettings, votes: int = 1) -> None:
+        if votes > 1 and request.temperature == 0:
+            raise UserError(f"votes = {votes} needs request.temperature above 0, such as 0.7: at 0 all votes are equal")
+        self._asker = Asker(model, request)
+        self._votes = votes
+        self.deadline = request.deadline
+
+    def render(self, group: RolloutGroup) -> Rendered | Awaitable[Rendered]:
+        """Return the question about each rollout, or several questions, or the score of one that needs no verdict."""
+        raise NotImplementedError
+
+    def parse(self, reply: str, about: Any) -> Any:
+        """Return the value of a reply, or a `Score`; raise `Unparsable`."""
+        raise NotImplementedError
+
+    def combine(self, questions: Sequence[Question], scores: Sequence[Score]) -> Score:
+        """Return the score of a rollout from those of its questions."""
+        return scores[0]
+
+    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
+        """Return one score per rollout, each with the judge's replies as feedback."""
+        rendered = self.render(group)
+        items = await rendered if inspect.isawaitable(rendered) else rendered
+        lists = [[item] if isinstance(item, Question) else item for item in items]
+        questions = {question.key: question for one in lists if not isinstance(one, Score) for question in one}
+        call: Call = self.request if self._votes == 1 else self._request_votes
+        replies = await settle(map(call, questions.values()))
+        verdicts = dict(zip(questions, map(_verdict, replies), strict=True))
+        return tuple(
+            one if isinstance(one, Score) else self.combine(one, [verdicts[question.key] for question in one])
+            for one in lists
+        )
+
+    def request(self, question: Question) -> Coroutine[Any, Any, Parsed[Any]]:
+        """Return the call whose result is the first reply that `parse` accepts."""
+        return self._asker.request(question.messages, partial(self.parse, about=question.about))
+
+    def _request_votes(self, question: Question) -> Coroutine[Any, Any, list[Parsed[Any]]]:
+        return self._asker.votes(question.messages, partial(self.parse, about=question.about), self._votes)
+
+    def connect(self, models: Models) -> None:
+        """Take the model."""
+        self._asker.connect(models)
+
+    async def check(self) -> None:
+        """Raise if the model cannot work."""
+        await self._asker.model.check()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the verdicts depend on apart from model and settings, for the record of a run."""
+        parser = {"parser": self.parser} if self.parser else {}
+        return parser if self._template is None else {**self._template.facts(), **parser}
+
+
+def _verdict(result: Parsed[Any] | list[Parsed[Any]] | Exception) -> Score:
+    """Return the score of a question: of its reply, the mean of its votes, or the failure."""
+    if isinstance(result, Exception):
+        return failed_score(result)
+    votes = result if isinstance(result, list) else [result]
+    scores = [vote.value if isinstance(vote.value, Score) else Score(vote.value) for vote in votes]
+    if len(votes) == 1:
+        return replace(scores[0], feedback=scores[0].feedback or votes[0].feedback)
+    values = [score.value or 0.0 for score in scores]
+    notes = [f"[vote {i} of {len(votes)}: {values[i - 1]:.4g}]\n{vote.feedback}" for i, vote in enumerate(votes, 1)]
+    return Score(sum(values) / len(values), feedback=joined_replies(notes))
+
+
+def failed_score(error: BaseException, parts: Iterable[str] = ()) -> Score:
+    """Return an exception as a failed score, with what the judge wrote as feedback; a `Halt` is raised."""
+    failed = Score(failure=failure_of(error))
+    return replace(failed, parts=dict.fromkeys(parts, failed), feedback=getattr(error, "replies", ""))
+
+
 # ---- settings that several judges have -----------------------------------------------------------------------------
 
 ChatModelName = Annotated[
@@ -40,6 +152,9 @@ MaxChars = Annotated[int, Field(ge=100, description="a longer response loses its
 QuotingStyle = Annotated[Literal["fence", "verbatim"], Field(description="foreign text in a fence, or bare")]
 Votes = Annotated[int, Field(ge=1, le=64, description="verdicts to average; more than half must be parsable")]
 OwnTemplate = Annotated[str, Field(min_length=1, description="a built-in prompt, or the path of your own")]
+BatchDeadline = Annotated[
+    float | None, Field(gt=0, description="seconds for the model's call on a group; not set: the model's own")
+]
 
 DEFAULT_REQUEST = RequestSettings()
 DEFAULT_WAYS: tuple[Way, ...] = ("boxed", "hash", "stated", "final")
@@ -103,119 +218,6 @@ def visible_text(text: str, show: str, ways: Sequence[str]) -> str:
     return found if found and found.strip() else ""
 
 
-# ---- the base class ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Question:
-    """One prompt of a judge.
-
-    Attributes:
-        messages: a conversation, or text that the model continues.
-        about: what `parse` must know about it, such as the points that can be had.
-    """
-
-    messages: Conversation | str
-    about: Any = None
-
-    @property
-    def key(self) -> Hashable:
-        """Equal questions have equal keys."""
-        prompt = self.messages if isinstance(self.messages, str) else tuple((m.role, m.content) for m in self.messages)
-        return prompt, self.about
-
-
-Rendered = Sequence[Score | Question | Sequence[Question]]
-
-
-class Judge:
-    """A reward by verdicts of one chat model: subclasses write `render` and `parse`.
-
-    Equal questions of a group are sent once. A question without a verdict is a failure of its rollouts alone, with all
-    that the judge wrote as feedback.
-
-    Attributes:
-        deadline: seconds for one verdict.
-        parser: version of the parser, for the record of a run.
-    """
-
-    parser = ""
-    _template: Template | None = None
-
-    def __init__(self, model: str, request: RequestSettings, votes: int = 1) -> None:
-        if votes > 1 and request.temperature == 0:
-            raise UserError(f"votes = {votes} needs request.temperature above 0, such as 0.7: at 0 all votes are equal")
-        self._asker = Asker(model, request)
-        self._votes = votes
-        self.deadline = request.deadline
-
-    def render(self, group: RolloutGroup) -> Rendered | Awaitable[Rendered]:
-        """Return the question about each rollout, or several questions, or the score of one that needs no verdict."""
-        raise NotImplementedError
-
-    def parse(self, reply: str, about: Any) -> Any:
-        """Return the value of a reply, or a `Score`; raise `Unparsable`."""
-        raise NotImplementedError
-
-    def combine(self, questions: Sequence[Question], scores: Sequence[Score]) -> Score:
-        """Return the score of a rollout from those of its questions."""
-        return scores[0]
-
-    async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
-        """Return one score per rollout, each with the judge's replies as feedback."""
-        rendered = self.render(group)
-        items = await rendered if inspect.isawaitable(rendered) else rendered
-        lists = [[item] if isinstance(item, Question) else item for item in items]
-        questions = {question.key: question for one in lists if not isinstance(one, Score) for question in one}
-        found = zip(questions, await settle(map(self.verdict, questions.values())), strict=True)
-        scores = {key: failed_score(one) if isinstance(one, Exception) else one for key, one in found}
-        return tuple(
-            one if isinstance(one, Score) else self.combine(one, [scores[question.key] for question in one])
-            for one in lists
-        )
-
-    async def verdict(self, question: Question) -> Score:
-        """Return the mean of the votes on a question."""
-
-        def parse(reply: str) -> Any:
-            return self.parse(reply, question.about)
-
-        if self._votes == 1:
-            parsed = await self._asker.request(question.messages, parse)
-            value = parsed.value
-            if isinstance(value, Score):
-                return replace(value, feedback=value.feedback or parsed.feedback)
-            return Score(value, feedback=parsed.feedback)
-        votes = await self._asker.votes(question.messages, parse, self._votes)
-        values: list[Any] = [vote.value.value if isinstance(vote.value, Score) else vote.value for vote in votes]
-        pairs = enumerate(zip(values, votes, strict=True), 1)
-        notes = [f"[vote {i} of {len(votes)}: {value:.4g}]\n{vote.feedback}" for i, (value, vote) in pairs]
-        return Score(sum(values) / len(values), feedback=joined_replies(notes))
-
-    async def ask(self, question: Question) -> Parsed[Any]:
-        """Return what `parse` makes of the judge's reply, for judges whose verdict is more than a number."""
-        return await self._asker.request(question.messages, lambda reply: self.parse(reply, question.about))
-
-    def connect(self, models: Models) -> None:
-        """Take the model."""
-        self._asker.connect(models)
-
-    async def check(self) -> None:
-        """Raise if the model cannot work."""
-        await self._asker.model.check()
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the verdicts depend on apart from model and settings, for the record of a run."""
-        parser = {"parser": self.parser} if self.parser else {}
-        return parser if self._template is None else {**self._template.facts(), **parser}
-
-
-def failed_score(error: BaseException, parts: Iterable[str] = ()) -> Score:
-    """Return an exception as a failed score, with what the judge wrote as feedback; a `Halt` is raised."""
-    failed = Score(failure=failure_of(error))
-    return replace(failed, parts=dict.fromkeys(parts, failed), feedback=getattr(error, "replies", ""))
-
-
 # ---- models that return numbers or vectors -------------------------------------------------------------------------
 
 
@@ -240,12 +242,8 @@ async def call_batch(
             (whole,) = await settle([results(items)])
             if not isinstance(whole, Exception):
                 return [*whole]
-            alone_helps = isinstance(whole, ModelCallError) and whole.kind not in (
-                "unreachable",
-                "timeout",
-                "cancelled",
-            )
-            if not alone_helps or len(items) == 1:
+            gone = getattr(whole, "kind", "") in ("unreachable", "timeout", "cancelled")
+            if gone or not isinstance(whole, ModelCallError) or len(items) == 1:
                 return [whole for _ in items]
             alone = await settle(results([item]) for item in items)
             return [one if isinstance(one, Exception) else one[0] for one in alone]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Annotated, Literal
 
 import numpy as np
@@ -21,8 +22,6 @@ from rewardsmith.rewards.judges.candidates import (
     GroupJudge,
     MaxCandidateChars,
     ReferencePlace,
-    all_pairs,
-    random_rings,
     require_apart,
     ring,
     skipped,
@@ -54,8 +53,8 @@ class ComparedPair:
         pair: indices of the two.
         share: of the first: 1 when it won twice, 0 when it lost twice, the mean of both verdicts between.
         contradicted: whether the two verdicts name different winners: the judge went by the position.
-        feedback: what the judge wrote, first with the first of the two as A, then as B; "" for nothing.
-        error: why they are not compared: a verdict that failed. `share` is meaningless then.
+        feedback: what the judge wrote, first with the first of the two as A, then as B.
+        error: why there is no share: a verdict that failed.
     """
 
     pair: tuple[int, int]
@@ -93,20 +92,15 @@ class Pairwise(GroupJudge):
         criteria: Criteria = "",
         against: Annotated[Literal["group", "reference"], Field(description="the opponents of a rollout")] = "group",
         reference: ReferencePlace = "answer",
-        pairs: Annotated[
-            Literal["all", "ring", "random"] | None,
-            Field(description="all meet; neighbours in a ring; or drawn opponents; not set: all"),
+        opponents: Annotated[
+            int | None, Field(ge=2, multiple_of=2, description="per rollout, in a ring that is drawn; not set: all")
         ] = None,
-        opponents: Annotated[int | None, Field(ge=2, multiple_of=2, description="per rollout; not set: 4")] = None,
         min_pairs: Annotated[int, Field(ge=1, description="a rollout with fewer parsable pairs has failed")] = 1,
         aggregate: Annotated[
             Literal["wins", "bradley-terry"], Field(description="mean of 1, 0.5 and 0 over the pairs; or a fit")
         ] = "wins",
         prior: Annotated[
             float | None, Field(ge=1e-6, description="bradley-terry: 1 / variance of log-strengths; not set: 0.1")
-        ] = None,
-        unit: Annotated[
-            bool | None, Field(description="bradley-terry: chance to beat an average one, or (false) the log-strength")
         ] = None,
         extract: CandidateWay = "whole",
         max_chars: MaxCandidateChars = 20_000,
@@ -122,28 +116,17 @@ class Pairwise(GroupJudge):
         if self._fit and self._by_reference:
             raise UserError('aggregate = "bradley-terry" needs a group: against = "reference" goes with wins')
         if self._by_reference:
-            unused = {"pairs": pairs, "opponents": opponents, "single_answer_reward": single_answer_reward}
+            unused = {"opponents": opponents, "single_answer_reward": single_answer_reward}
             require_unset('against = "reference"', **unused)
-        if pairs in (None, "all"):
-            require_unset('pairs = "all"', opponents=opponents)
         if not self._fit:
-            require_unset('aggregate = "wins"', prior=prior, unit=unit)
-        self._prior, self._unit = 0.1 if prior is None else prior, unit is not False
-        if not self._unit and invalid_reward is None:
-            raise UserError("invalid_reward is not set: log-strengths have no worst value that it could lie below")
-        self._single = (0.5 if self._unit else 0.0) if single_answer_reward is None else single_answer_reward
+            require_unset('aggregate = "wins"', prior=prior)
+        self._prior, self._opponents, self._min_pairs = 0.1 if prior is None else prior, opponents, min_pairs
+        self._single = 0.5 if single_answer_reward is None else single_answer_reward
         self._invalid = -0.5 if invalid_reward is None else invalid_reward
-        require_apart(self._invalid, self._single, worst=0.0 if self._unit else math.inf)
-        self._pairs, self._opponents, self._min_pairs = pairs or "all", opponents or 4, min_pairs
+        require_apart(self._invalid, self._single)
+        loaded = load_template(template, known=(*RANKING_PLACES, "first", "second"), needed=["first", "second"])
         super().__init__(
-            model,
-            request,
-            load_template(template, known=(*RANKING_PLACES, "first", "second"), needed=["first", "second"]),
-            criteria=criteria,
-            reference=reference,
-            extract=extract,
-            max_chars=max_chars,
-            reference_used=self._by_reference,
+            model, request, loaded, criteria, reference, extract, max_chars, reference_used=self._by_reference
         )
 
     def require(self, prompt: Prompt) -> None:
@@ -157,41 +140,30 @@ class Pairwise(GroupJudge):
         found = self.candidates(group)
         references = references_of(group.prompt, self._reference) if self._by_reference else []
         texts = [*found.texts, *(reference.strip() for reference in references)]
-        pairs = self._drawn_pairs(group.prompt.id, found.texts, len(texts))
+        members = range(len(found.texts))  # their order is drawn
+        pairs = ring(members, self._opponents or len(members))
+        if self._by_reference:
+            pairs = list(product(members, range(len(members), len(texts))))
+        different = [pair for pair in pairs if texts[pair[0]] != texts[pair[1]]]
         compared = [ComparedPair(pair) for pair in pairs if texts[pair[0]] == texts[pair[1]]]
-        if len(compared) < len(pairs):
+        if different:
             known = self.known(group.prompt)
             quoted = [quote(text) for text in texts]  # each is shown many times
-            different = [pair for pair in pairs if texts[pair[0]] != texts[pair[1]]]
-            answers = await settle(self._compare(known, quoted, pair) for pair in different)
-            compared += [
-                ComparedPair(pair, error=answer) if isinstance(answer, Exception) else answer
-                for pair, answer in zip(different, answers, strict=True)
-            ]
+            compared += await asyncio.gather(*(self._compare(known, quoted, pair) for pair in different))
         scores = self._scores(found, compared)
         invalid = Score(self._invalid, parts=skipped(self.parts, "there is no valid answer to compare"))
         return tuple(invalid if i is None else scores[i] for i in found.of)
 
-    def _drawn_pairs(self, key: str, texts: Sequence[str], count: int) -> list[tuple[int, int]]:
-        if self._by_reference:
-            return [(i, opponent) for i in range(len(texts)) for opponent in range(len(texts), count)]
-        if self._pairs == "all":
-            return all_pairs(range(len(texts)))
-        if self._pairs == "ring":
-            return ring(range(len(texts)), self._opponents)  # their order is drawn
-        return random_rings(key, texts, self._opponents)
-
     async def _compare(self, known: Mapping[str, str], quoted: Sequence[str], pair: tuple[int, int]) -> ComparedPair:
         orders = [pair, (pair[1], pair[0])]
         prompts = [self._template.render({**known, "first": quoted[i], "second": quoted[j]}) for i, j in orders]
-        ahead, behind = both = await settle(self.ask(Question(messages)) for messages in prompts)
-        if isinstance(ahead, Exception) or isinstance(behind, Exception):
-            feedback = tuple(
-                getattr(one, "replies", "") if isinstance(one, Exception) else one.feedback for one in both
-            )
-            return ComparedPair(pair, feedback=feedback, error=next(one for one in both if isinstance(one, Exception)))
-        share = (ahead.value + 1 - behind.value) / 2
-        return ComparedPair(pair, share, ahead.value == behind.value != 0.5, (ahead.feedback, behind.feedback))
+        replies = await settle(self.request(Question(messages)) for messages in prompts)
+        feedback = tuple(getattr(one, "replies" if isinstance(one, Exception) else "feedback", "") for one in replies)
+        for error in replies:
+            if isinstance(error, Exception):
+                return ComparedPair(pair, feedback=feedback, error=error)
+        ahead, behind = (reply.value for reply in replies if not isinstance(reply, Exception))
+        return ComparedPair(pair, (ahead + 1 - behind) / 2, ahead == behind != 0.5, feedback)
 
     def parse(self, reply: str, about: None) -> float:
         """Return the share of the first answer: 1, 0.5 or 0."""
@@ -209,17 +181,14 @@ class Pairwise(GroupJudge):
         strengths = self._strengths(count, valid) if self._fit else []
         scores = []
         for i in range(count):
-            about = [one for one in compared if i in one.pair]
+            about = sorted((one for one in compared if i in one.pair), key=lambda one: one.error is None)
             own = [one for one in about if one.error is None]
             if not kept[i] or len(own) < min(self._min_pairs, len(about)):
-                lost_first = sorted(about, key=lambda one: one.error is None)
-                scores.append(
-                    replace(failed_score(first_cause(i, errors), self.parts), feedback=_feedback(lost_first, i))
-                )
+                failed = failed_score(first_cause(i, errors), self.parts)
+                scores.append(replace(failed, feedback=_feedback(about, i)))
                 continue
             value = strengths[i] if self._fit else _wins(found, i, own)
-            contradicted = sum(one.contradicted for one in own) / len(own)
-            parts = {"contradicted": Score(contradicted)}
+            parts = {"contradicted": Score(sum(one.contradicted for one in own) / len(own))}
             scores.append(Score(round(value, DIGITS), parts=parts, feedback=_feedback(own, i)))
         return scores
 
@@ -229,8 +198,7 @@ class Pairwise(GroupJudge):
             first, second = one.pair
             wins[first, second] += one.share
             wins[second, first] += 1 - one.share
-        strengths = bradley_terry(wins, prior=self._prior)
-        return list(map(float, chances(strengths) if self._unit else strengths))
+        return list(map(float, chances(bradley_terry(wins, prior=self._prior))))
 
 
 def _connected(count: int, compared: Sequence[ComparedPair]) -> list[bool]:

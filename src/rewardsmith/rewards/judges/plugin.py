@@ -4,30 +4,38 @@
     rm_postprocess(results) -> list[float]
 
 Both get whole lists, in killable workers and with a deadline. If one raises, hangs or ends its process, it is called
-again with one entry at a time, so that one bad text fails alone.
+again with one entry at a time, so that one bad text fails alone. The first half of this module runs in the trainer, the
+second half in a worker, which returns JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.util
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib.machinery import ModuleSpec, PathFinder
+from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from rewardsmith.errors import UserError
 from rewardsmith.llm import settle
+from rewardsmith.masking import shown
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.hooks import MEMORY, call_in_worker
+from rewardsmith.rewards.judges.hooks import MEMORY, call_in_worker, finite_number, unless_halted
 from rewardsmith.rewards.judges.judge import DEFAULT_REQUEST, ChatModelName, Judge, Question, Request, failed_score
-from rewardsmith.rewards.judges.plugin_worker import POSTPROCESS, PREPROCESS, load_tokenizer
 from rewardsmith.rewards.pool import Call, shared
 from rewardsmith.rewards.rules.truth import extra
 from rewardsmith.text.judge_prompts import question_of
+from rewardsmith.text.judge_replies import Unparsable
 from rewardsmith.text.quoting import harmless
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
@@ -37,7 +45,12 @@ RM_PROMPT = "rm_prompt"
 LOAD, LOAD_TOKENIZER = 60.0, 300.0
 """Seconds to import a plug-in; the same with a tokenizer, whose libraries are large."""
 
-_LOADER = "rewardsmith.rewards.judges.plugin_worker:load_plugin"
+PREPROCESS, POSTPROCESS = "rm_preprocess", "rm_postprocess"
+_PACKAGE = "verl.workers.reward_function"
+_PARENTS = ("verl", "verl.workers")
+
+HUB_TIMEOUT = 10.0
+"""Seconds for the hub to tell whether it has the tokenizer."""
 
 
 class Plugin(Judge):
@@ -73,7 +86,9 @@ class Plugin(Judge):
         self._load(None)
 
     def _load(self, tokenizer: str | None) -> None:
-        self._call = Call(str(self._path), {"tokenizer": tokenizer}, version=self._version, loader=_LOADER)
+        self._call = Call(
+            str(self._path), {"tokenizer": tokenizer}, version=self._version, loader=f"{__name__}:load_plugin"
+        )
         try:
             shared().load_now(self._call, limit=LOAD if tokenizer is None else LOAD_TOKENIZER)
         except UserError as error:
@@ -100,9 +115,11 @@ class Plugin(Judge):
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout: the plug-in writes all prompts at once, and gets all replies at once."""
         await self._load_tokenizer()
-        prompts = await self._prompts(self._text_prompt(group.prompt), [rollout.text for rollout in group.rollouts])
+        # The plug-in writes the turns of the chat itself, so the role tokens in a response are broken before.
+        responses = [harmless(rollout.text) for rollout in group.rollouts]
+        prompts = await self._each(PREPROCESS, self._text_prompt(group.prompt), responses)
         distinct = list(dict.fromkeys(prompt for prompt in prompts if isinstance(prompt, str)))
-        replies = dict(zip(distinct, await settle(self.ask(Question(p)) for p in distinct), strict=True))
+        replies = dict(zip(distinct, await settle(self.request(Question(p)) for p in distinct), strict=True))
         parsed = {prompt: reply for prompt, reply in replies.items() if not isinstance(reply, Exception)}
         values = await self._each(POSTPROCESS, "", [reply.value for reply in parsed.values()])
         scores = {prompt: failed_score(error) for prompt, error in replies.items() if isinstance(error, Exception)}
@@ -114,21 +131,6 @@ class Plugin(Judge):
     def parse(self, reply: str, about: None) -> str:
         """Return the reply: the plug-in parses all of a group together."""
         return reply
-
-    async def _prompts(self, question: str, responses: Sequence[str]) -> list[str | Exception]:
-        """Return the text that the judge continues for each response, or what was raised instead.
-
-        The plug-in writes the turns of the chat itself, so the role tokens in a response are broken before.
-        """
-        made = await self._each(PREPROCESS, question, [harmless(response) for response in responses])
-        return [self._explained(one) if isinstance(one, CannotScore) else one for one in made]
-
-    def _explained(self, error: CannotScore) -> CannotScore:
-        """Name the remedy where the plug-in needs the tokenizer that it was not given."""
-        missing = str(error).startswith(("AttributeError: ", "TypeError: ")) and "'NoneType'" in str(error)
-        if self._tokenizer is not None or not missing:
-            return error
-        return CannotScore(error.kind, f'{error}. The plug-in has no tokenizer: set tokenizer = "…" to the judge\'s')
 
     async def _each(self, name: str, question: str, texts: list[str]) -> list[Any]:
         """Return what a function of the file makes of each text, or a `CannotScore`."""
@@ -144,7 +146,13 @@ class Plugin(Judge):
 
     async def _called(self, name: str, question: str, texts: list[str]) -> list[Any]:
         task: Any = (name, question, texts)
-        found = await call_in_worker(shared(), self._call, (task, ""), name, **self._limits)
+        try:
+            found = await call_in_worker(shared(), self._call, (task, ""), name, **self._limits)
+        except CannotScore as error:
+            if name == PREPROCESS and self._tokenizer is None and "'NoneType' object" in str(error):
+                remedy = 'The plug-in has no tokenizer: set tokenizer = "…" to the judge\'s'
+                raise CannotScore(error.kind, f"{error}. {remedy}") from None
+            raise
         return [one[0] if len(one) == 1 else CannotScore(*one) for one in found]
 
     def _text_prompt(self, prompt: Prompt) -> str:
@@ -159,3 +167,139 @@ def _version(file: Path) -> str:
     stats = [(path.name, path.stat()) for path in sorted(file.parent.glob("*.py")) if path.exists()]
     found = "".join(f"{name}:{stat.st_mtime_ns}:{stat.st_size}\n" for name, stat in stats)
     return hashlib.sha256(found.encode()).hexdigest()
+
+
+# ---- in the worker -------------------------------------------------------------------------------------------------
+
+
+def load_plugin(path: str, *, tokenizer: str | None = None) -> Callable[[tuple[str, str, list[str]], str], list[Any]]:
+    """Return a function that calls one of the two functions of a plug-in file.
+
+    It takes `(name of the function, question, texts)`, and returns for each text `[value]` or `[kind, detail]`.
+    """
+    folder = Siblings(Path(path).parent)
+    with folder.importable():
+        module = _load(Path(path))
+    for name in (PREPROCESS, POSTPROCESS):
+        if not callable(getattr(module, name, None)):
+            raise UserError(f"it has no function {name}")
+    given = None if tokenizer is None else load_tokenizer(tokenizer)
+
+    def call(task: tuple[str, str, list[str]], _: str) -> list[Any]:
+        with folder.importable():
+            return unless_halted(_called, module, given, *task)
+
+    return call
+
+
+def _called(module: ModuleType, tokenizer: Any, name: str, question: str, texts: list[str]) -> list[Any]:
+    function = getattr(module, name)
+    made = function([question] * len(texts), texts, tokenizer) if name == PREPROCESS else function(texts)
+    if isinstance(made, str) or not isinstance(made, Iterable):
+        raise TypeError(f"{name} returned a {type(made).__name__}: it must return a list")
+    found = list(islice(made, len(texts) + 1))
+    if len(found) != len(texts):
+        raise TypeError(f"{name} returned {len(found)} values for {len(texts)} texts")
+    return [_checked(name, one) for one in found]
+
+
+def _checked(name: str, one: object) -> list[Any]:
+    try:
+        if name == POSTPROCESS:
+            return [finite_number(one, name)]
+        if not isinstance(one, str):
+            raise TypeError(f"{name} returned a {type(one).__name__} as a prompt: it must be text")
+        return [one]
+    except Unparsable as error:
+        return ["invalid", str(error)]
+    except TypeError as error:
+        return ["crashed", f"TypeError: {error}"]
+
+
+def _load(file: Path) -> ModuleType:
+    name = f"{_PACKAGE}.{file.stem}"  # its name where it comes from: relative imports then work
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UserError("it is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Siblings:
+    """A finder for the Python files of a plug-in's folder.
+
+    They can be imported by name, as relative imports, and as modules of `verl.workers.reward_function`, where they
+    come from. Between calls they are removed: plug-ins of other folders may have files of the same names.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+        packages = [path.parent.name for path in folder.glob("*/__init__.py")]
+        self._names = {*packages, *(path.stem for path in folder.glob("*.py"))} - sys.stdlib_module_names
+        self._modules: dict[str, ModuleType] = {}
+
+    @contextmanager
+    def importable(self) -> Iterator[None]:
+        """Let them be imported inside the block."""
+        hidden = self._take_out()
+        sys.modules.update(self._modules)
+        sys.meta_path.insert(0, self)  # it has what is needed of a finder
+        sys.path.append(self._folder)  # last, so that nothing is shadowed
+        try:
+            yield
+        finally:
+            sys.path.remove(self._folder)
+            sys.meta_path.remove(self)
+            self._modules = self._take_out()
+            sys.modules.update(hidden)
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        """Return the spec of a module of the folder; None for others."""
+        if name == _PACKAGE:
+            return _package(name, [self._folder])
+        if name in _PARENTS:
+            return PathFinder.find_spec(name, path) or _package(name, [])
+        found = PathFinder.find_spec(name, [self._folder]) if name in self._names else None
+        return found if found is not None and found.loader is not None else None
+
+    def _take_out(self) -> dict[str, ModuleType]:
+        """Remove the modules of this folder, or of another with the same names, from `sys.modules`."""
+        names = [
+            name
+            for name, module in sys.modules.items()
+            if name.partition(".")[0] in self._names
+            or name.startswith(_PACKAGE)
+            or (name in _PARENTS and getattr(module, "__file__", None) is None)
+        ]
+        return {name: sys.modules.pop(name) for name in names}
+
+
+def _package(name: str, places: list[str]) -> ModuleSpec:
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = places
+    return spec
+
+
+def load_tokenizer(name: str) -> Any:
+    """Return a tokenizer from its folder, from the local Hugging Face cache, or downloaded.
+
+    The hub is asked first whether it has the model: without a network the library would try file after file.
+    """
+    from huggingface_hub import HfApi  # noqa: PLC0415 only plug-ins need them
+    from transformers import AutoTokenizer  # noqa: PLC0415
+
+    path, remedy = os.path.expanduser(name), ""
+    try:
+        try:
+            return AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+        except Exception:
+            if os.path.isdir(path):
+                raise
+        remedy = ". There is no such folder; for an id, check the network, HF_HUB_OFFLINE and HF_TOKEN"
+        HfApi().model_info(name, timeout=HUB_TIMEOUT)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # noqa: BLE001 it raises many kinds
+        why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
+        raise UserError(f"tokenizer = {shown(name)} cannot be loaded ({why}){remedy}") from None

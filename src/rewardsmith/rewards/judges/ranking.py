@@ -2,7 +2,7 @@
 
 A large group, or one that is shown in several orders, needs several calls, whose shares are joined:
 
-    ask(order) -> Ballot            one call: some candidates in some order
+    ask(order) -> Ballot                 one call: some candidates in some order
     Ballot, Ballot, … -> JoinedShares    a share in [0, 1] for each candidate, or why it has none
 
 A call that failed is no vote. Who has no share because of it has the failure instead; the others keep theirs.
@@ -10,20 +10,19 @@ A call that failed is no vote. Who has no share because of it has the failure in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rewardsmith.algorithms.offsets import connected, largest, without_offsets
 from rewardsmith.algorithms.ranks import average_ranks
-from rewardsmith.config import Settings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import RequestSettings, joined_replies, settle
-from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.candidates import (
     Candidates,
     CandidateWay,
@@ -38,42 +37,14 @@ from rewardsmith.rewards.judges.candidates import (
     skipped,
     windows,
 )
-from rewardsmith.rewards.judges.judge import (
-    ChatModelName,
-    Question,
-    are_stored,
-    failed_score,
-    keeps_order,
-    require_unset,
-)
+from rewardsmith.rewards.judges.judge import ChatModelName, Question, failed_score, keeps_order, require_unset
 from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template, ranking_prompt
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import MAX_CANDIDATES, PARSER, Output, Strictness, letters_of, parse_ranking, rank_shares
-from rewardsmith.types import Rollout, RolloutGroup, Score
+from rewardsmith.types import RolloutGroup, Score
 
 DIGITS = 9
 """Shares are rounded to so many digits: equal candidates must not differ by a rounding error."""
-
-
-class OverlongPenalty(Settings):
-    """0 up to limit − buffer tokens, then −factor · (tokens − (limit − buffer)) / buffer, and −factor from limit on."""
-
-    limit: int = Field(ge=1, description="tokens of a rollout from which the whole factor is subtracted")
-    buffer: int = Field(ge=1, description="tokens before that over which the penalty grows")
-    factor: float = Field(ge=0, description="largest penalty, in units of the reward")
-
-    @model_validator(mode="after")
-    def _fits(self) -> OverlongPenalty:
-        if self.buffer > self.limit:
-            raise ValueError(f"buffer is {self.buffer}, above limit = {self.limit}: every rollout would be overlong")
-        return self
-
-    def penalty(self, rollout: Rollout) -> float:
-        """Return what is added to the reward of a rollout, at most 0; `CannotScore` if its tokens are unknown."""
-        length = len(rollout.tokens)
-        if rollout.text and not length:
-            raise CannotScore("invalid", "the rollout has no tokens to count for overlong: score it without overlong")
-        return 0.0 - self.factor * min(1.0, max(0.0, (length - (self.limit - self.buffer)) / self.buffer))
 
 
 class RankingRequest(RequestSettings):
@@ -92,10 +63,11 @@ class RankingJudge(GroupJudge):
     Identical answers are shown once and share their score. What could not be judged is a failure, never a number.
 
     Attributes:
-        parts: `judge` is the score between `lowest` and `highest`; `overlong` is the penalty, where there is one.
+        parts: `judge` is the score between `lowest` and `highest`.
     """
 
     parser = PARSER
+    parts = ("judge",)
 
     def __init__(
         self,
@@ -126,16 +98,16 @@ class RankingJudge(GroupJudge):
         ] = None,
         extract: CandidateWay = "whole",
         max_chars: MaxCandidateChars = 20_000,
-        normalise: Annotated[Literal["unit", "none"], Field(description="unit: scores become 0 to 1")] = "unit",
-        scale: Annotated[float, Field(gt=0, description="factor of the score, after that")] = 1.0,
+        scale: Annotated[
+            float, Field(gt=0, description="reward of the best score possible; of the worst it is 0")
+        ] = 1.0,
         invalid_reward: Annotated[
             float | None,
-            Field(description="without a valid answer; never scaled; not set: half a range below the worst"),
+            Field(description="without a valid answer; never scaled; not set: -scale / 2"),
         ] = None,
         single_answer_reward: Annotated[
-            float | None, Field(description="of the only distinct valid answer; never scaled; not set: the middle")
+            float | None, Field(description="of the only distinct valid answer; never scaled; not set: scale / 2")
         ] = None,
-        overlong: Annotated[OverlongPenalty | None, Field(description="a penalty for length")] = None,
         request: Annotated[RankingRequest, Field(description="how the judge is called")] = _REQUEST,
     ) -> None:
         if not lowest < highest:
@@ -144,104 +116,69 @@ class RankingJudge(GroupJudge):
             raise UserError(f"{lowest:g} and {highest:g} must be integers, unless decimals = true")
         if large_groups == "tournament":
             require_unset('large_groups = "tournament"', overlap=overlap)
-        worst, best = (scale * end for end in ((0.0, 1.0) if normalise == "unit" else (lowest, highest)))
-        self._worst, self._best = worst, best
-        self._invalid = worst - (best - worst) / 2 if invalid_reward is None else invalid_reward
-        self._single = (worst + best) / 2 if single_answer_reward is None else single_answer_reward
-        require_apart(self._invalid, self._single, worst)
+        self._scale = scale
+        self._invalid = -scale / 2 if invalid_reward is None else invalid_reward
+        self._single = scale / 2 if single_answer_reward is None else single_answer_reward
+        require_apart(self._invalid, self._single)
         shared = max(1, max_candidates // 4) if overlap is None else overlap
-        self._design = Design(
-            max_candidates, orders, min_orders, shared, large_groups == "tournament", output == "ranking"
-        )
-        self._verdicts, self._reading, self._overlong = (
-            RankingFormat(output, lowest, highest, decimals),
-            reading,
-            overlong,
-        )
-        super().__init__(
-            model,
-            request,
-            load_ranking_template(template),
-            criteria=criteria,
-            reference=reference,
-            extract=extract,
-            max_chars=max_chars,
-        )
-        self.parts = ("judge",) if overlong is None else ("judge", "overlong")
+        is_tournament, is_ordinal = large_groups == "tournament", output == "ranking"
+        self._design = Design(max_candidates, orders, min_orders, shared, is_tournament, is_ordinal)
+        self._verdicts, self._reading = RankingFormat(output, lowest, highest, decimals), reading
+        super().__init__(model, request, load_ranking_template(template), criteria, reference, extract, max_chars)
 
     async def score(self, group: RolloutGroup) -> tuple[Score, ...]:
         """Return one score per rollout; fewer than two distinct valid answers need no call."""
         found = self.candidates(group)
-        outcome = await self._judge(group, found) if len(found.texts) > 1 else None
-        return tuple(self._score(rollout, i, outcome) for rollout, i in zip(group.rollouts, found.of, strict=True))
+        scores = [Score(self._single, parts=skipped(self.parts, "there is no other answer to compare it with"))]
+        if len(found.texts) > 1:
+            outcome = await self._judge(group, found)
+            scores = [self._score(candidate, outcome) for candidate in range(len(found.texts))]
+        invalid = Score(self._invalid, parts=skipped(self.parts, "there is no valid answer to judge"))
+        return tuple(invalid if i is None else scores[i] for i in found.of)
 
     async def _judge(self, group: RolloutGroup, found: Candidates) -> JoinedShares:
         known = self.known(group.prompt)
         quoted = [quote(text) for text in found.texts]  # each is shown in every order
-        failed: list[Ballot] = []
 
         async def ask(order: tuple[int, ...]) -> Ballot:
             shown = [quoted[i] for i in order]
             messages = ranking_prompt(self._template, known, shown, self._verdicts, quoted=True)
-            try:
-                parsed = await self.ask(Question(messages, letters_of(len(order))))
-            except Exception as error:
-                failed.append(Ballot(order, {}, getattr(error, "replies", "")))
-                raise
-            return Ballot(order, dict(zip(order, parsed.value, strict=True)), parsed.feedback)
+            (reply,) = await settle([self.request(Question(messages, letters_of(len(order))))])
+            if isinstance(reply, Exception):
+                return Ballot(order, feedback=getattr(reply, "replies", ""), error=reply)
+            return Ballot(order, dict(zip(order, reply.value, strict=True)), reply.feedback)
 
         count = len(found.texts)
         members = arranged(count) if keeps_order() else range(count)  # else their order is drawn
-        outcome = await self._design.judge(ask, members)
-        return replace(outcome, failed=sorted(failed, key=lambda ballot: ballot.order))
+        return await self._design.judge(ask, members)
 
     def parse(self, reply: str, about: str) -> list[float]:
         """Return the share of each candidate, by its letter: 0 for the worst possible and 1 for the best."""
         form = self._verdicts
-        ranked = parse_ranking(
-            reply,
-            about,
-            form.output,
-            lowest=form.lowest,
-            highest=form.highest,
-            decimals=form.decimals,
-            strictness=self._reading,
-        )
+        limits = {"lowest": form.lowest, "highest": form.highest}
+        ranked = parse_ranking(reply, about, form.output, **limits, decimals=form.decimals, strictness=self._reading)
         if not ranked.scores:
             shares = rank_shares(ranked.levels)
             return [shares[letter] for letter in about]
         return [(ranked.scores[letter] - form.lowest) / (form.highest - form.lowest) for letter in about]
 
-    def _score(self, rollout: Rollout, candidate: int | None, outcome: JoinedShares | None) -> Score:
-        if candidate is None:
-            return Score(self._invalid, parts=skipped(self.parts, "there is no valid answer to judge"))
-        penalty, parts = 0.0, {}
-        if self._overlong is not None and are_stored() and not len(rollout.tokens):
-            parts = skipped(["overlong"], "a stored answer has no tokens to count")
-        elif self._overlong is not None:
-            try:
-                penalty = self._overlong.penalty(rollout)
-            except CannotScore as error:
-                return failed_score(error, self.parts)
-            parts = {"overlong": Score(penalty)}
-        if outcome is None:
-            alone = skipped(["judge"], "there is no other answer to compare it with")
-            return Score(self._single + penalty, parts=alone | parts)
+    def _score(self, candidate: int, outcome: JoinedShares) -> Score:
+        about = [ballot for ballot in outcome.ballots if candidate in ballot.order]
         if candidate in outcome.failures:
-            failure = failed_score(outcome.failures[candidate], self.parts)
-            feedback = _feedback([*outcome.failed, *outcome.ballots], candidate)
-            return replace(failure, feedback=feedback or failure.feedback)
+            failed = failed_score(outcome.failures[candidate], self.parts)
+            lost_first = sorted(about, key=lambda ballot: ballot.error is None)
+            return replace(failed, feedback=_feedback(lost_first, candidate) or failed.feedback)
         share, form = outcome.shares[candidate], self._verdicts
-        parts = {"judge": Score(form.lowest + (form.highest - form.lowest) * share), **parts}
-        value = self._worst + (self._best - self._worst) * share + penalty
-        return Score(value, parts=parts, feedback=_feedback(outcome.ballots, candidate))
+        parts = {"judge": Score(form.lowest + (form.highest - form.lowest) * share)}
+        feedback = _feedback([ballot for ballot in about if ballot.error is None], candidate)
+        return Score(self._scale * share, parts=parts, feedback=feedback)
 
 
 def _feedback(ballots: Sequence[Ballot], candidate: int) -> str:
     """Return what the judge wrote about a candidate, each time with the letter of this candidate."""
     notes = []
     for ballot in ballots:
-        if candidate in ballot.order and ballot.feedback:
+        if ballot.feedback:
             letter = letters_of(len(ballot.order))[ballot.order.index(candidate)]
             notes.append(f"[this answer is candidate {letter} of {len(ballot.order)}]\n{ballot.feedback}")
     return joined_replies(notes)
@@ -252,36 +189,31 @@ def _feedback(ballots: Sequence[Ballot], candidate: int) -> str:
 
 @dataclass(frozen=True)
 class Ballot:
-    """The parsed reply to one call.
+    """The result of one call.
 
     Attributes:
         order: the candidates as they were shown.
         shares: of each, 0 for the worst possible and 1 for the best; empty if the call failed.
         feedback: what the judge wrote.
+        error: why the call failed.
     """
 
     order: tuple[int, ...]
-    shares: Mapping[int, float]
+    shares: Mapping[int, float] = field(default_factory=dict)
     feedback: str = ""
+    error: Exception | None = None
 
 
 @dataclass
 class JoinedShares:
-    """The result for a group.
-
-    Attributes:
-        shares: of the candidates whose place is known.
-        failures: of all others, the cause.
-        ballots: the calls that could be parsed; `failed` are the others.
-    """
+    """The result for a group: the shares of the candidates whose place is known, and the cause for all others."""
 
     shares: dict[int, float] = field(default_factory=dict)
     failures: dict[int, Exception] = field(default_factory=dict)
     ballots: list[Ballot] = field(default_factory=list)
-    failed: list[Ballot] = field(default_factory=list)
 
 
-Ask = Callable[[tuple[int, ...]], Coroutine[Any, Any, Ballot]]
+Ask = Callable[[tuple[int, ...]], Awaitable[Ballot]]
 
 
 @dataclass(frozen=True)
@@ -311,14 +243,12 @@ class Design:
             return await self._by_tournament(ask, members)
         return await self._by_subgroups(ask, members)
 
-    async def _in_orders(self, ask: Ask, members: Sequence[int]) -> list[Ballot]:
-        """Show the same candidates in several orders; raise the first error when too few replies are left."""
-        found = await settle(map(ask, balanced(members, self.orders)))
-        ballots = [one for one in found if isinstance(one, Ballot)]
-        errors = [one for one in found if isinstance(one, Exception)]
-        if errors and len(ballots) < min(self.min_orders, len(found)):
-            raise errors[0]
-        return ballots
+    async def _in_orders(self, ask: Ask, members: Sequence[int]) -> tuple[list[Ballot], Exception | None]:
+        """Show the same candidates in several orders; return an error as well if too few replies could be parsed."""
+        ballots = await asyncio.gather(*map(ask, balanced(members, self.orders)))
+        errors = [ballot.error for ballot in ballots if ballot.error is not None]
+        too_few = errors and len(ballots) - len(errors) < min(self.min_orders, len(ballots))
+        return ballots, errors[0] if too_few else None
 
     async def _by_subgroups(self, ask: Ask, members: Sequence[int]) -> JoinedShares:
         """Judge overlapping subgroups at once, and join their scores through the candidates that they share.
@@ -328,11 +258,11 @@ class Design:
         failures have left candidates unconnected, the largest connected set keeps its shares.
         """
         subgroups = windows(members, self.max_candidates, self.overlap)
-        found = await settle(self._in_orders(ask, subgroup) for subgroup in subgroups)
-        ballots = [ballot for one in found if not isinstance(one, Exception) for ballot in one]
+        found = await asyncio.gather(*(self._in_orders(ask, subgroup) for subgroup in subgroups))
+        parsed = [ballot for ballots, error in found if error is None for ballot in ballots if ballot.shares]
         place = {candidate: i for i, candidate in enumerate(members)}
-        scores = np.full((len(ballots), len(members)), np.nan)
-        for row, ballot in zip(scores, ballots, strict=True):
+        scores = np.full((len(parsed), len(members)), np.nan)
+        for row, ballot in zip(scores, parsed, strict=True):
             row[[place[candidate] for candidate in ballot.order]] = [ballot.shares[i] for i in ballot.order]
         kept = largest(connected(~np.isnan(scores)))
         ranked = [candidate for candidate in members if kept[place[candidate]]]
@@ -340,11 +270,11 @@ class Design:
         shares = without_offsets(used).round(DIGITS) if ranked else np.empty(0)
         if len(subgroups) > 1 and ranked:
             shares = (average_ranks(shares) - 1) / max(1, len(shares) - 1) if self.ordinal else _fitted(shares)
-        errors = [(who, one) for who, one in zip(subgroups, found, strict=True) if isinstance(one, Exception)]
+        errors = [(who, error) for who, (_, error) in zip(subgroups, found, strict=True) if error is not None]
         return JoinedShares(
             shares=dict(zip(ranked, shares.tolist(), strict=True)),
             failures={lost: first_cause(lost, errors) for lost in members if not kept[place[lost]]},
-            ballots=ballots,
+            ballots=[ballot for ballots, _ in found for ballot in ballots],
         )
 
     async def _by_tournament(self, ask: Ask, members: Sequence[int]) -> JoinedShares:
@@ -360,14 +290,15 @@ class Design:
             groups = [heat for heat in heats(alive, self.max_candidates) if len(heat) > 1]
             playing = {candidate for heat in groups for candidate in heat}
             is_final = len(alive) <= self.max_candidates
-            found = await settle(self._in_orders(ask, heat) for heat in groups)
+            found = await asyncio.gather(*(self._in_orders(ask, heat) for heat in groups))
             alive = [candidate for candidate in alive if candidate not in playing]
-            for heat, ballots in zip(groups, found, strict=True):
-                if isinstance(ballots, Exception):
-                    outcome.failures |= dict.fromkeys(heat, ballots)
-                    continue
+            for heat, (ballots, error) in zip(groups, found, strict=True):
                 outcome.ballots += ballots
-                means = {i: round(sum(one.shares[i] for one in ballots) / len(ballots), DIGITS) for i in heat}
+                if error is not None:
+                    outcome.failures |= dict.fromkeys(heat, error)
+                    continue
+                parsed = [ballot.shares for ballot in ballots if ballot.shares]
+                means = {i: round(sum(shares[i] for shares in parsed) / len(parsed), DIGITS) for i in heat}
                 last |= {i: rounds + means[i] for i in heat}
                 best = sorted(heat, key=means.__getitem__, reverse=True)[: (len(heat) + 1) // 2]  # heats are drawn
                 alive += [] if is_final else best

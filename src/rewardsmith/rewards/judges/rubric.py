@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -32,7 +32,7 @@ from rewardsmith.rewards.judges.judge import (
 from rewardsmith.rewards.rules.truth import extra, truths
 from rewardsmith.text import grades, verdicts
 from rewardsmith.text.grades import parse_grade
-from rewardsmith.text.judge_prompts import format_number, grading_prompt, load_grading_template, question_of, quote_as
+from rewardsmith.text.judge_prompts import format_number, question_of, quote_as
 from rewardsmith.text.rubrics import (
     DECIMALS,
     MAX_POINTS,
@@ -100,6 +100,7 @@ class Rubric(Judge):
         votes: Votes = 1,
         request: Request = DEFAULT_REQUEST,
     ) -> None:
+        super().__init__(model, request, votes)
         if mark == "met" and calls == "whole":
             raise UserError('mark = "met" needs calls = "each": a whole rubric has points')
         if criteria is not None:
@@ -109,56 +110,43 @@ class Rubric(Judge):
         if mark == "met":
             require_unset('mark = "met"', above=above)
         require_extracting(show, extract)
-        self._field, self._each, self._met, self._clamp = (
-            field or "criteria",
-            calls == "each",
-            mark == "met",
-            above == "clamp",
-        )
+        self._field, self._each, self._met = field or "criteria", calls == "each", mark == "met"
+        self._clamp = above == "clamp"
         self._total = 10.0 if total is None else round(total, DECIMALS)
         self._show, self._ways, self._max_chars, self._quoting = show, extract, max_chars, quoting
         self._given = None if criteria is None else self._checked(criteria)
-        kind = "criterion_met" if self._met else "criterion" if self._each else "whole"
-        super().__init__(model, request, votes)
-        self._template = _load_template(template, kind)
+        name = "criterion_met" if self._met else "criterion" if self._each else "rubric"
+        own = ("criterion", "points") if self._each else ("criteria", "total")
+        known = ("question", "response", "reference", *own)
+        self._template = load_template(template or name, known=known, needed=(own[0], "response"))
         self.parser = verdicts.PARSER if self._met else grades.PARSER
-        self.parts: tuple[str, ...] = ()
-        if self._each and isinstance(self._given, tuple):
-            self.parts = tuple(criterion.name for criterion in self._given)
-
-    def require(self, prompt: Prompt) -> None:
-        """Raise `CannotScore` if a prompt lacks criteria that can be graded, or what else the template shows."""
-        self._rubric_of(prompt)
-        self._known(prompt)
+        named = self._given if self._each and isinstance(self._given, tuple) else ()
+        self.parts = tuple(criterion.name for criterion in named)
 
     def render(self, group: RolloutGroup) -> Rendered:
-        """Return the rubric with each response, whole or one question per criterion."""
-        rubric, known = self._rubric_of(group.prompt), self._known(group.prompt)
-        texts = [visible_text(rollout.text, self._show, self._ways) for rollout in group.rollouts]
+        """Return one question per response about the whole rubric, or one about each criterion."""
+        known = self._known(group.prompt)
+        items = self._items(self._rubric_of(group.prompt))
         nothing = Score(0.0, parts={name: Score(0.0) for name in self.parts}, feedback="There is nothing to grade.")
-        if isinstance(rubric, str) or not self._each:
-            return [self._whole(rubric, text, known) if text else nothing for text in texts]
-        quoted = {name: quote_as(value, self._quoting) for name, value in known.items()}
-        return [[self._one(criterion, text, quoted) for criterion in rubric] if text else nothing for text in texts]
+        rendered: list[Score | list[Question]] = []
+        for rollout in group.rollouts:
+            text = visible_text(rollout.text, self._show, self._ways)
+            shown = {**known, "response": quote_as(text, self._quoting, self._max_chars)}
+            questions = [Question(self._template.render({**shown, **own}), about) for about, own in items]
+            rendered.append(questions if text else nothing)
+        return rendered
 
-    def _whole(self, rubric: str | tuple[Criterion, ...], text: str, known: Mapping[str, str]) -> Question:
-        total = self._total if isinstance(rubric, str) else total_points(rubric)
-        criteria = rubric if isinstance(rubric, str) else list_criteria(rubric)
-        messages = grading_prompt(
-            self._template,
-            criteria=criteria,
-            total=total,
-            response=text,
-            quoting=self._quoting,
-            max_chars=self._max_chars,
-            **known,
+    def _items(self, rubric: str | tuple[Criterion, ...]) -> list[tuple[float | Criterion, dict[str, str]]]:
+        """Return for each question what `parse` must know, and what its prompt shows of the rubric."""
+        if self._each and not isinstance(rubric, str):
+            return [
+                (one, {"criterion": quote_as(one.text, self._quoting), "points": format_number(one.points)})
+                for one in rubric
+            ]
+        text, total = (
+            (rubric, self._total) if isinstance(rubric, str) else (list_criteria(rubric), total_points(rubric))
         )
-        return Question(messages, total)
-
-    def _one(self, criterion: Criterion, text: str, quoted: Mapping[str, str]) -> Question:
-        own = {"criterion": quote_as(criterion.text, self._quoting), "points": format_number(criterion.points)}
-        response = quote_as(text, self._quoting, self._max_chars)
-        return Question(self._template.render({**quoted, **own, "response": response}), criterion)
+        return [(total, {"criteria": quote_as(text, self._quoting), "total": format_number(total)})]
 
     def parse(self, reply: str, about: float | Criterion) -> float:
         """Return the share of the points of the whole rubric, or of one criterion."""
@@ -172,19 +160,29 @@ class Rubric(Judge):
         if not self._each:
             return scores[0]
         criteria = [question.about for question in questions]
-        notes = [f"[{c.name}] {score.feedback}" for c, score in zip(criteria, scores, strict=True)]
+        feedback = joined_replies([f"[{c.name}] {score.feedback}" for c, score in zip(criteria, scores, strict=True)])
         parts = dict(zip(self.parts, scores, strict=True)) if self.parts else {}
         failures = sorted((s.failure for s in scores if s.failure), key=lambda failure: failure.kind != "unreachable")
         if failures:
-            return Score(failure=failures[0], parts=parts, feedback=joined_replies(notes))
+            return Score(failure=failures[0], parts=parts, feedback=feedback)
         earned = sum(c.points * (score.value or 0.0) for c, score in zip(criteria, scores, strict=True))
-        share = min(1.0, max(0.0, earned / total_points(criteria)))
-        return Score(share, parts=parts, feedback=joined_replies(notes))
+        return Score(min(1.0, max(0.0, earned / total_points(criteria))), parts=parts, feedback=feedback)
+
+    # ---- criteria --------------------------------------------------------------------------------------------------
+
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt lacks criteria that can be graded, or what else the template shows."""
+        self._rubric_of(prompt)
+        self._known(prompt)
+
+    def _known(self, prompt: Prompt) -> dict[str, str]:
+        known = {"question": quote_as(question_of(prompt), self._quoting)}
+        if "reference" in self._template.places:
+            known["reference"] = quote_as("\nor: ".join(truths(prompt)), self._quoting)
+        return known
 
     def _checked(self, criteria: str | list[CriterionSettings]) -> str | tuple[Criterion, ...]:
         """Return the criteria of the recipe."""
-        if not criteria or (isinstance(criteria, str) and not criteria.strip()):
-            raise UserError("criteria is empty: leave it out to take those of each prompt")
         if isinstance(criteria, str):
             given: str | tuple[Criterion, ...] = criteria.strip()
             problem = self._problem(given)
@@ -193,6 +191,8 @@ class Rubric(Judge):
             names = [criterion.name for criterion in given]
             twice = [f"has two called {name!r}" for name in names if names.count(name) > 1]
             problem = twice[0] if twice else criteria_problem(given) or self._problem(given)
+        if not given:
+            raise UserError("criteria is empty: leave it out to take those of each prompt")
         if problem:
             raise UserError(f"criteria {problem}")
         return given
@@ -214,19 +214,3 @@ class Rubric(Judge):
             return 'is text: calls = "each" needs a list of criteria' if self._each else ""
         faults = any(criterion.points < 0 for criterion in rubric)
         return 'has negative points: these need calls = "each" and mark = "met"' if faults and not self._met else ""
-
-    def _known(self, prompt: Prompt) -> dict[str, str]:
-        known = {"question": question_of(prompt)}
-        if "reference" in self._template.places:
-            known["reference"] = "\nor: ".join(truths(prompt))
-        return known
-
-
-def _load_template(path: str | None, kind: str) -> Template:
-    if kind == "whole":
-        return load_grading_template(path or "rubric")
-    return load_template(
-        path or kind,
-        known=("question", "response", "reference", "criterion", "points"),
-        needed=("criterion", "response"),
-    )

@@ -16,6 +16,7 @@ from rewardsmith.llm import Embedder, ModelCallError, Models, UnconnectedModel
 from rewardsmith.rewards.judges.judge import (
     DEFAULT_WAYS,
     MAX_CHARS,
+    BatchDeadline,
     Show,
     Ways,
     are_stored,
@@ -94,10 +95,7 @@ class Similarity:
         curve: Annotated[
             CurveSettings | None, Field(description="a curve through the cosine; not set: the cosine as it is")
         ] = None,
-        deadline: Annotated[
-            float | None,
-            Field(gt=0, description="seconds for the vectors of a group, waiting included; not set: the model's own"),
-        ] = None,
+        deadline: BatchDeadline = None,
     ) -> None:
         require_extracting(show, extract)
         self._model: Embedder = UnconnectedModel(model)
@@ -124,7 +122,7 @@ class Similarity:
         answers = [self._answer(rollout.text) for rollout in group.rollouts]
         texts = list(dict.fromkeys([*references, *(answer for answer in answers if answer)]))
         if not any(answers):
-            return tuple(Score(self._absent) for _ in answers)
+            return (Score(self._absent),) * len(answers)
         vectors = dict(zip(texts, await call_batch(self._model.embed, texts, self.deadline), strict=True))
         near = [vectors[text] for text in references]
         return tuple(self._score(vectors[answer], near) if answer else Score(self._absent) for answer in answers)

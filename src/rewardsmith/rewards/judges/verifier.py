@@ -63,17 +63,15 @@ class Verifier(Judge):
 
     def render(self, group: RolloutGroup) -> Rendered:
         """Return question, reference and answer; any one of several references is right."""
-        known = {
-            "reference": quote_as("\nor: ".join(truths(group.prompt)), self._quoting),
-            "question": quote_as(question_of(group.prompt), self._quoting),
-        }
-        texts = [visible_text(rollout.text, self._show, self._ways) for rollout in group.rollouts]
-        return [
-            Question(self._template.render({**known, "response": quote_as(text, self._quoting, self._max_chars)}))
-            if text
-            else Score(0.0, feedback="There is no answer.")
-            for text in texts
-        ]
+        prompt = group.prompt
+        known = {"reference": "\nor: ".join(truths(prompt)), "question": question_of(prompt)}
+        quoted = {name: quote_as(text, self._quoting) for name, text in known.items()}
+        rendered: list[Score | Question] = []
+        for rollout in group.rollouts:
+            text = visible_text(rollout.text, self._show, self._ways)
+            messages = self._template.render({**quoted, "response": quote_as(text, self._quoting, self._max_chars)})
+            rendered.append(Question(messages) if text else Score(0.0, feedback="There is no answer."))
+        return rendered
 
     def parse(self, reply: str, about: None) -> float:
         """Return 1 for equivalent, else 0."""
