@@ -32,8 +32,8 @@ class Judged:
 @pytest.mark.parametrize(
     ("reward", "answer", "labels"),
     [
-        ("grade_accuracy", "0.7", {"cut-off", "no-marker"}),
-        ("ranking_accuracy", json.dumps({"A": 8, "B": 3}), {"cut-off", "too-few-lines"}),
+        ("grade_accuracy", "0.7", {"truncated", "no-marker"}),
+        ("ranking_accuracy", json.dumps({"A": 8, "B": 3}), {"truncated", "too-few-lines"}),
     ],
 )
 def test_an_untrained_judge_says_why_nothing_was_read(
@@ -50,7 +50,7 @@ def test_an_untrained_judge_says_why_nothing_was_read(
             assert metrics[f"{prefix}reward/readable"] == 0.0
         assert (metrics["reward/mean"], metrics["reward/failed"]) == (0.0, 0.0)
     kept = [scored for record in world.records for scored in record.scored.scores]
-    assert all(one.label and one.feedback.startswith("not read") for one in kept)
+    assert all(one.label and one.feedback.startswith("not parsed") for one in kept)
 
 
 def test_labels_are_shares_of_all_rollouts() -> None:
