@@ -1,12 +1,9 @@
 """Models built on the spot."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
 
@@ -33,59 +30,9 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_state_alone(
     assert all(p.dtype == torch.float32 and p.device.type == "cpu" for p in first.parameters())
 
 
-@given(st.text(ALPHABET))
-def test_one_character_is_one_token(text: str) -> None:
-    tokens = CHARACTERS.encode(text)
-    assert CHARACTERS.decode(tokens) == text
-    if "<|" not in text:  # a marker that is spelt out in a text is one token
-        assert len(tokens) == len(text)
-
-
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_unicode_text_survives_in_bytes(text: str) -> None:
     tokens = BYTES.encode(text)
     assert BYTES.decode(tokens) == text
     if "<|" not in text:
         assert len(tokens) == len(text.encode())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_chat_template_costs_two_tokens(name: str) -> None:
-    tokenizer = make_tiny(name, seed=0)[1]
-    text = tokenizer.apply_chat_template(CHAT[1:2], tokenize=False, add_generation_prompt=True)
-    assert text == "<|user|>7+5-3?<|assistant|>"
-    tokens = tokenizer.apply_chat_template(CHAT[1:2], add_generation_prompt=True, return_dict=False)
-    assert len(tokens) == len("7+5-3?") + 2
-    assert tokens == tokenizer.encode(text)
-
-
-def test_an_answer_ends_with_eos_and_continues_its_prompt() -> None:
-    prompt = CHARACTERS.apply_chat_template(CHAT[:2], add_generation_prompt=True, return_dict=False)
-    answer = [*CHARACTERS.encode(CHAT[2]["content"]), CHARACTERS.eos_token_id]
-    assert CHARACTERS.apply_chat_template(CHAT[:3], return_dict=False) == prompt + answer
-    assert CHARACTERS.decode(answer, skip_special_tokens=True) == CHAT[2]["content"]
-    whole = CHARACTERS.apply_chat_template(CHAT, tokenize=False)
-    assert whole.startswith("<|system|> be  brief\n<|user|>")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_saved_tiny_is_an_ordinary_folder(name: str, tmp_path: Path) -> None:
-    model, tokenizer = make_tiny(name, seed=1)
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    model_again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")
-    tokenizer_again = AutoTokenizer.from_pretrained(tmp_path)
-
-    tokens = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
-    assert tokenizer_again.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False) == tokens
-    for text in (ALPHABET, " a  b .\n\n c 's n't <|x <|eos|> |>~ ", "Grüße, 世界"):
-        again = tokenizer_again.encode(text)
-        assert again == tokenizer.encode(text)
-        assert tokenizer_again.decode(again) == tokenizer.decode(again)
-    assert tokenizer_again.decode(tokenizer_again.encode(ALPHABET)) == ALPHABET
-    assert tokenizer_again.all_special_tokens == tokenizer.all_special_tokens
-    assert type(model_again) is type(model)
-    assert model_again.generation_config.eos_token_id == tokenizer.eos_token_id
-    assert model_again.generation_config.pad_token_id == tokenizer.pad_token_id
-    ids = torch.tensor([tokens])
-    torch.testing.assert_close(model_again(ids).logits, model(ids).logits)

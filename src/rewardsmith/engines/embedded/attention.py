@@ -24,8 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AttentionInterface
 
-ATTENTION = "rewardsmith"
-"""Our key in transformers' table of attention functions."""
+ATTENTION = "rewardsmith"  # our key in transformers' table of attention functions
 
 
 @dataclass(frozen=True)
