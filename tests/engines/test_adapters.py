@@ -16,7 +16,6 @@ from rewardsmith.errors import UserError
 from .running import random_rows
 
 ROWS = random_rows(0, [(4, 6), (20, 5), (4, 1)])
-FILE = "adapter_model.safetensors"
 
 
 def open_both(name: str, **lora: Any) -> tuple[EmbeddedEngine, EmbeddedEngine]:

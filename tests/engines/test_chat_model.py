@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rewardsmith.engines import ModelSettings, OptimizerSettings
+from rewardsmith.engines import ModelSettings
 from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.engines.protocol import Row, Sampling
 from rewardsmith.llm import ChatRequest, ModelCallError, Usage
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
-from tests.engines.running import answer, ask, hf_logprobs, hf_model, lively, open_engine, shared_engine
+from tests.engines.running import answer, ask, hf_logprobs, hf_model, shared_engine
 
 
 @pytest.fixture
@@ -74,20 +73,6 @@ def test_what_the_engine_raises_is_a_failure_and_the_next_question_is_answered(e
         return await model.chat(ChatRequest(messages("x"), max_tokens=3))
 
     assert asyncio.run(main()).tokens <= 3
-
-
-def test_the_identity_is_that_of_the_weights(engine):
-    def identity(other):
-        return asyncio.run(EmbeddedChatModel(other).identity())
-
-    before = identity(engine)
-    assert before == identity(engine) == identity(engine.copy(name="copy"))
-    engine.learn_with(OptimizerSettings(lr=0.1))
-    rows = [Row(engine.encode_text("1+1="), engine.encode_response("2"))]
-    engine.update(rows, lambda outputs: -outputs.logprobs_bT.sum(), lr=0.1)
-    assert identity(engine) != before
-    other = EmbeddedEngine.open(ModelSettings(init="tiny-llama", template={"x": "y"}), seed=3)
-    assert identity(other) != before
 
 
 ENGINE = shared_engine("tiny-llama")
@@ -158,15 +143,3 @@ def test_what_the_model_cannot_read_is_refused_and_the_others_are_read(rollout: 
     assert len(fine[0].logprobs) == 2
     with pytest.raises(ModelCallError, match=words):
         raise failed
-
-
-def test_the_adapter_can_be_switched_off() -> None:
-    engine = open_engine("tiny-llama", lora=LoraSettings(rank=2))
-    lively(engine.model)
-    one = group(Rollout("7+5=12"))
-    ((on,),), _ = read(one, engine=engine)
-    ((off,),), _ = read(one, engine=engine, settings={"adapter": False})
-    row = Row(engine.encode(one.prompt), engine.encode_response("7+5=12"))
-    np.testing.assert_allclose(on.logprobs, engine.logprobs([row])[0].numpy(), atol=1e-5)
-    np.testing.assert_allclose(off.logprobs, engine.reference_logprobs([row])[0].numpy(), atol=1e-5)
-    assert not np.allclose(on.logprobs, off.logprobs, atol=1e-2)

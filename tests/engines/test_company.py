@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rewardsmith.engines import ModelSettings
 from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel, EmbeddedRater
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.model_settings import SentenceSettings
-from rewardsmith.engines.sentences import SentenceModel
 from rewardsmith.llm import ChatRequest, Conversation
 from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.types import Message
 from tests.engines.test_rater import chat, open_rater, write_folder
-from tests.engines.test_sentences import write_sentences
 
 LETTERS = "abcdefgh 0123456789+-="
 
@@ -68,27 +64,6 @@ def test_groups_that_share_an_answer_change_no_bit_of_each_other_in_the_cache(
     before = rater.usage.cached
     assert asyncio.run(at_odd_times(calls, 1)) == alone
     assert rater.usage.cached - before == sum(map(len, groups[1::2]))
-    cache.close()
-
-
-def test_texts_that_are_embedded_at_the_same_time_change_no_bit_of_each_other(tmp_path: Path) -> None:
-    pytest.importorskip("sentence_transformers")
-    model = SentenceModel(SentenceSettings(init=str(write_sentences(tmp_path / "s")), device="cpu", batch_size=3))
-    words = ["the cat sat.", "the dogs sat.", "a b c d e f g", "1", "cat", "a b", "the the the the cat", "dog"]
-    rng = random.Random(0)
-    calls = [rng.sample(words, k=rng.randint(1, 6)) for _ in range(12)]
-    cache = VerdictCache(tmp_path, say=pytest.fail)
-    cached = CachedModel(model, cache)
-
-    async def main() -> None:
-        alone = [await model.embed(texts) for texts in calls]
-        found = await at_odd_times([lambda texts=texts: cached.embed(texts) for texts in calls], 0)
-        for one, other, texts in zip(alone, found, calls, strict=True):
-            assert one.tobytes() == other.tobytes()
-            assert np.array_equal(one, (await model.embed(texts[::-1]))[::-1])
-        await model.close()
-
-    asyncio.run(main())
     cache.close()
 
 

@@ -107,19 +107,6 @@ def test_a_value_is_that_of_the_tokens_before(name: str) -> None:
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_critic_may_start_from_a_language_model(name: str) -> None:
-    engine = open_engine(name)
-    other = engine.copy(ModelSettings(copy_of="policy", head="scalar"), name="critic")
-    assert not other.values(ROWS).any()
-    ours, theirs = other.model.base_model.state_dict(), engine.model.base_model.state_dict()
-    assert_equal(ours, theirs)
-    other.learn_with(OptimizerSettings(lr=1e-2))
-    step = other.update(ROWS, lambda out: ((out.values_bT - 1) ** 2)[out.mask_bT].mean(), lr=1e-2)
-    assert step.grad_norm > 0
-    assert other.values(ROWS)[:, 0].tolist() != [0.0] * len(ROWS)
-
-
 # ---- sleep -----------------------------------------------------------------------------------------------------------
 
 

@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from rewardsmith.engines import ModelSettings
 from rewardsmith.engines.embedded.loading import LoadedModel, load_model, save_folder
-from rewardsmith.engines.embedded.tiny import TINY, make_tiny
+from rewardsmith.engines.embedded.tiny import make_tiny
 from rewardsmith.errors import UserError
-
-NAMES = list(TINY)
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +190,3 @@ def test_shards_are_read_and_checked(folder: Path) -> None:
     index = folder / "model.safetensors.index.json"
     edit(index, lambda c: c["weight_map"].update({"lm_head.weight": "../elsewhere.safetensors"}))
     assert "does not list files of its folder" in refusal(folder)
-    index.write_text("{}")
-    assert "does not list files of its folder" in refusal(folder)
-    index.write_text("{")
-    assert "index.json cannot be read as JSON" in refusal(folder)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from rewardsmith.engines.managed import ManagedModel
-from rewardsmith.engines.managed.server_process import ServerLog
 from rewardsmith.engines.model_settings import ManagedSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
@@ -135,18 +134,6 @@ def test_a_server_that_is_not_installed_says_where_it_may_be(tmp_path: Path) -> 
 
 
 # ---- the log ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_end_of_a_log_is_readable(tmp_path: Path) -> None:
-    log = ServerLog(tmp_path / "folder" / "a.log")
-    assert log.tail() == []
-    log.rotate()
-    log.file.write_bytes(b"x" * 3_000_000 + b"\n\x1b[32mgreen\x1b[0m\n\n 10%\r 100% done\r\nbad \xff\x00 bytes\n")
-    assert log.tail(3) == ["green", "100% done", "bad \ufffd  bytes"]
-    assert len(log.tail(9)[0]) == 500
-    log.rotate()
-    assert log.tail() == []
-    assert "green" in (tmp_path / "folder" / "a.log.1").read_bytes().decode("utf-8", "replace")
 
 
 # ---- ports and names

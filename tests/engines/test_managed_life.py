@@ -72,6 +72,7 @@ def test_no_process_outlives_the_program(tmp_path: Path, way: str, number: int |
     eventually(lambda: not any(alive(pid) for pid in pids if pid))
 
 
+@pytest.mark.slow
 def test_a_forked_process_that_lives_on_does_not_keep_the_server(tmp_path: Path) -> None:
     with trainer(tmp_path, "forked") as process:
         pids = family(tmp_path)
@@ -149,21 +150,6 @@ def test_a_server_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
 
     told = asyncio.run(run())
     assert sum("after 1 restarts" in line for line in told) == 1
-
-
-@run_async
-async def test_a_question_to_a_server_that_dies_for_the_last_time_is_not_waited_for(tmp_path: Path) -> None:
-    model = managed(tmp_path, restarts=0)
-    try:
-        pid = await pid_of(model)
-        waiting = asyncio.create_task(model.chat(question("wait 30")))
-        await asyncio.sleep(0.3)
-        os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ModelCallError, match="is not restarted") as caught:
-            await waiting
-        assert caught.value.kind == "crashed"  # what is unreachable would be waited for
-    finally:
-        await model.close()
 
 
 @run_async

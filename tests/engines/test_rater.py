@@ -106,17 +106,6 @@ def test_numbers_are_those_of_transformers(folders: Path, name: str) -> None:
     assert len({round(rating, 3) for rating in ratings}) == len(conversations) - 1  # "12" is there twice
 
 
-def test_a_shared_beginning_is_read_once(folders: Path) -> None:
-    model = open_rater(folders / "tiny-llama")
-    question, answers = "7" * 200, ["1", "22", "333", "22"]
-    rate(model, [chat(question, answer) for answer in answers])
-    # One token a character; the turns begin with one each, and the answer's ends with one.
-    assert model.usage.prompt_tokens == 1 + len(question) + 1 + (1 + 2 + 3) + 3
-    assert model.usage.calls == 4
-    rate(model, [chat(question, "1"), chat("8", "1")])
-    assert model.usage.prompt_tokens - 211 == (len(question) + 4) + (1 + 4)
-
-
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 

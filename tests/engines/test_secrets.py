@@ -48,9 +48,7 @@ SECRET = "hunter2hunter2"
     ("path", "table"),
     [
         ("environment.HF_TOKEN", {"environment": {"HF_TOKEN": SECRET}}),
-        ("environment.OPENAI_API_KEY", {"environment": {"OPENAI_API_KEY": SECRET}}),
         ("environment.PLAIN", {"environment": {"PLAIN": f"hf_{SECRET}hunter2"}}),
-        ("environment.HF_TOKEN", {"environment": {"HF_TOKEN": [SECRET]}}),
         ("arguments.1", {"arguments": ["--api-key", SECRET]}),
         ("arguments.0", {"arguments": [f"--hf-token={SECRET}"]}),
         ("arguments.0", {"arguments": [f"--header=Authorization: Bearer {SECRET}"]}),

@@ -134,33 +134,6 @@ async def test_a_server_behind_a_proxy(monkeypatch: pytest.MonkeyPatch, reply: b
 
 
 @run_async
-async def test_services_without_a_list_have_paths_of_their_own() -> None:
-    """Most do not end in /v1; only where /v1 has a list is it known to be meant."""
-
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
-        found = path == b"/listed/v1/models"
-        body = b'{"data": [{"id": "tiny"}]}' if found else b"{}"
-        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (200 if found else 404, len(body)) + body)
-        writer.close()
-
-    server = await asyncio.start_server(speak, "127.0.0.1", 0)
-    root = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    await check(f"{root}/api/paas/v4")
-    for url, meant in [
-        (f"{root}/listed", f"{root}/listed/v1"),
-        (f"{root}/v1/chat/completions", f"{root}/v1"),
-        (f"{root}/v4/embeddings/", f"{root}/v4"),
-    ]:
-        for model in ("tiny", None):
-            with pytest.raises(UserError, match=rf"did you mean {meant}\?"):
-                await check(url, model=model)
-    with pytest.raises(UserError, match="status 404"):
-        await check(f"{root}/v1", model=None)
-    server.close()
-
-
-@run_async
 async def test_a_wake_up_that_fails_is_no_mistake_in_the_recipe(
     server: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

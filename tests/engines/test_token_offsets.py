@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from rewardsmith.engines.embedded.tiny import make_tiny
-from rewardsmith.engines.embedded.token_offsets import _BYTES, TokenOffsets
+from rewardsmith.engines.embedded.token_offsets import TokenOffsets
 from rewardsmith.engines.protocol import Sampling
 from tests.engines.running import ask, shared_engine
 
@@ -129,28 +129,6 @@ def test_any_tokens_lie_where_the_tokenizer_says(name: str, data: st.DataObject)
     full = decode(name, tokens)
     check(name, tokens)
     check(name, tokens, full[: data.draw(st.integers(0, len(full)))])
-
-
-BYTES = [
-    (b"a\xe2\x82\xacb", [1, 2, 2, 2, 3]),
-    (b"a\x80\x80b", [1, 2, 3, 4]),  # each a mark
-    (b"\xe2\x82", [1, 1]),  # cut off: one mark
-    (b"\xe2\x82a", [1, 1, 2]),
-    (b"\xe2a\xac", [1, 2, 3]),
-    (b"\xc0\xaf\xff", [1, 2, 3]),
-    (b"\xe0\x80\x80", [1, 2, 3]),  # no character begins so
-    (b"\xed\xba\x04", [1, 2, 3]),  # half of a surrogate pair
-    (b"\xef\xbf\xbd\xff", [1, 1, 1, 2]),  # the mark itself, written
-]
-
-
-@pytest.mark.parametrize(("written", "ends"), BYTES)
-def test_bytes_that_are_no_text_are_marks(written: bytes, ends: list[int]) -> None:
-    tokenizer = tokenizer_of("bytes")
-    letters = {byte: letter for letter, byte in _BYTES.items()}
-    tokens = [tokenizer.convert_tokens_to_ids(letters[byte]) for byte in written]
-    assert decode("bytes", tokens) == written.decode(errors="replace")
-    assert check("bytes", tokens).tolist() == ends
 
 
 @pytest.mark.parametrize("name", MAKERS)
