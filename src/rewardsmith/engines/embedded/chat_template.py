@@ -1,7 +1,7 @@
 """Chat templates: which one is used, how it is rendered, and the token that ends a response under it.
 
 A template is a program from a model folder. It is tried out in a process with limits (`template_probe.py`), once for
-each template, and a timer limits every later rendering.
+each template, and a watchdog thread limits the time of every later rendering.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ RENDER_SECONDS = 20.0  # time limit for rendering one conversation
 PROBE_SECONDS, PROBE_MEMORY = 10, 1 << 30  # CPU seconds, and bytes, for the few conversations of the probe
 _CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 _PROBE_WAIT = 120.0
+_WATCH_INTERVAL = 0.5
 _ANSWER = "Qzx"  # no template contains this
 
 
@@ -126,8 +127,7 @@ def render_chat(
     """Return a conversation under the chat template; `ValueError` beyond the limits, or what the template raises."""
     table = [{"role": message.role, "content": message.content} for message in messages]
     options = {"tokenize": False, "add_generation_prompt": generation_prompt, **arguments}
-    with _time_limit():
-        text = str(tokenizer.apply_chat_template(table, **options))
+    text = str(_watchdog.run(lambda: tokenizer.apply_chat_template(table, **options)))
     limit = EXTRA + FACTOR * sum(len(message.content) for message in messages)
     if len(text) > limit:
         raise ValueError(f"it rendered {len(text):,} characters, more than {limit:,}")
@@ -138,28 +138,50 @@ class _TooSlow(BaseException):
     """Raised in a thread that renders for too long."""
 
 
-@contextmanager
-def _time_limit() -> Iterator[None]:
-    """Raise a `ValueError` in this thread after `RENDER_SECONDS`; a template that loops calls nothing of ours."""
-    thread, lock, done = threading.get_ident(), threading.Lock(), False
+class _Watchdog:
+    """Ends what takes too long, by an exception in its thread; it costs one dictionary entry otherwise."""
 
-    def interrupt() -> None:
-        with lock:
-            if not done:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TooSlow))
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._deadlines: dict[int, float] = {}
+        self._work = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    timer = threading.Timer(RENDER_SECONDS, interrupt)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-        with lock:
-            done = True
-    except _TooSlow:
-        raise ValueError(f"it took longer than {RENDER_SECONDS:g} s") from None
-    finally:
-        done = True
-        timer.cancel()
+    def run(self, work: Callable[[], Any]) -> Any:
+        """Return what `work` returns; raise a `ValueError` after `RENDER_SECONDS`."""
+        thread = threading.get_ident()
+        with self._lock:
+            self._deadlines[thread] = time.monotonic() + RENDER_SECONDS
+            if self._thread is None or not self._thread.is_alive():  # first, or in a forked process
+                self._thread = threading.Thread(target=self._watch, daemon=True, name="rewardsmith-templates")
+                self._thread.start()
+            self._work.set()
+        try:
+            try:
+                return work()
+            finally:
+                with self._lock:
+                    expired = self._deadlines.pop(thread, None) is None
+                if expired:  # the exception is raised, or about to be
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
+                    raise _TooSlow
+        except _TooSlow:
+            raise ValueError(f"it took longer than {RENDER_SECONDS:g} s") from None
+
+    def _watch(self) -> None:
+        while True:
+            self._work.wait()
+            time.sleep(min(_WATCH_INTERVAL, RENDER_SECONDS / 4))
+            with self._lock:
+                now = time.monotonic()
+                for thread in [thread for thread, deadline in self._deadlines.items() if deadline < now]:
+                    del self._deadlines[thread]
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TooSlow))
+                if not self._deadlines:
+                    self._work.clear()
+
+
+_watchdog = _Watchdog()
 
 
 # ---- special tokens --------------------------------------------------------------------------------------------------
