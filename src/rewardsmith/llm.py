@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -230,10 +231,17 @@ class WrappedModel:
         """Return the model's identity."""
         return str(await self.model.identity())
 
+    def during_call(self) -> AbstractAsyncContextManager[None]:
+        """Return what is entered around each call of the model."""
+        return nullcontext()
+
     async def fingerprint(self, deadline: float) -> tuple[ProbeReply, ...]:
         """Return replies to fixed probes; () for a model whose identity is enough."""
         probe = getattr(self.model, "fingerprint", None)
-        return () if probe is None else await probe(deadline)
+        if probe is None:
+            return ()
+        async with self.during_call():
+            return await probe(deadline)  # type: ignore[no-any-return]
 
     async def check(self) -> None:
         """Raise if the model cannot work."""
@@ -247,15 +255,18 @@ class WrappedModel:
 
     async def chat(self, question: ChatRequest) -> ChatReply:
         """Return the model's reply."""
-        return await self.model.chat(question)  # type: ignore[no-any-return]
+        async with self.during_call():
+            return await self.model.chat(question)  # type: ignore[no-any-return]
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return one number for each conversation."""
-        return await self.model.rate(conversations)  # type: ignore[no-any-return]
+        async with self.during_call():
+            return await self.model.rate(conversations)  # type: ignore[no-any-return]
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return one vector for each text."""
-        return await self.model.embed(texts)  # type: ignore[no-any-return]
+        async with self.during_call():
+            return await self.model.embed(texts)  # type: ignore[no-any-return]
 
     async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs]:
         """Return the log-probabilities of each rollout."""

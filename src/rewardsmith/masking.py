@@ -154,17 +154,3 @@ def shown(value: object) -> str:
         text = repr(value)
     text = without_secrets(text)
     return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-__all__ = [
-    "shown",
-    "HIDDEN",
-    "Mask",
-    "UnsetVariableError",
-    "is_reference",
-    "is_secret",
-    "names_secret",
-    "resolved",
-    "secrets_in",
-    "without_secrets",
-]

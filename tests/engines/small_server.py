@@ -34,12 +34,8 @@ def main() -> None:
     parser.add_argument("--fail", default="", help="say this, then end with status 3")
     parser.add_argument("--child", default="", help="start a child, and write both process ids here")
     parser.add_argument("--stubborn", action="store_true", help="neither the server nor its child mind SIGTERM")
-    parser.add_argument("--no-health", action="store_true", help="there is no /health")
-    parser.add_argument("--busy-once", default="", help="if this file is not there: make it, find the port taken")
-    parser.add_argument("--hang", action="store_true", help="/health never answers")
     parser.add_argument("--lists", default="", help="names of the models that it lists, with commas")
     parser.add_argument("--says", default="", help="the answer to every question")
-    parser.add_argument("--dies-once", default="", help="if this file is not there: make it and end when told to sleep")
     arguments, others = parser.parse_known_args()
     print("started with", *others, flush=True)
     if arguments.child:
@@ -54,9 +50,6 @@ def main() -> None:
             print(f"\x1b[31mline {number}\x1b[0m", flush=True)
         print(arguments.fail, file=sys.stderr, flush=True)
         sys.exit(3)
-    if arguments.busy_once and not os.path.exists(arguments.busy_once):
-        open(arguments.busy_once, "w", encoding="ascii").close()
-        sys.exit("OSError: [Errno 98] Address already in use")
     healthy_at = time.monotonic() + arguments.after
     if arguments.stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -65,9 +58,7 @@ def main() -> None:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            if self.path == "/health" and arguments.hang:
-                time.sleep(600)
-            elif self.path == "/health" and not arguments.no_health:
+            if self.path == "/health":
                 self.answer({}, 200 if time.monotonic() >= healthy_at else 503)
             elif self.path == "/v1/models":
                 names = arguments.lists.split(",") if arguments.lists else [arguments.model]
@@ -79,9 +70,6 @@ def main() -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self.path.startswith(("/sleep", "/wake_up")):
                 print(self.path, flush=True)
-                if arguments.dies_once and not os.path.exists(arguments.dies_once):
-                    open(arguments.dies_once, "w", encoding="ascii").close()
-                    os._exit(9)
                 return self.answer({})
             words = str(asked["messages"][-1]["content"]).split()
             if words[:1] == ["wait"]:

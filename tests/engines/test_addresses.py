@@ -9,11 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rewardsmith.engines.client.addresses import MAX_COOLDOWN, MAX_HOLD, AddressPool, RateLimits
+from rewardsmith.engines.client.dispatcher import MAX_COOLDOWN, MAX_HOLD, AddressPool
 from rewardsmith.engines.client.http_client import Endpoint
+from rewardsmith.engines.model_settings import ClientSettings
 
 
 class JumpingSelector(selectors.SelectSelector):
@@ -54,7 +53,7 @@ def now() -> float:
 
 def make_pool(concurrency: int, *urls: str, **limits: float) -> AddressPool:
     endpoints = [Endpoint.parse(url) for url in urls or ("http://a",)]
-    return AddressPool(endpoints, RateLimits(concurrency, **limits))
+    return AddressPool(endpoints, ClientSettings(concurrency=concurrency, **limits))
 
 
 async def hold(pool: AddressPool, seconds: float, tokens: float = 0.0, used: float | None = None) -> float:
@@ -80,49 +79,16 @@ async def test_no_more_requests_than_slots_are_in_flight() -> None:
 
 @jumping
 async def test_requests_and_tokens_are_spread_over_the_minute() -> None:
-    slow = make_pool(100, requests=30)
+    slow = make_pool(100, requests_per_minute=30)
     assert await begins(*(hold(slow, 0.0) for _ in range(7))) == pytest.approx([2.0 * i for i in range(7)])
     await asyncio.sleep(600)  # unused time is not saved up
     assert await begins(*(hold(slow, 0.0) for _ in range(3))) == pytest.approx([0, 2, 4])
-    paced = make_pool(100, tokens=6000)  # 100 a second
+    paced = make_pool(100, tokens_per_minute=6000)  # 100 a second
     assert await begins(*(hold(paced, 0.0, tokens=t) for t in (500, 100, 100))) == pytest.approx([0, 5, 6])
     await asyncio.sleep(100)
     # 1000 were expected and 200 used, which is known after a second: the next one goes after 2 s, not after 10 s.
     jobs = hold(paced, 1.0, tokens=1000, used=200), hold(paced, 0.0, tokens=100)
     assert await begins(*jobs) == pytest.approx([0, 2])
-
-
-@given(
-    jobs=st.lists(st.tuples(st.floats(0, 30), st.floats(0, 20), st.integers(0, 500)), min_size=1, max_size=25),
-    slots=st.integers(1, 4),
-    rate=st.sampled_from([None, 20.0, 120.0]),
-)
-def test_no_minute_has_more_requests_than_the_limit(
-    jobs: list[tuple[float, float, int]], slots: int, rate: float | None
-) -> None:
-    async def main() -> None:
-        limited = AddressPool([Endpoint.parse("http://a")], RateLimits(slots, requests=rate))
-        begun: list[float] = []
-        busy = peak = 0
-
-        async def one(start: float, seconds: float, tokens: int) -> None:
-            nonlocal busy, peak
-            await asyncio.sleep(start)
-            slot = await limited.take(tokens)
-            begun.append(now())
-            busy += 1
-            peak = max(peak, busy)
-            await asyncio.sleep(seconds)
-            busy -= 1
-            slot.release(tokens, tokens)
-
-        await asyncio.gather(*(one(*job) for job in jobs))
-        assert peak <= slots
-        assert limited.addresses[0].busy == 0
-        for t in begun:
-            assert rate is None or sum(t <= other < t + 60 - 1e-6 for other in begun) <= rate
-
-    run(main)
 
 
 @jumping
@@ -203,59 +169,6 @@ async def test_a_failed_address_cools_down_is_probed_and_comes_back() -> None:
     dead.cool_down(now())
     alive.cool_down(now())
     assert 0 < await sent_to_dead() < 20  # if all failed, all are used
-
-
-@pytest.mark.parametrize(("checked_at", "expected"), [(5.0, [0, 1, 10, 11, 20]), (0.5, [0, 0.5, 10, 10.5, 20])])
-@jumping
-async def test_waiters_use_an_address_that_comes_back(checked_at: float, expected: list[float]) -> None:
-    pool = make_pool(1, "http://one", "http://two")
-    two = pool.addresses[1]
-    two.cool_down(now())  # one of the waiters probes it after a second, if no check finds it before
-    jobs = [asyncio.ensure_future(hold(pool, 10.0)) for _ in range(5)]
-    await asyncio.sleep(checked_at)
-    two.end_cooldown()
-    pool.serve()
-    begun = await asyncio.gather(*jobs)
-    assert [t - begun[0] for t in begun] == pytest.approx(expected)
-
-
-@jumping
-async def test_waiters_do_not_use_an_address_that_failed_unless_all_did() -> None:
-    pool = make_pool(1, "http://one", "http://two")
-    one, two = [await pool.take(0) for _ in range(2)]
-    waiters = [asyncio.ensure_future(pool.take(0)) for _ in range(2)]
-    await asyncio.sleep(0)
-    two.cool_down(now())
-    two.release()
-    await asyncio.sleep(0)
-    assert not any(waiter.done() for waiter in waiters)
-    one.cool_down(now())
-    one.release()
-    assert {await waiters[0], await waiters[1]} == {one, two}
-
-
-@jumping
-async def test_a_new_request_does_not_overtake_those_that_wait() -> None:
-    pool = make_pool(64, requests=60)
-    await hold(pool, 0.0)
-    waiting = asyncio.ensure_future(hold(pool, 0.0))
-    await asyncio.sleep(0)
-    asyncio.get_running_loop().selector.waited += 1.5  # type: ignore[attr-defined] the loop was busy
-    late_begin = await hold(pool, 0.0)
-    assert late_begin - await waiting == pytest.approx(1)
-
-
-@jumping
-async def test_requests_that_wait_move_to_a_new_pool() -> None:
-    old, new = make_pool(1, "http://old"), make_pool(1, "http://new")
-    await old.take(0)
-    waiting = [asyncio.ensure_future(old.take(0)) for _ in range(2)]
-    await asyncio.sleep(0)
-    old.move_to(new)
-    slot = await waiting[0]
-    assert slot is new.addresses[0]
-    slot.release()
-    assert await waiting[1] is slot
 
 
 # ---- overload --------------------------------------------------------------------------------------------------------

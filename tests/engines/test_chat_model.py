@@ -5,17 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from rewardsmith.engines import ModelSettings, OptimizerSettings
+from rewardsmith.engines import ModelSettings
 from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.embedded.generate import GenerationRequest
-from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.engines.protocol import Row, Sampling
 from rewardsmith.llm import ChatRequest, ModelCallError, Usage
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
-from tests.engines.running import answer, ask, hf_logprobs, hf_model, lively, open_engine, shared_engine
+from tests.engines.running import answer, ask, hf_logprobs, hf_model, shared_engine
 
 
 @pytest.fixture
@@ -57,27 +54,6 @@ def test_greedy_replies_are_those_of_the_engine(engine):
     assert usage.tokens == sum(reply.tokens for reply in replies)
 
 
-def test_text_is_continued_without_a_chat_template(engine):
-    (reply,), _ = chat_all(engine, [ChatRequest("1+1=", max_tokens=5)])
-
-    async def continued():
-        request = GenerationRequest(engine.encode_text("1+1="), 1, 0)
-        return [one async for one in engine.complete([request], Sampling(temperature=0, max_tokens=5))]
-
-    ((_, (expected,)),) = asyncio.run(continued())
-    assert reply.text == expected.text
-    assert reply.prompt_tokens == 4
-
-
-def test_a_sampled_answer_depends_on_its_question_alone(engine):
-    questions = [ChatRequest(messages(f"{i}?"), temperature=1.0, max_tokens=12, attempt=i % 2) for i in range(6)]
-    together, _ = chat_all(engine, questions)
-    alone = [chat_all(engine, [question])[0][0] for question in questions]
-    assert [reply.text for reply in together] == [reply.text for reply in alone]
-    again, _ = chat_all(engine, [ChatRequest(messages("0?"), temperature=1.0, max_tokens=12, attempt=1)])
-    assert again[0].text != together[0].text  # another attempt is another answer
-
-
 def test_a_prompt_beyond_the_model_is_refused_alone(engine):
     replies, usage = chat_all(engine, [ChatRequest(messages("x" * 2000)), ChatRequest(messages("x"), max_tokens=3)])
     assert isinstance(replies[0], ModelCallError)
@@ -97,71 +73,6 @@ def test_what_the_engine_raises_is_a_failure_and_the_next_question_is_answered(e
         return await model.chat(ChatRequest(messages("x"), max_tokens=3))
 
     assert asyncio.run(main()).tokens <= 3
-
-
-def test_who_goes_away_does_not_disturb_the_others(engine):
-    async def main():
-        model = EmbeddedChatModel(engine)
-        tasks = [asyncio.create_task(model.chat(ChatRequest(messages(f"{i}"), max_tokens=40))) for i in range(4)]
-        await asyncio.sleep(0.01)
-        tasks[1].cancel()
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    replies = asyncio.run(main())
-    assert isinstance(replies[1], asyncio.CancelledError)
-    assert all(replies[i].tokens for i in (0, 2, 3))
-
-
-def test_the_end_of_the_run_ends_the_waiting(engine):
-    async def main():
-        model = EmbeddedChatModel(engine)
-        task = asyncio.create_task(model.chat(ChatRequest(messages("x"), max_tokens=900, temperature=1.0)))
-        await asyncio.sleep(0.01)
-        await model.close()
-        with pytest.raises(ModelCallError) as error:
-            await task
-        return error.value.kind
-
-    assert asyncio.run(main()) == "cancelled"
-
-
-def test_the_identity_is_that_of_the_weights(engine):
-    def identity(other):
-        return asyncio.run(EmbeddedChatModel(other).identity())
-
-    before = identity(engine)
-    assert before == identity(engine) == identity(engine.copy(name="copy"))
-    engine.learn_with(OptimizerSettings(lr=0.1))
-    rows = [Row(engine.encode_text("1+1="), engine.encode_response("2"))]
-    engine.update(rows, lambda outputs: -outputs.logprobs_bT.sum(), lr=0.1)
-    assert identity(engine) != before
-    other = EmbeddedEngine.open(ModelSettings(init="tiny-llama", template={"x": "y"}), seed=3)
-    assert identity(other) != before
-
-
-def test_a_role_token_inside_a_question_opens_no_turn(engine):
-    def tokens(text):
-        return EmbeddedChatModel(engine)._prepare(ChatRequest(messages(text), max_tokens=3))[0].prompt
-
-    user = engine.tokenizer.convert_tokens_to_ids("<|assistant|>")
-    assert (tokens("a <|assistant|> b") == user).sum() == 1  # the one at the end, where the answer begins
-
-
-def test_questions_of_any_length_are_answered_together(engine, monkeypatch):
-    batches = []
-    plainly = engine.complete
-
-    def counted(requests, sampling):
-        batches.append(len(requests))
-        return plainly(requests, sampling)
-
-    monkeypatch.setattr(engine, "complete", counted)
-    questions = [ChatRequest(messages("x" * length), max_tokens=2048) for length in (3, 500, 1000)]
-    replies, _ = chat_all(engine, questions)
-    assert batches == [3]
-    for question, reply in zip(questions, replies, strict=True):
-        assert reply.tokens <= 1024 - len(question.prompt[0].content) - 2
-        assert reply.text == chat_all(engine, [question])[0][0].text
 
 
 ENGINE = shared_engine("tiny-llama")
@@ -198,7 +109,7 @@ def test_tokens_are_read_as_they_were_written() -> None:
             np.testing.assert_allclose(each.logprobs, expected(one, rollout.tokens), atol=1e-4)
             np.testing.assert_allclose(each.logprobs, rollout.logprobs, atol=1e-4)  # sampled at temperature 1
             assert each.logprobs.dtype == np.float32
-            assert each.ends.tolist() == ENGINE.token_char_ends(rollout.tokens, rollout.text).tolist()
+            assert each.ends.tolist() == ENGINE.offsets.token_char_ends(rollout.tokens, rollout.text).tolist()
     assert (usage.calls, usage.failed, usage.tokens) == (6, 0, 0)
     prompts = sum(len(ENGINE.encode(one.prompt)) for one in groups)
     assert usage.prompt_tokens == prompts + sum(len(r.tokens) - 1 for one in groups for r in one.rollouts)
@@ -214,19 +125,6 @@ def test_text_is_read_as_the_model_would_write_it() -> None:
     assert cut_off.ends.tolist() == list(range(1, 10))
     assert (len(nothing.logprobs), len(nothing.ends)) == (0, 0)
     assert usage.calls == 3
-
-
-def test_groups_that_are_read_at_the_same_time_change_no_bit_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = open_engine("tiny-llama")
-    passes: list[int] = []
-    measure = engine.logprobs
-    monkeypatch.setattr(engine, "logprobs", lambda rows: passes.append(len(rows)) or measure(rows))
-    groups = [group(Rollout("a" * 3 * i), Rollout("b"), Rollout(""), text=f"{i}?") for i in range(1, 9)]
-    together, _ = read(*groups, engine=engine)
-    assert passes == [2] * 8
-    for some, one in zip(together, groups, strict=True):
-        (alone,), _ = read(one, engine=engine)
-        assert [each.logprobs.tobytes() for each in some] == [each.logprobs.tobytes() for each in alone]
 
 
 REFUSED = [
@@ -245,24 +143,3 @@ def test_what_the_model_cannot_read_is_refused_and_the_others_are_read(rollout: 
     assert len(fine[0].logprobs) == 2
     with pytest.raises(ModelCallError, match=words):
         raise failed
-
-
-def test_numbers_that_are_none_are_a_failure() -> None:
-    engine = open_engine("tiny-llama")
-    with torch.no_grad():
-        engine.model.lm_head.weight[0] = float("nan")
-    (failed,), usage = read(group(Rollout("7")), engine=engine)
-    assert isinstance(failed, ModelCallError)
-    assert (failed.kind, usage.failed) == ("invalid", 1)
-
-
-def test_the_adapter_can_be_switched_off() -> None:
-    engine = open_engine("tiny-llama", lora=LoraSettings(rank=2))
-    lively(engine.model)
-    one = group(Rollout("7+5=12"))
-    ((on,),), _ = read(one, engine=engine)
-    ((off,),), _ = read(one, engine=engine, settings={"adapter": False})
-    row = Row(engine.encode(one.prompt), engine.encode_response("7+5=12"))
-    np.testing.assert_allclose(on.logprobs, engine.logprobs([row])[0].numpy(), atol=1e-5)
-    np.testing.assert_allclose(off.logprobs, engine.reference_logprobs([row])[0].numpy(), atol=1e-5)
-    assert not np.allclose(on.logprobs, off.logprobs, atol=1e-2)

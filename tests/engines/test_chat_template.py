@@ -51,15 +51,6 @@ def test_a_base_model_learns_chatml(base: Path, tmp_path: Path) -> None:
     assert opened(tmp_path / "published").encode_response("12").tolist()[-1] == end
 
 
-def test_a_model_keeps_its_own_template_when_a_copy_has_another(base: Path) -> None:
-    engine = opened(base)
-    copy = engine.copy(ModelSettings(copy_of="judge", chat="chatml"), name="other")
-    assert engine.tokenizer.chat_template is None
-    assert copy.encode(PROMPT).tolist()
-    with pytest.raises(UserError, match=r'no chat template.*chat = "chatml"'):
-        engine.encode(PROMPT)
-
-
 def test_a_vocabulary_without_the_tokens_is_refused() -> None:
     with pytest.raises(UserError, match=r'models\.judge: chat = "chatml" needs the token <\|im_end\|>, <\|im_start\|>'):
         EmbeddedEngine.open(ModelSettings(init="tiny-llama", chat="chatml"), name="judge")
@@ -83,10 +74,8 @@ def test_a_file_may_be_the_template(base: Path, tmp_path: Path) -> None:
     [
         ("{% for m in messages %}{{ m['content'] }}<|im_end|>\n{% endfor %}", "<|im_end|>"),
         ("{% for m in messages %}{{ m['content'] }}\n<|im_end|><|eos|>{% endfor %}", "<|im_end|>"),
-        ("{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}", "<|eos|>"),
         ("{% for m in messages %}{{ m['content'] }}\n\n{% endfor %}", "<|eos|>"),  # text does not end an answer
         ("{{ messages[0]['content'] }}<|im_end|>", "<|eos|>"),  # it leaves the answer out
-        ("{{ raise_exception('no') }}", "<|eos|>"),
         (None, "<|eos|>"),
     ],
 )

@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rewardsmith.engines import ModelSettings
 from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel, EmbeddedRater
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.model_settings import SentenceSettings
-from rewardsmith.engines.sentences import SentenceModel
-from rewardsmith.llm import ChatReply, ChatRequest, Conversation
+from rewardsmith.llm import ChatRequest, Conversation
 from rewardsmith.rewards.cache import CachedModel, VerdictCache
 from rewardsmith.types import Message
 from tests.engines.test_rater import chat, open_rater, write_folder
-from tests.engines.test_sentences import write_sentences
 
 LETTERS = "abcdefgh 0123456789+-="
 
@@ -55,22 +51,8 @@ async def at_odd_times(calls: Sequence[Any], seed: int) -> list[Any]:
     return [await tasks[i] for i in range(len(calls))]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_groups_that_are_rated_at_the_same_time_change_no_bit_of_each_other(rater: EmbeddedRater, seed: int) -> None:
-    groups = groups_of(6)
-    alone = [asyncio.run(rater.rate(group)) for group in groups]
-    calls = [lambda group=group: rater.rate(group) for group in groups]
-    assert asyncio.run(at_odd_times(calls, seed)) == alone
-
-
-def test_the_order_of_a_call_changes_no_bit(rater: EmbeddedRater) -> None:
-    group = groups_of(1)[0]
-    assert asyncio.run(rater.rate(group[::-1])) == asyncio.run(rater.rate(group))[::-1]
-
-
-@pytest.mark.parametrize("seed", range(2))
 def test_groups_that_share_an_answer_change_no_bit_of_each_other_in_the_cache(
-    rater: EmbeddedRater, tmp_path: Path, seed: int
+    rater: EmbeddedRater, tmp_path: Path
 ) -> None:
     """Which of two groups comes first, and what a run before it has kept, must not matter."""
     groups = groups_of(6)
@@ -78,56 +60,17 @@ def test_groups_that_share_an_answer_change_no_bit_of_each_other_in_the_cache(
     cache = VerdictCache(tmp_path, say=pytest.fail)
     cached = CachedModel(rater, cache)
     calls = [lambda group=group: cached.rate(group) for group in groups]
-    asyncio.run(at_odd_times(calls[seed::2], seed))  # a run that was stopped
+    asyncio.run(at_odd_times(calls[1::2], 1))  # a run that was stopped
     before = rater.usage.cached
-    assert asyncio.run(at_odd_times(calls, seed)) == alone
-    assert rater.usage.cached - before == sum(map(len, groups[seed::2]))
-    cache.close()
-
-
-def test_a_call_of_which_a_part_was_lost_is_rated_as_a_whole(rater: EmbeddedRater, tmp_path: Path) -> None:
-    group = groups_of(1)[0]
-    cache = VerdictCache(tmp_path, say=pytest.fail)
-
-    async def twice() -> tuple[list[float], list[float]]:
-        first = await CachedModel(rater, cache).rate(group)
-        cache._write(lambda writer: writer.execute("DELETE FROM verdicts WHERE rowid % 2"))
-        return first, await CachedModel(rater, cache).rate(group)
-
-    first, again = asyncio.run(twice())
-    assert first == again
-    cache.close()
-
-
-def test_texts_that_are_embedded_at_the_same_time_change_no_bit_of_each_other(tmp_path: Path) -> None:
-    pytest.importorskip("sentence_transformers")
-    model = SentenceModel(SentenceSettings(init=str(write_sentences(tmp_path / "s")), device="cpu", batch_size=3))
-    words = ["the cat sat.", "the dogs sat.", "a b c d e f g", "1", "cat", "a b", "the the the the cat", "dog"]
-    rng = random.Random(0)
-    calls = [rng.sample(words, k=rng.randint(1, 6)) for _ in range(12)]
-    cache = VerdictCache(tmp_path, say=pytest.fail)
-    cached = CachedModel(model, cache)
-
-    async def main() -> None:
-        alone = [await model.embed(texts) for texts in calls]
-        found = await at_odd_times([lambda texts=texts: cached.embed(texts) for texts in calls], 0)
-        for one, other, texts in zip(alone, found, calls, strict=True):
-            assert one.tobytes() == other.tobytes()
-            assert np.array_equal(one, (await model.embed(texts[::-1]))[::-1])
-        await model.close()
-
-    asyncio.run(main())
+    assert asyncio.run(at_odd_times(calls, 1)) == alone
+    assert rater.usage.cached - before == sum(map(len, groups[1::2]))
     cache.close()
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
 
 
-def told(answer: ChatReply) -> tuple[str, tuple[float, ...]]:
-    return answer.text, answer.logprobs
-
-
-@pytest.mark.parametrize(("name", "temperature"), [("tiny-llama", 0.0), ("tiny-llama", 1.0), ("tiny-gemma2", 1.0)])
+@pytest.mark.parametrize(("name", "temperature"), [("tiny-llama", 0.0), ("tiny-gemma2", 1.0)])
 def test_questions_that_are_answered_at_the_same_time_change_no_bit_of_each_other(
     name: str, temperature: float
 ) -> None:
@@ -144,7 +87,7 @@ def test_questions_that_are_answered_at_the_same_time_change_no_bit_of_each_othe
         calls = [lambda question=question: model.chat(question) for question in questions]
         found = [await call() for call in calls] if seed is None else await at_odd_times(calls, seed)
         await model.close()
-        return [told(answer) for answer in found]
+        return [(answer.text, answer.logprobs) for answer in found]
 
     alone = asyncio.run(ask(None))
     assert asyncio.run(ask(0)) == alone

@@ -2,8 +2,7 @@
 
 import asyncio
 import math
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith.engines.client import ServedModel
-from rewardsmith.engines.client.probes import ANSWERS, QUESTIONS, TEXTS, TOKENS
-from rewardsmith.engines.offload import DeviceScheduler, OffloadedModel
-from rewardsmith.llm import ModelCallError, ProbeReply
+from rewardsmith.engines.client.probes import ANSWERS, QUESTIONS, TEXTS
+from rewardsmith.llm import ProbeReply
 from rewardsmith.rewards.cache import TOLERANCE, CachedModel, VerdictCache, alike
 from rewardsmith.types import Message
 from tests.engines.asked import client, question
 from tests.engines.faulty import Body, FaultyServer, completion, error, last_text
-from tests.engines.test_managed import managed
 
 TALK = [Message("user", "why?"), Message("assistant", "because")]
 
@@ -144,34 +141,6 @@ def test_noise_in_numbers_and_one_other_text_do_not_lose_the_cache(tmp_path: Pat
     asyncio.run(main())
 
 
-def test_without_log_probabilities_the_texts_tell_the_weights_apart(tmp_path: Path) -> None:
-    async def main() -> None:
-        cache = Cache(tmp_path)
-        async with Weighted() as server:
-            server.gives_logprobs = False
-            for weights, asked in ((1.0, 1), (1.0, 0), (1.5, 1)):
-                server.weights = weights
-                await cache.use(server)
-                assert server.count()[1] == asked
-
-    asyncio.run(main())
-
-
-def test_close_weights_are_told_apart_by_their_probabilities(tmp_path: Path) -> None:
-    """The texts are the same."""
-
-    async def main() -> None:
-        cache = Cache(tmp_path)
-        async with Weighted() as server:
-            server.say = last_text
-            for weights, asked in ((1.0, 1), (1.01, 0), (1.2, 1)):
-                server.weights = weights
-                await cache.use(server)
-                assert server.count()[1] == asked
-
-    asyncio.run(main())
-
-
 def test_a_version_says_which_weights_these_are_and_spares_the_probes(tmp_path: Path) -> None:
     async def main() -> None:
         cache = Cache(tmp_path)
@@ -182,80 +151,6 @@ def test_a_version_says_which_weights_these_are_and_spares_the_probes(tmp_path: 
             assert server.count() == (0, 1)
             await cache.use(server, version="8")
             assert server.count() == (0, 1)
-
-    asyncio.run(main())
-
-
-def test_probes_are_greedy_and_short_whatever_the_recipe_adds_to_each_request(tmp_path: Path) -> None:
-    async def main() -> None:
-        body = {"temperature": 1.0, "max_tokens": 4096, "seed": 3, "n": 2, "reasoning_effort": "low"}
-        async with Weighted() as server:
-            await Cache(tmp_path).use(server, body=body)
-            for sent in filter(is_probe, server.bodies):
-                assert (sent["temperature"], sent["max_tokens"], sent["reasoning_effort"]) == (0.0, TOKENS, "low")
-                assert not {"seed", "n"} & set(sent)
-            (real,) = [sent for sent in server.bodies if not is_probe(sent)]
-            assert real["temperature"] == 1.0
-
-    asyncio.run(main())
-
-
-def test_many_questions_at_once_wait_for_one_set_of_probes(tmp_path: Path) -> None:
-    async def main() -> None:
-        cache = VerdictCache(tmp_path, say=pytest.fail)
-        async with Weighted() as server, client(server) as model:
-            cached = CachedModel(model, cache)
-            await asyncio.gather(*(cached.chat(question(f"q{i}")) for i in range(30)))
-            assert server.count() == (len(QUESTIONS), 30)
-        cache.close()
-
-    asyncio.run(main())
-
-
-def test_a_server_that_refuses_probes_is_asked_and_that_is_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        cache = Cache(tmp_path)
-        async with Weighted() as server:
-            server.refuses_probes = True
-            model = await cache.use(server)
-            assert (model.usage.calls, model.usage.failed) == (1, 0)
-            (message,) = cache.messages
-            assert "models.judge.version" in message
-            assert "at least 100" in message
-            assert (await cache.use(server)).usage.cached == 1
-
-    asyncio.run(main())
-
-
-def test_a_server_that_is_away_at_the_first_question_is_unreachable_as_ever(tmp_path: Path) -> None:
-    async def main() -> None:
-        cache = VerdictCache(tmp_path, say=pytest.fail)
-        async with Weighted() as server:
-            await server.stop()
-            async with client(server, retries=0) as model:
-                cached = CachedModel(model, cache)
-                with pytest.raises(ModelCallError) as caught:
-                    await cached.chat(question())
-                assert caught.value.kind == "unreachable"
-                assert model.usage.failed == 1
-                await server.__aenter__()
-                assert (await cached.chat(question())).text  # and it is probed now
-                assert server.count() == (len(QUESTIONS), 1)
-        cache.close()
-
-    asyncio.run(main())
-
-
-def test_a_server_that_stalls_takes_no_longer_than_the_question_may(tmp_path: Path) -> None:
-    async def main() -> None:
-        cache = VerdictCache(tmp_path, say=pytest.fail)
-        async with Weighted() as server, client(server) as model:
-            server.plan(*["stall"] * 8)
-            with pytest.raises(ModelCallError) as caught:
-                async with asyncio.timeout(10):
-                    await CachedModel(model, cache).chat(question(deadline=0.2))
-            assert caught.value.kind == "timeout"
-        cache.close()
 
     asyncio.run(main())
 
@@ -278,50 +173,6 @@ def test_a_server_that_comes_back_after_a_check_is_probed_again(tmp_path: Path) 
         cache.close()
 
     asyncio.run(main())
-
-
-def test_a_sleeping_server_is_woken_for_its_probes(tmp_path: Path) -> None:
-    async def main() -> None:
-        cache = VerdictCache(tmp_path, say=pytest.fail)
-        async with Weighted() as server, client(server, retries=0) as model:
-            cached = CachedModel(OffloadedModel(model, DeviceScheduler()), cache)
-            await cached.check()
-            assert server.asleep
-            await cached.chat(question())
-            assert server.count() == (len(QUESTIONS), 1)
-        cache.close()
-
-    asyncio.run(main())
-
-
-def test_of_several_addresses_any_one_is_probed(tmp_path: Path) -> None:
-    async def main() -> None:
-        cache = Cache(tmp_path)
-        async with Weighted() as one, Weighted() as two:
-            await cache.use(one)
-            one.count()
-            model = await cache.use(one, two)
-            assert model.usage.cached == 1
-            assert one.count()[0] + two.count()[0] == len(QUESTIONS)
-
-    asyncio.run(main())
-
-
-def test_a_managed_server_is_probed_unless_its_files_are_known(tmp_path: Path) -> None:
-    """It answers with its process id: another process would be other weights."""
-    folder = tmp_path / "weights"
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"1")
-
-    async def replies(**settings: Any) -> Sequence[ProbeReply]:
-        model = managed(tmp_path, **settings)
-        try:
-            return await model.fingerprint(10.0)
-        finally:
-            await model.close()
-
-    assert asyncio.run(replies(model=str(folder))) == ()
-    assert len(asyncio.run(replies())) == len(QUESTIONS)
 
 
 # ---- what is alike -------------------------------------------------------------------------------------------------
@@ -351,23 +202,6 @@ def test_one_of_four_texts_may_differ_and_no_more() -> None:
 # ---- the file ------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_from_before_there_were_fingerprints_gets_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        cache = Cache(tmp_path)
-        async with Weighted() as server:
-            await cache.use(server)
-            with sqlite3.connect(tmp_path / "verdicts.sqlite") as connection:
-                connection.execute("DROP TABLE fingerprints")
-            connection.close()
-            await cache.use(server)
-            server.count()
-            await cache.use(server)
-            assert server.count()[1] == 0
-            assert cache.messages == []
-
-    asyncio.run(main())
-
-
 def test_the_file_holds_no_text_of_the_probes(tmp_path: Path) -> None:
     """A server may repeat anything in its reply, a key too."""
 
@@ -376,23 +210,5 @@ def test_the_file_holds_no_text_of_the_probes(tmp_path: Path) -> None:
             server.say = lambda body: "sk-secret" if is_probe(body) else "fine"
             await Cache(tmp_path).use(server)
         assert not any(b"sk-secret" in file.read_bytes() for file in tmp_path.iterdir())
-
-    asyncio.run(main())
-
-
-def test_cleared_verdicts_take_their_fingerprints_along(tmp_path: Path) -> None:
-    async def main() -> None:
-        cache = Cache(tmp_path)
-        async with Weighted() as server:
-            await cache.use(server)
-            file = VerdictCache(tmp_path)
-            assert file.clear() == 1
-            with sqlite3.connect(tmp_path / "verdicts.sqlite") as connection:
-                assert connection.execute("SELECT count(*) FROM fingerprints").fetchone() == (0,)
-            connection.close()
-            file.close()
-            server.weights = 2.0
-            await cache.use(server)
-            assert cache.messages == []  # there is nothing old that could be missed
 
     asyncio.run(main())

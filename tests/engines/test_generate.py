@@ -8,9 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.engines import ModelSettings
 from rewardsmith.engines.embedded import generate
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.tiny import MAX_LENGTH, TINY
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.errors import UserError
@@ -88,43 +86,6 @@ def test_an_answer_depends_on_its_prompt_and_seed_alone(
     assert found == [alone[TEXTS[i]] for i in chosen]
 
 
-def test_a_free_row_leaves_nothing_behind_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Rows of long prompts become free while only short ones run, and are given to others later. Were they to look at
-    # the cache from where they stood, beyond what is read of it, they would see nothing and write NaN.
-    monkeypatch.setitem(generate.LENGTH_STEP, "cpu", 4)
-    engine = EmbeddedEngine.open(ModelSettings(init="tiny-mistral", device="cpu", rows=8))
-    texts = ["x" * n for n in (40, 1, 1, 40, 1, 1, 1, 1)]
-    for seed in (200, 210):
-        groups = answer(engine, texts, Sampling(max_tokens=100), n=3, seeds=range(seed, seed + 8))
-        assert all(np.isfinite(rollout.logprobs).all() for group in groups for rollout in group.rollouts)
-
-
-def test_seeds_and_rollouts_have_randomness_of_their_own() -> None:
-    engine = shared_engine("tiny-llama")
-    first, again, other = (answer(engine, ["7+5-3?"], SAMPLED, n=8, seeds=[seed])[0] for seed in (5, 5, 6))
-    assert tokens_of([first]) == tokens_of([again])
-    assert [r.logprobs.tolist() for r in first.rollouts] == [r.logprobs.tolist() for r in again.rollouts]
-    both = [tuple(r.tokens) for r in (*first.rollouts, *other.rollouts)]
-    assert len(set(both)) == len(both)
-
-
-def test_no_more_answers_are_written_at_a_time_than_rows() -> None:
-    engine = open_engine("tiny-llama", rows=2)
-    most = 0
-
-    run = generate.Generator._run
-
-    def counting(generator: generate.Generator) -> None:
-        nonlocal most
-        most = max(most, sum(owner is not None for owner in generator._owners))
-        run(generator)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate.Generator, "_run", counting)
-        answer(engine, TEXTS, SAMPLED, n=1)
-    assert most == 2
-
-
 # ---- groups come as they are complete --------------------------------------------------------------------------------
 
 
@@ -148,43 +109,6 @@ def test_a_group_comes_as_soon_as_it_is_complete_and_others_go_on() -> None:
     places = {number: place for place, (_, number) in enumerate(in_turn)}
     assert all(place >= number - 4 for number, place in places.items())
     assert any(place < number for number, place in places.items())
-
-
-def test_the_event_loop_runs_between_two_steps() -> None:
-    engine = shared_engine("tiny-llama")
-
-    async def run() -> tuple[int, int]:
-        ticks = 0
-
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await asyncio.sleep(0)
-
-        other = asyncio.create_task(tick())
-        stream = engine.generate([ask("7")], Sampling(temperature=0.1, max_tokens=40, min_tokens=40), n=1, seeds=[0])
-        length = max([len(group.rollouts[0].tokens) async for _, group in stream])
-        other.cancel()
-        return ticks, length
-
-    ticks, length = asyncio.run(run())
-    assert length == 40
-    assert ticks >= length - 2
-
-
-def test_a_consumer_may_walk_away() -> None:
-    engine = shared_engine("tiny-llama")
-
-    async def first() -> int:
-        stream = engine.generate([ask("7"), ask("8")], SAMPLED, n=1, seeds=[0, 1])
-        number, _ = await anext(stream)
-        await stream.aclose()
-        return number
-
-    assert asyncio.run(first()) in (0, 1)
-    assert tokens_of(answer(engine, ["7"], SAMPLED)) == tokens_of(answer(engine, ["7"], SAMPLED))
-    assert not torch.is_inference_mode_enabled()
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

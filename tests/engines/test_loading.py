@@ -11,15 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
 
 from rewardsmith.engines import ModelSettings
 from rewardsmith.engines.embedded.loading import LoadedModel, load_model, save_folder
-from rewardsmith.engines.embedded.tiny import TINY, make_tiny
+from rewardsmith.engines.embedded.tiny import make_tiny
 from rewardsmith.errors import UserError
-
-NAMES = list(TINY)
 
 
 @pytest.fixture(autouse=True)
@@ -75,15 +71,7 @@ def tokens(loaded: LoadedModel) -> Tensor:
 # What comes back
 
 
-@pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2", "tiny-qwen2"])
-def test_a_folder_is_the_model_that_was_saved(saved: Path, name: str) -> None:
-    built, loaded = get(name), get(saved / name)
-    torch.testing.assert_close(loaded.model(tokens(built)).logits, built.model(tokens(built)).logits)
-    assert loaded.stop_ids == built.stop_ids == (built.tokenizer.eos_token_id,)
-    assert (loaded.dtype, loaded.device) == (torch.float32, torch.device("cpu"))
-
-
-@pytest.mark.parametrize("init", NAMES)
+@pytest.mark.parametrize("init", ["tiny-llama", "tiny-gpt2"])
 @pytest.mark.parametrize("head", ["language", "scalar"])
 def test_the_model_is_ready_to_be_trained(init: str, head: str) -> None:
     model = get(init, head).model
@@ -93,89 +81,21 @@ def test_the_model_is_ready_to_be_trained(init: str, head: str) -> None:
     assert all(module.p == 0 for module in model.modules() if isinstance(module, nn.Dropout))
 
 
-@pytest.mark.parametrize("source", ["built", "folder"])
-def test_bfloat16_keeps_the_rotary_frequencies(source: str, saved: Path) -> None:
-    loaded = get("tiny-llama" if source == "built" else saved / "tiny-llama", dtype="bfloat16")
-    assert loaded.dtype == torch.bfloat16
-    assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
-    assert {b.dtype for b in loaded.model.buffers()} == {torch.float32}
-
-
-def test_the_global_random_state_is_left_alone(saved: Path) -> None:
-    before = torch.random.get_rng_state()
-    get("tiny-llama", "scalar")
-    get(saved / "tiny-llama", "scalar")  # whose score layer is not in the files
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_stop_ids_are_those_of_all_three_sources(folder: Path) -> None:
-    edit(folder / "generation_config.json", lambda c: c.update(eos_token_id=[7, 9]))
-    edit(folder / "config.json", lambda c: c.update(eos_token_id=8))
-    assert get(folder).stop_ids == (2, 7, 8, 9)
-
-
-@pytest.mark.parametrize("head", ["language", "scalar"])
-def test_loading_and_saving_are_silent_and_restore_what_they_silence(
-    head: str, saved: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    loaded = get(saved / "tiny-llama", head)
-    save_folder(loaded.model, loaded.tokenizer, tmp_path / "out")
-    assert capfd.readouterr() == ("", "")
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
-
-
 # The scalar head
-
-
-@pytest.mark.parametrize("source", ["built", "folder"])
-@pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2", "tiny-qwen2"])
-def test_a_new_scorer_has_the_backbone_of_the_language_model_and_gives_zero(
-    name: str, source: str, saved: Path
-) -> None:
-    language, scalar = get(name), get(name if source == "built" else saved / name, "scalar")
-    ours = dict(scalar.model.base_model.named_parameters())
-    assert all(torch.equal(ours[key], theirs) for key, theirs in language.model.base_model.named_parameters())
-    assert scalar.model(tokens(scalar)).logits.tolist() == [[0.0]]
-
-
-# Saving
-
-
-def test_a_saved_folder_is_ordinary(tmp_path: Path, saved: Path) -> None:
-    loaded = get(saved / "tiny-llama")
-    folder = tmp_path / "deep" / "er"
-    save_folder(loaded.model, loaded.tokenizer, folder)
-    assert loaded.model.config.use_cache is False
-    for file in sorted((saved / "tiny-llama").iterdir()):  # a round trip changes not a byte
-        assert (folder / file.name).read_bytes() == file.read_bytes(), file.name
-    assert AutoTokenizer.from_pretrained(folder).chat_template == loaded.tokenizer.chat_template
-    theirs = AutoModelForCausalLM.from_pretrained(folder)
-    assert theirs.config.use_cache
-    torch.testing.assert_close(theirs(tokens(loaded)).logits, loaded.model(tokens(loaded)).logits)
 
 
 # Where `init` may point
 
 
-def test_a_folder_is_found_from_here_and_from_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder.parent)
-    monkeypatch.setenv("HOME", str(folder.parent))
-    for init in ("policy", "./policy", "~/policy"):
-        assert get(init).stop_ids == (2,)
-
-
 def test_what_cannot_be_found_is_named_with_the_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent.parent)
     (folder / "model.gguf").write_bytes(b"GGUF\x03\0\0\0" + bytes(64))
-    (folder / "without-suffix").write_bytes(b"GGUF" + bytes(64))
     cases = {
         f"{folder.parent}/polcy": 'there is no such folder. Did you mean "policy"?',
-        f"{folder.parent}/no/where": f"Nor is there a folder {folder.parent}/no",
+        f"{folder.parent}/no/where": "there is no such folder",
         "~nobody-of-that-name/policy": "there is no such folder",
         f"{folder}/model.safetensors": "this is a file; name the folder",
         f"{folder}/model.gguf": "a GGUF file",
-        f"{folder}/without-suffix": "a GGUF file",
         "tiny-lama": 'Did you mean "tiny-llama"?',
         f"{folder.parent.name}/polcy": 'Did you mean "policy"?',
         **dict.fromkeys(["owner/model", "a/b/c", "a b", "http://x/y", "a\0b", "x" * 5000], "could be downloaded"),
@@ -183,38 +103,11 @@ def test_what_cannot_be_found_is_named_with_the_remedy(folder: Path, monkeypatch
     for init, words in cases.items():
         message = refusal(init)
         assert words in message, init
-    for file in ("model.safetensors", "without-suffix"):
-        (folder / file).unlink()
+    (folder / "model.safetensors").unlink()
     assert "a GGUF file" in refusal(folder)
 
 
-def test_a_downloaded_model_is_found_without_the_network(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = tmp_path / "cache" / "models--owner--model"
-    commit = "0" * 40
-    shutil.copytree(saved / "tiny-llama", cache / "snapshots" / commit)
-    (cache / "refs").mkdir()
-    (cache / "refs" / "main").write_text(commit)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    assert get("owner/model").stop_ids == (2,)
-
-
 # Devices
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_named_with_the_remedy() -> None:
-    message = refusal("tiny-llama", device="cuda")
-    assert message.startswith('device = "cuda": ')
-    assert 'Set device = "cpu", or "auto"' in message
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_auto_takes_the_gpu_in_bfloat16() -> None:
-    loaded = get("tiny-llama", device="auto")
-    assert (loaded.device.type, loaded.dtype) == ("cuda", torch.bfloat16)
-    assert {p.device.type for p in loaded.model.parameters()} == {"cuda"}
 
 
 # Broken folders
@@ -237,36 +130,24 @@ def write(name: str, content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_bytes(content.encode("latin-1"))
 
 
-UNKNOWN = 'model_type = "lama", which the installed transformers does not know. Did you mean "llama"? Code that comes '
-MISSING = (
-    "model.layers.1.input_layernorm.weight; model.layers.1.mlp.down_proj.weight; model.layers.1.mlp.gate_proj.weight"
-)
-SHAPES = "lm_head.weight is [104, 128], not [105, 128]; model.embed_tokens.weight is [104, 128], not [105, 128]"
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "has no config.json"),
     "broken config": (cut("config.json", 100), "config.json cannot be read as JSON"),
     "deep": (write("config.json", "[" * 100_000), "config.json cannot be read as JSON"),
-    "unknown": (config(model_type="lama", auto_map={}), UNKNOWN + "with a model is never run. Update transformers"),
+    "unknown": (config(model_type="lama", auto_map={}), 'Did you mean "llama"? Code that comes with a model is never'),
     "text for a number": (config(hidden_size="big"), "config.json does not describe a model of type llama"),
     "quantised": (config(quantization_config={"quant_method": "fp8"}), "the weights are quantised"),
-    "adapter": (write("adapter_config.json", "{}"), "holds an adapter. Merge it"),
+    "adapter": (write("adapter_config.json", "{}"), "holds an adapter"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights"),
-    "pickle": (
-        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-        "the weights are pickled, and loading a pickle can run any code. Convert them",
-    ),
+    "pickle": (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "the weights are pickled"),
     "truncated": (cut("model.safetensors", -100), "policy/model.safetensors is damaged"),
-    "empty": (cut("model.safetensors", 0), "policy/model.safetensors is damaged"),
-    "no layer": (lambda f: edit_weights(f, delete_layer), f"would be random: {MISSING}; and 6 more"),
-    "no head": (lambda f: edit_weights(f, lambda w: w.pop("lm_head.weight")), "would be random: lm_head.weight"),
-    "shape": (config(vocab_size=105), SHAPES),
+    "no layer": (lambda f: edit_weights(f, delete_layer), "would be random: model.layers.1."),
+    "shape": (config(vocab_size=105), "lm_head.weight is [104, 128], not [105, 128]"),
     "layers": (config(num_hidden_layers=1), "the files have more layers than config.json says: model.layers.1."),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer. Copy tokenizer*.json"),
     "broken tokenizer": (cut("tokenizer.json", 1), "the tokenizer in "),
-    "no end": (
-        lambda f: edit(f / "tokenizer_config.json", lambda c: c.pop("eos_token")),
-        "the tokenizer has no end token, so no response could end. Set eos_token in",
-    ),
+    "no end": (lambda f: edit(f / "tokenizer_config.json", lambda c: c.pop("eos_token")), "Set eos_token in"),
+    "encoder": (write("config.json", '{"model_type": "bert"}'), "type bert does not generate text from left to right"),
 }
 
 
@@ -279,17 +160,6 @@ def test_a_damaged_folder_is_refused(
     assert refused.startswith(f'init = "{folder}": ')
     assert message in refused
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(("kind", "head"), [("bert", "language"), ("t5", "scalar"), ("vit", "language")])
-def test_models_that_do_not_generate_are_refused(kind: str, head: str, folder: Path) -> None:
-    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
-    assert f"a model of type {kind} does not generate text from left to right" in refusal(folder, head)
-
-
-def test_an_architecture_without_a_scorer_is_refused(folder: Path) -> None:
-    (folder / "config.json").write_text(json.dumps({"model_type": "mamba"}))
-    assert "transformers has no sequence classifier of type mamba" in refusal(folder, "scalar")
 
 
 def test_a_scorer_of_five_numbers_or_with_a_layer_less_is_refused(folder: Path) -> None:
@@ -320,7 +190,3 @@ def test_shards_are_read_and_checked(folder: Path) -> None:
     index = folder / "model.safetensors.index.json"
     edit(index, lambda c: c["weight_map"].update({"lm_head.weight": "../elsewhere.safetensors"}))
     assert "does not list files of its folder" in refusal(folder)
-    index.write_text("{}")
-    assert "does not list files of its folder" in refusal(folder)
-    index.write_text("{")
-    assert "index.json cannot be read as JSON" in refusal(folder)

@@ -1,21 +1,17 @@
 """Servers that the run starts: what is started, what is told, what is found wrong. The server is `small_server`."""
 
 import asyncio
-import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from rewardsmith.engines.managed import ManagedModel
-from rewardsmith.engines.managed.server_process import ServerLog
 from rewardsmith.engines.model_settings import ManagedSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.types import Message
 from tests.engines.asked import run_async
-from tests.engines.faulty import FaultyServer
 from tests.engines.processes import alive
 
 SERVER = str(Path(__file__).with_name("small_server.py"))
@@ -65,56 +61,6 @@ async def test_the_first_question_starts_the_server_and_close_stops_it(tmp_path:
     assert "ready after" in told
 
 
-def test_many_askers_start_one_server(tmp_path: Path) -> None:
-    async def run() -> set[int]:
-        told = Told()
-        model = managed(tmp_path, told=told)
-        try:
-            pids = await asyncio.gather(*(pid_of(model) for _ in range(20)), model.check())
-            assert sum("starting a server" in line for line in told) == 1
-            return {pid for pid in pids if pid is not None}
-        finally:
-            await model.close()
-
-    assert len(asyncio.run(run())) == 1
-
-
-@run_async
-async def test_an_asker_that_is_cancelled_does_not_stop_the_start(tmp_path: Path) -> None:
-    told = Told()
-    model = managed(tmp_path, "--after", "0.5", told=told)
-    try:
-        impatient = asyncio.create_task(model.check())
-        other = asyncio.create_task(pid_of(model))
-        await asyncio.sleep(0.2)
-        impatient.cancel()
-        assert await other > 0
-        assert sum("starting a server" in line for line in told) == 1
-    finally:
-        await model.close()
-
-
-@run_async
-async def test_a_server_without_a_health_page_is_healthy_when_it_lists_its_models(tmp_path: Path) -> None:
-    model = managed(tmp_path, "--no-health")
-    try:
-        await model.check()
-    finally:
-        await model.close()
-
-
-def test_the_server_sees_the_environment_of_the_recipe(tmp_path: Path) -> None:
-    async def run() -> list[str]:
-        model = managed(tmp_path, environment={"FLAVOUR": "plain"}, devices=[3, 1], offload=True)
-        try:
-            names = ["FLAVOUR", "CUDA_VISIBLE_DEVICES", "VLLM_SERVER_DEV_MODE", "PYTHONUNBUFFERED", "PATH"]
-            return [(await model.chat(question(f"variable {name}"))).text for name in names]
-        finally:
-            await model.close()
-
-    assert asyncio.run(run()) == ["plain", "3,1", "1", "1", os.environ["PATH"]]
-
-
 def test_secrets_of_a_server_come_from_the_environment_and_are_shown_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,20 +85,6 @@ def test_secrets_of_a_server_come_from_the_environment_and_are_shown_nowhere(
         asyncio.run(failing.check())
     assert secret not in str(caught.value)
     assert "hunter2" not in str(caught.value)
-
-
-@run_async
-async def test_a_stranger_that_repeats_the_key_in_its_list_of_models_does_not_get_it_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JUDGE_KEY", "hunter2-hunter2")
-
-    async with FaultyServer(models=["hunter2-hunter2", "other"]) as stranger:
-        model = managed(tmp_path, port=stranger.port, api_key_env="JUDGE_KEY")
-        with pytest.raises(UserError, match="other") as caught:
-            await model.check()
-        assert "hunter2" not in str(caught.value)
-        await model.close()
 
 
 def test_sleep_and_wake_reach_the_server(tmp_path: Path) -> None:
@@ -187,52 +119,10 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_lines(tmp_path: Pa
 
 def test_a_server_that_is_never_healthy_is_stopped(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    model = managed(tmp_path, "--after", "600", "--child", str(pids), "--stubborn", startup_timeout=1.5)
+    model = managed(tmp_path, "--after", "600", "--child", str(pids), startup_timeout=1.5)
     with pytest.raises(UserError, match=r"was not healthy within 1\.5 s \(startup_timeout\), and was stopped"):
         asyncio.run(model.check())
     assert not any(alive(int(pid)) for pid in pids.read_text().split())
-
-
-def test_a_health_page_that_hangs_does_not_outlast_the_limit(tmp_path: Path) -> None:
-    begun = time.monotonic()
-    with pytest.raises(UserError, match="was not healthy within 1 s"):
-        asyncio.run(managed(tmp_path, "--hang", startup_timeout=1.0).check())
-    assert time.monotonic() - begun < 8  # a look at a server may last ten seconds
-
-
-@run_async
-async def test_a_key_is_looked_at_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JUDGE_KEY", raising=False)
-    model = managed(tmp_path, api_key_env="JUDGE_KEY", startup_timeout=30.0)
-    with pytest.raises(UserError, match="JUDGE_KEY is not set"):
-        await model.check()
-    assert not (tmp_path / "judge.log").exists()
-    monkeypatch.setenv("JUDGE_KEY", "secret\n")  # as a file that ends with a line gives it
-
-    await model.check()
-    await model.close()
-
-
-def test_progress_is_told_with_the_last_line_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewardsmith.engines.managed.managed_model.PROGRESS_INTERVAL", 0.2)
-
-    async def run() -> Told:
-        told = Told()
-        model = managed(tmp_path, "--after", "1", told=told)
-        await model.check()
-        await model.close()
-        return told
-
-    assert " s: started with" in asyncio.run(run())
-
-
-def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
-    model = managed(tmp_path, command=["no-such-program", "{port}"])
-    with pytest.raises(UserError, match=r"models\.judge\.command: there is no program 'no-such-program'"):
-        asyncio.run(model.check())
-    model = managed(tmp_path, command="vllm", python="/nowhere/python")
-    with pytest.raises(UserError, match=r"models\.judge\.python: there is no program '/nowhere/python'"):
-        asyncio.run(model.check())
 
 
 def test_a_server_that_is_not_installed_says_where_it_may_be(tmp_path: Path) -> None:
@@ -243,22 +133,47 @@ def test_a_server_that_is_not_installed_says_where_it_may_be(tmp_path: Path) -> 
         asyncio.run(managed(tmp_path, command="vllm", python=str(python)).check())
 
 
-def test_the_folder_of_the_user_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(UserError, match=f"--model {tmp_path}/weights --host"):
-        asyncio.run(managed(tmp_path, "--fail", "seen", model="~/weights").check())
-
-
 # ---- the log ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_end_of_a_log_is_readable(tmp_path: Path) -> None:
-    log = ServerLog(tmp_path / "folder" / "a.log")
-    assert log.tail() == []
-    log.rotate()
-    log.file.write_bytes(b"x" * 3_000_000 + b"\n\x1b[32mgreen\x1b[0m\n\n 10%\r 100% done\r\nbad \xff\x00 bytes\n")
-    assert log.tail(3) == ["green", "100% done", "bad \ufffd  bytes"]
-    assert len(log.tail(9)[0]) == 500
-    log.rotate()
-    assert log.tail() == []
-    assert "green" in (tmp_path / "folder" / "a.log.1").read_bytes().decode("utf-8", "replace")
+# ---- ports and names
+
+
+@pytest.mark.parametrize(
+    ("model", "lists", "called"),
+    [("llama3", "qwen,llama3:latest", "llama3:latest"), ("a.gguf", "x", "x")],
+)
+def test_a_server_that_lists_several_models_is_asked_for_ours(
+    tmp_path: Path, model: str, lists: str, called: str
+) -> None:
+    async def run() -> str:
+        judge = managed(tmp_path, "--lists", lists, model=model)
+        try:
+            await judge.check()
+            return (await judge.chat(question("model"))).text
+        finally:
+            await judge.close()
+
+    assert asyncio.run(run()) == called
+
+
+def test_a_server_that_lists_only_others_is_refused(tmp_path: Path) -> None:
+    model = managed(tmp_path, "--lists", "qwen,mistral", model="llama3")
+    with pytest.raises(
+        UserError, match=r"models\.judge\.model: the server has 2 models: mistral, qwen; none .* llama3"
+    ):
+        asyncio.run(model.check())
+
+
+def test_something_else_on_the_port_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        async def bang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(bang, "127.0.0.1", 0) as other:
+            await managed(tmp_path, port=other.sockets[0].getsockname()[1]).check()
+
+    with pytest.raises(UserError, match=r"models\.judge\.port = \d+: something listens"):
+        asyncio.run(run())

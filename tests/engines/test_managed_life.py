@@ -52,17 +52,13 @@ def trainer(folder: Path, way: str) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize(
     ("way", "number"),
     [
-        ("stubborn", signal.SIGKILL),
         ("waits", signal.SIGKILL),
-        ("waits", signal.SIGTERM),
-        ("waits", signal.SIGINT),
-        ("waits", signal.SIGHUP),
-        ("starting", signal.SIGKILL),
         ("starting", signal.SIGINT),
-        ("returns", None),
         ("raises", None),
-        ("exits", None),
-        ("leaves", None),
+        pytest.param("stubborn", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("waits", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("starting", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("leaves", None, marks=pytest.mark.slow),
     ],
 )
 def test_no_process_outlives_the_program(tmp_path: Path, way: str, number: int | None) -> None:
@@ -76,6 +72,7 @@ def test_no_process_outlives_the_program(tmp_path: Path, way: str, number: int |
     eventually(lambda: not any(alive(pid) for pid in pids if pid))
 
 
+@pytest.mark.slow
 def test_a_forked_process_that_lives_on_does_not_keep_the_server(tmp_path: Path) -> None:
     with trainer(tmp_path, "forked") as process:
         pids = family(tmp_path)
@@ -153,50 +150,6 @@ def test_a_server_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
 
     told = asyncio.run(run())
     assert sum("after 1 restarts" in line for line in told) == 1
-
-
-@run_async
-async def test_a_question_to_a_server_that_dies_for_the_last_time_is_not_waited_for(tmp_path: Path) -> None:
-    model = managed(tmp_path, restarts=0)
-    try:
-        pid = await pid_of(model)
-        waiting = asyncio.create_task(model.chat(question("wait 30")))
-        await asyncio.sleep(0.3)
-        os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ModelCallError, match="is not restarted") as caught:
-            await waiting
-        assert caught.value.kind == "crashed"  # what is unreachable would be waited for
-    finally:
-        await model.close()
-
-
-@run_async
-async def test_a_server_that_died_asleep_is_put_to_sleep_again(tmp_path: Path) -> None:
-    model = managed(tmp_path, offload=True)
-    try:
-        pid = await pid_of(model)
-        await model.sleep()
-        await killed(model, pid)
-        await model.check()
-        assert "/sleep?level=1" in (tmp_path / "judge.log").read_text()
-        await model.wake()
-        assert await pid_of(model) != pid
-    finally:
-        await model.close()
-
-
-@run_async
-async def test_a_server_that_died_of_the_order_to_sleep_is_started_awake(tmp_path: Path) -> None:
-    model = managed(tmp_path, "--dies-once", str(tmp_path / "died"), offload=True)
-    try:
-        await model.check()
-        with pytest.raises(ModelCallError):
-            await model.sleep()
-        await model.check()
-        assert await pid_of(model) > 0
-        assert "/sleep" not in (tmp_path / "judge.log").read_text()
-    finally:
-        await model.close()
 
 
 @run_async

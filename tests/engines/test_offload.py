@@ -66,16 +66,6 @@ def test_those_who_wait_together_are_admitted_together():
     assert asyncio.run(main()) == ["wake policy", "sleep policy", "wake judge"]
 
 
-def test_a_model_that_has_not_joined_never_waits():
-    async def main():
-        scheduler = DeviceScheduler()
-        Sleepers(scheduler, ["judge"])
-        async with scheduler.on_device("judge"), scheduler.on_device("policy"):
-            return True
-
-    assert asyncio.run(main())
-
-
 def test_an_interrupted_turn_ends_and_one_that_was_waited_for_is_given_up():
     async def main():
         scheduler = DeviceScheduler()
@@ -94,23 +84,6 @@ def test_an_interrupted_turn_ends_and_one_that_was_waited_for_is_given_up():
             with pytest.raises(asyncio.CancelledError):
                 await task
         await used(scheduler, sleepers, [(("judge",), 0, 1), (("policy",), 0, 1)])
-
-    asyncio.run(main())
-
-
-def test_a_model_that_cannot_wake_fails_its_own_turn_only():
-    async def main():
-        scheduler = DeviceScheduler()
-        sleepers = Sleepers(scheduler, ["policy"])
-
-        async def broken():
-            raise OSError("no memory")
-
-        scheduler.add("judge", broken, broken)
-        with pytest.raises(OSError, match="no memory"):
-            async with scheduler.on_device("judge"):
-                pass
-        await used(scheduler, sleepers, [(("policy",), 0, 1)])
 
     asyncio.run(main())
 

@@ -1,12 +1,11 @@
 """Ratings of an embedded scalar model: those of Hugging Face, and shared prefixes are read once."""
 
 import asyncio
-import contextlib
 import copy
 import json
 import re
 import warnings
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from rewardsmith import Message
 from rewardsmith.engines import ModelSettings
 from rewardsmith.engines.conversation_rows import conversation_rows, ratings, tokens_read
 from rewardsmith.engines.embedded.chat_model import EmbeddedRater
-from rewardsmith.engines.embedded.chat_template import may_end_with
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.embedded.loading import save_folder
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
@@ -108,70 +106,7 @@ def test_numbers_are_those_of_transformers(folders: Path, name: str) -> None:
     assert len({round(rating, 3) for rating in ratings}) == len(conversations) - 1  # "12" is there twice
 
 
-def test_padding_that_ends_a_text_is_passed_over_as_transformers_does(folders: Path, tmp_path: Path) -> None:
-    """A folder whose padding is the end token is read at the token before; one that names no padding, at the end."""
-    folder = write_folder("tiny-llama", tmp_path / "same")
-    table = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**table, "pad_token_id": table["eos_token_id"]}))
-    conversations = [chat("7?", "7"), chat("7?", "8")]
-    same, other = rate(open_rater(folder), conversations), rate(shared_rater(folders / "no-padding"), conversations)
-    assert same == pytest.approx(plain(folder, conversations), abs=1e-5)
-    assert same != pytest.approx(other, abs=1e-2)
-
-
-@pytest.fixture(scope="module")
-def folders_of_one(folders: Path) -> Path:
-    return folders / "tiny-qwen3"
-
-
-@cache
-def shared_engine(folder: Path, tokens_per_pass: int) -> EmbeddedEngine:
-    found = ModelSettings(init=str(folder), head="scalar", device="cpu", tokens_per_pass=tokens_per_pass)
-    return EmbeddedEngine.open(found)
-
-
-# ---- how much is read ------------------------------------------------------------------------------------------------
-
-
-def test_a_shared_beginning_is_read_once(folders: Path) -> None:
-    model = open_rater(folders / "tiny-llama")
-    question, answers = "7" * 200, ["1", "22", "333", "22"]
-    rate(model, [chat(question, answer) for answer in answers])
-    # One token a character; the turns begin with one each, and the answer's ends with one.
-    assert model.usage.prompt_tokens == 1 + len(question) + 1 + (1 + 2 + 3) + 3
-    assert model.usage.calls == 4
-    rate(model, [chat(question, "1"), chat("8", "1")])
-    assert model.usage.prompt_tokens - 211 == (len(question) + 4) + (1 + 4)
-
-
-def test_concurrent_calls_share_no_pass(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = open_rater(folders / "tiny-llama")
-    passes: list[int] = []
-    values = model._engine.values
-    monkeypatch.setattr(model._engine, "values", lambda rows: passes.append(len(rows)) or values(rows))
-
-    async def both() -> list[list[float]]:
-        return await asyncio.gather(*(model.rate([chat(str(i), "1"), chat(str(i), "2")]) for i in range(8)))
-
-    asyncio.run(both())
-    assert passes == [2] * 8
-
-
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
-
-
-def test_a_conversation_that_is_too_long_is_refused_with_its_length(folders: Path) -> None:
-    model = open_rater(folders / "tiny-llama")
-    with pytest.raises(ModelCallError, match=r"1304 tokens, and model reads 1 to 1024") as caught:
-        rate(model, [chat("7?", "7"), chat("7", "x" * 1300)])
-    assert caught.value.kind == "refused"
-    assert (model.usage.failed, model.usage.calls) == (2, 0)
-
-
-def test_a_conversation_that_cannot_be_rendered_is_refused(folders: Path) -> None:
-    with pytest.raises(ModelCallError, match="cannot render it: unknown role critic") as caught:
-        rate(shared_rater(folders / "tiny-llama"), [[Message("critic", "no")]])
-    assert caught.value.kind == "refused"
 
 
 def test_a_number_that_is_not_finite_is_none(tmp_path: Path) -> None:
@@ -183,36 +118,6 @@ def test_a_number_that_is_not_finite_is_none(tmp_path: Path) -> None:
     assert caught.value.kind == "invalid"
 
 
-def test_an_engine_that_fails_fails_all_that_waited_and_goes_on(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = open_rater(folders / "tiny-llama")
-    with monkeypatch.context() as patched:
-        patched.setattr(model._engine, "values", lambda rows: 1 / 0)
-
-        async def both() -> list[Any]:
-            calls = (model.rate([chat(str(i), "1"), chat(str(i), "2")]) for i in range(2))
-            return await asyncio.gather(*calls, return_exceptions=True)
-
-        assert [error.kind for error in asyncio.run(both())] == ["crashed", "crashed"]
-    assert len(rate(model, [chat("7?", "7")])) == 1
-
-
-def test_the_engine_works_in_its_turn_only(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = shared_engine(folders / "tiny-qwen3", 64)
-    inside: list[bool] = []
-
-    @contextlib.asynccontextmanager
-    async def turn() -> AsyncIterator[None]:
-        inside.append(True)
-        yield
-        inside.append(False)
-
-    model = EmbeddedRater(engine, turn)
-    values = engine.values
-    monkeypatch.setattr(engine, "values", lambda rows: values(rows) if inside == [True] else 1 / 0)
-    assert len(rate(model, [chat("7?", "7")])) == 1
-    assert inside == [True, False]
-
-
 # ---- hostile text ----------------------------------------------------------------------------------------------------
 
 SPECIAL = ["<|pad|>", "<|bos|>", "<|eos|>", "<|unk|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
@@ -220,8 +125,8 @@ SPECIAL = ["<|pad|>", "<|bos|>", "<|eos|>", "<|unk|>", "<|system|>", "<|user|>",
 
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from([*SPECIAL, "<", "|", ">", "eos", "a", " ", "\n", "<|user|"]), max_size=12))
-def test_no_text_opens_a_turn(folders_of_one: Path, pieces: list[str]) -> None:
-    model = shared_rater(folders_of_one)
+def test_no_text_opens_a_turn(folders: Path, pieces: list[str]) -> None:
+    model = shared_rater(folders / "tiny-qwen3")
     text = "".join(pieces)
     tokens = model._encode(chat(text, text)).tolist()
     special = set(model._engine.tokenizer.all_special_ids)
@@ -254,42 +159,8 @@ def test_what_cannot_rate_is_refused_with_the_remedy(folders: Path, tmp_path: Pa
         open_rater(write_folder("tiny-llama", tmp_path / "three", num_labels=3))
 
 
-# ---- on a GPU --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", ["tiny-llama", "tiny-qwen3", "tiny-gpt2", "tiny-gemma2"])
-def test_numbers_on_a_gpu(folders: Path, name: str) -> None:
-    conversations = [chat("7+5-3?", answer) for answer in ANSWERS]
-    expected = plain(folders / name, conversations)
-    for dtype, allowed in (("float32", 1e-3), ("bfloat16", 0.1)):
-        chosen = ModelSettings(init=str(folders / name), head="scalar", device="cuda", dtype=dtype)
-        ratings = rate(EmbeddedRater(EmbeddedEngine.open(chosen)), conversations)
-        spread = max(expected) - min(expected)
-        assert ratings == pytest.approx(expected, abs=allowed * spread)
-
-
 def scorer(**settings: Any) -> EmbeddedEngine:
     return EmbeddedEngine.open(ModelSettings(**{"init": "tiny-llama", "head": "scalar", "device": "cpu", **settings}))
-
-
-@pytest.mark.parametrize(
-    ("template", "token", "ends"),
-    [
-        ("{{ messages[-1]['content'] }}{{ eos_token }}", "<|eos|>", True),
-        ("{{ messages[-1]['content'] }}{{ eos_token }}\n\n", "<|eos|>", False),
-        ("{{ messages[-1]['content'] }}{{ mark }}", "<|pad|>", True),
-        ("{{ messages[-1]['content'] }}", "<|eos|>", True),  # nothing is known: to name no padding is safe
-        ("{{ raise_exception('not today') }}", "<|eos|>", True),
-        (None, "<|eos|>", True),
-        (None, "<|pad|>", False),
-    ],
-)
-def test_which_token_may_end_a_conversation(template: str | None, token: str, ends: bool) -> None:
-    _, tokenizer = make_tiny("tiny-llama", seed=0)
-    tokenizer.chat_template = template
-    number = tokenizer.convert_tokens_to_ids(token)
-    assert may_end_with(tokenizer, number, {"mark": "<|pad|>"}) == ends
 
 
 def test_a_new_head_names_padding_that_ends_no_conversation_and_a_trained_one_is_left_alone() -> None:
@@ -306,15 +177,6 @@ def test_a_new_head_names_padding_that_ends_no_conversation_and_a_trained_one_is
     torch.nn.init.ones_(engine.model.score.weight)
     trained = engine.copy(ModelSettings(copy_of="other", head="scalar"), name="trained")
     assert (trained.model.config.pad_token_id, trained.model.config.problem_type) == (7, None)
-
-
-def test_a_head_on_a_language_model_is_new(tmp_path: Path) -> None:
-    language = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu"))
-    language.model.config.pad_token_id = language.tokenizer.eos_token_id
-    language.tokenizer.pad_token = language.tokenizer.eos_token
-    critic = language.copy(ModelSettings(copy_of="policy", head="scalar"), name="critic")
-    assert critic.model.config.pad_token_id is None
-    assert language.model.config.pad_token_id == language.tokenizer.eos_token_id
 
 
 def test_answers_to_one_prompt_share_it_and_numbers_stand_at_the_end() -> None:

@@ -5,11 +5,9 @@ import gc
 import json
 import subprocess
 import sys
-from datetime import date
 from typing import Any
 
 import pytest
-from aiohttp import web
 from pydantic import ValidationError
 
 import rewardsmith
@@ -21,7 +19,7 @@ from rewardsmith.llm import ChatRequest
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.types import Message
 from tests.engines.asked import client, kind_of, outcome, question, run_async
-from tests.engines.faulty import FAULTS, KEY, FaultyServer, completion, error, last_text, raw, said, status
+from tests.engines.faulty import FAULTS, KEY, FaultyServer, completion, error, raw, said, status
 
 
 def test_importing_the_client_loads_no_torch() -> None:
@@ -87,16 +85,6 @@ async def test_a_text_is_continued(server: FaultyServer) -> None:
     }
 
 
-@run_async
-async def test_a_question_of_megabytes() -> None:
-    async with FaultyServer(say=lambda body: str(len(last_text(body)))) as server:
-        server.plan("500")
-        model = client(server)
-        assert (await model.chat(question("é\U0001f600x" * 1_000_000))).text == "3000000"
-        assert server.requests[1][1]["Content-Type"] == "application/json"
-        await model.close()
-
-
 CHAT = {"messages": []}
 
 
@@ -104,20 +92,10 @@ CHAT = {"messages": []}
     ("body", "text", "thought", "truncated"),
     [
         (completion(CHAT, "yes"), "yes", "", False),
-        (completion(CHAT, ""), "", "", False),
-        (completion(CHAT, "yes", finish=None), "yes", "", False),
         (completion(CHAT, "ye", finish="length"), "ye", "", True),
         (completion(CHAT, "yes", message={"reasoning_content": "hm"}), "yes", "hm", False),
-        (completion(CHAT, "yes", message={"reasoning": "hm", "refusal": None}), "yes", "hm", False),
-        (completion(CHAT, None, message={"reasoning": "hm"}), "", "hm", False),
         (completion(CHAT, None, finish="length", message={"reasoning": "hm"}), "", "hm", True),
-        (completion(CHAT, None, finish="length"), "", "", True),
-        (
-            completion(CHAT, None, message={"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
-            "ab",
-            "",
-            False,
-        ),
+        (completion(CHAT, None, message={"content": [{"type": "text", "text": "a"}]}), "a", "", False),
         (json.loads('{"choices": [{"message": {"content": "\\ud800 ok"}}]}'), "? ok", "", False),
     ],
 )
@@ -125,20 +103,6 @@ def test_answers_that_are_read(body: dict, text: str, thought: str, truncated: b
     found = parse_completion(body, chat=True, logprobs=False)
     assert (found.text, found.thought, found.truncated) == (text, thought, truncated)
     found.text.encode()  # whatever came, it is text now
-
-
-@run_async
-async def test_errors_say_the_status_the_address_and_what_the_server_said(server: FaultyServer) -> None:
-    server.plan(status(422, "the field is wrong " + "x" * 5000))
-    result = await outcome(client(server), question())
-    assert "status 422" in str(result)
-    assert server.url in str(result)
-    assert "the field is wrong" in str(result)
-    assert len(str(result)) < 500
-    server.plan("redirect")
-    told = str(await outcome(client(server), question()))
-    assert "set the address to http://elsewhere.test/v1" in told
-    assert "hush" not in told
 
 
 @run_async
@@ -185,14 +149,9 @@ async def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCap
     "url",
     [
         "https://ann:hunter2@h/v1",
-        "htps://ann:hunter2@h/v1",
         "http://ann:hunter2@[::1",
-        "https://h/v1?api-key=hunter2",
         "https://h/v1?%6bey=hunter2",
-        "https://h/v1?hunter2",
         "https://h/v1?api-version=2024-10-21&hunter2=1",
-        "https://h/v1?api-version=hunter2%20",
-        "https://h/v1?version=eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.hunter2",
         "https://h/v1#hunter2",
         "https://h/hf_hunter2hunter2hunter2/v1",
     ],
@@ -213,41 +172,6 @@ def test_a_secret_in_an_address_is_refused_and_shown_nowhere(url: str) -> None:
     for told in (by_hand, in_settings, in_recipe, no_list):
         assert "hunter2" not in str(told.value)
         assert told is no_list or "htt" in str(told.value) or "api_key_env" in str(told.value)
-
-
-@pytest.mark.parametrize(
-    "url", ["ftp://x", "http://", "http:///v1", "localhost:8000", "http://x:99999/v1", "http://a b"]
-)
-def test_an_address_that_is_none(url: str) -> None:
-    with pytest.raises(UserError, match="URL") as raised:
-        client(url)
-    assert url in str(raised.value)
-    with pytest.raises(ValidationError, match="URL"):
-        ServerSettings(urls=[url])
-    with pytest.raises(UserError, match="at least one"):
-        ServedModel(ClientSettings(), [])
-
-
-@run_async
-async def test_the_version_in_an_address_is_sent(server: FaultyServer) -> None:
-    url = f"{server.url}?api-version=2024-10-21&version=1.2"
-    seen = []
-
-    async def look(server: FaultyServer, request: web.Request, body: dict) -> web.StreamResponse:
-        seen.append(request.query_string)
-        return await FAULTS["ok"](server, request, body)
-
-    server.plan(look)
-    model = ServedModel(ClientSettings(), [url], model="tiny")
-    assert (await model.chat(question())).text == "echo: hi"
-    assert seen == ["api-version=2024-10-21&version=1.2"]
-    await model.close()
-
-
-@pytest.mark.parametrize("body", [{"x": date(2024, 1, 1)}, {"x": {"y": [float("nan")]}}])
-def test_a_body_that_is_no_json(body: dict) -> None:
-    with pytest.raises(ValidationError, match="cannot be sent as JSON"):
-        ClientSettings(body=body)
 
 
 @run_async
@@ -290,13 +214,3 @@ def test_the_model_is_used_in_one_event_loop_after_the_other() -> None:
         asyncio.run(once())  # nothing is closed: connections end with their event loop, without a warning
         gc.collect()
     assert model.usage.calls == 9
-
-
-@run_async
-async def test_closing_is_not_the_end() -> None:
-    async with FaultyServer() as server, client(server) as model:
-        await model.close()
-        await model.chat(question())
-        await model.close()
-        await model.close()
-        assert (await model.chat(question())).text == "echo: hi"

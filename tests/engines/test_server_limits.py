@@ -5,8 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from rewardsmith.llm import ModelCallError
-from tests.engines.asked import client, kind_of, outcome, question, run_async
+from tests.engines.asked import client, question, run_async
 from tests.engines.faulty import FAULTS, Behaviour, FaultyServer, status
 
 
@@ -34,40 +33,6 @@ async def test_the_load_is_shared_and_a_dead_replica_costs_nothing() -> None:
 
 
 @run_async
-async def test_a_try_goes_to_another_address_than_the_one_before() -> None:
-    async with FaultyServer() as bad, FaultyServer() as good:
-        bad.plan(*["500", "half", "429"] * 10)
-        model = client(bad, good, retries=1)
-        for _ in range(10):
-            assert (await model.chat(question())).text == "echo: hi"
-        assert len(bad.requests) > 0
-        bad.plan(*[status(429, Retry_After="3600")] * 20, clear=True)
-        busy = client(bad, good, retries=0)  # who is told to wait goes elsewhere
-        for _ in range(5):
-            assert (await busy.chat(question())).text == "echo: hi"
-        await model.close()
-        await busy.close()
-
-
-@run_async
-async def test_nobody_there_is_unreachable_and_they_are_found_when_they_come() -> None:
-    server = FaultyServer()
-    async with server:
-        pass  # it has a port, and is gone
-    model = client(server, model=None, retries=1)
-    assert kind_of(await outcome(model, question())) == "unreachable"
-    with pytest.raises(ModelCallError) as raised:
-        await model.check()
-    assert raised.value.kind == "unreachable"
-    async with server:
-        await model.check()
-        assert (await model.chat(question())).text == "echo: hi"
-    result = await outcome(model, question())
-    assert (kind_of(result), result.attempts) == ("unreachable", 2)
-    await model.close()
-
-
-@run_async
 async def test_what_is_in_flight_goes_to_the_new_address() -> None:
     async with FaultyServer() as old, FaultyServer() as new:
         old.plan(*["stall"] * 3)
@@ -79,26 +44,6 @@ async def test_what_is_in_flight_goes_to_the_new_address() -> None:
         await old.stop()
         assert [answer.text for answer in await asyncio.gather(*asked)] == ["echo: 0", "echo: 1", "echo: 2"]
         assert len(new.requests) == 3
-        await model.close()
-
-
-@run_async
-async def test_what_waits_for_an_old_address_does_not_wait_for_its_end() -> None:
-    async with FaultyServer() as old, FaultyServer() as new:
-        old.plan("stall")
-        model = client(old, concurrency=1)
-        stalled = asyncio.ensure_future(model.chat(question("stalled")))
-        while not old.in_flight:
-            await asyncio.sleep(0.01)
-        waiting = asyncio.ensure_future(model.chat(question("waiting")))
-        await asyncio.sleep(0)
-        model.replace_urls([new.url])
-        assert (await model.chat(question("new"))).text == "echo: new"
-        assert (await waiting).text == "echo: waiting"
-        assert not stalled.done()
-        stalled.cancel()
-        await asyncio.gather(stalled, return_exceptions=True)
-        assert (len(old.requests), len(new.requests)) == (1, 2)
         await model.close()
 
 
@@ -119,22 +64,6 @@ async def test_cancelling_closes_the_connection_and_frees_the_place(server: Faul
     assert len(answers) == 8
     assert server.most == 4
     assert model.usage.failed == 0
-    await model.close()
-
-
-@run_async
-async def test_waiting_for_a_place_does_not_count(server: FaultyServer) -> None:
-    async def slow(server: FaultyServer, request: object, body: dict) -> object:
-        await asyncio.sleep(1.2)
-        return await FAULTS["ok"](server, request, body)  # type: ignore[arg-type]
-
-    server.plan(slow)
-    model = client(server, concurrency=1)
-    first = asyncio.ensure_future(model.chat(question("first")))
-    await asyncio.sleep(0)
-    second = await model.chat(question("second", deadline=1.0))  # waits longer than it may take
-    assert second.seconds < 1.0
-    assert (await first).seconds >= 1.2
     await model.close()
 
 

@@ -43,22 +43,14 @@ async def test_a_streamed_answer_is_the_same_answer(server: FaultyServer) -> Non
     ("events", "end"),
     [
         ([delta(content="ye"), delta(content="s"), delta("stop"), DONE], ("yes", "", False)),
-        ([delta(content="yes"), delta("stop")], ("yes", "", False)),
-        ([delta(content="yes"), DONE], ("yes", "", False)),
-        ([delta(content="yes"), delta("stop"), b"data: [DONE]"], ("yes", "", False)),
-        ([b": hello\r\n\r\n", delta(content="yes"), b"event: ping\n\n", delta("stop"), DONE], ("yes", "", False)),
+        ([b": hello\r\n\r\n", delta(content="yes"), b"event: ping\n\n", delta("stop")], ("yes", "", False)),
         ([delta(reasoning_content="h"), delta(reasoning_content="m"), delta("stop", content="y")], ("y", "hm", False)),
-        ([delta(reasoning="hm"), delta("length"), DONE], ("", "hm", True)),
         ([delta(content="ye"), delta("length")], ("ye", "", True)),
         ([delta(content="ye")], "unreachable"),
-        ([], "unreachable"),
         ([DONE], "unparsable"),
         ([delta(content="ye"), b"data: {half\n\n", delta("stop")], "unparsable"),
-        ([delta(content="ye"), b"data: [1]\n\n"], "unparsable"),
         ([delta(content="ye"), {"error": {"message": "out of memory", "code": 500}}], "refused"),
-        ([delta(content="ye"), {"error": {"message": "bad", "code": "bad"}}], "refused"),
         ([delta(content="ye"), delta("content_filter"), DONE], "refused"),
-        ([delta("stop"), DONE], "unparsable"),
     ],
 )
 @run_async
@@ -73,18 +65,6 @@ async def test_streams(server: FaultyServer, events: list[Any], end: Any) -> Non
     await model.close()
 
 
-@run_async
-async def test_log_probabilities_of_a_stream(server: FaultyServer) -> None:
-    def with_logprob(text: str, value: float) -> dict[str, Any]:
-        choice = {"index": 0, "delta": {"content": text}, "logprobs": {"content": [{"token": text, "logprob": value}]}}
-        return {"choices": [choice]}
-
-    server.plan(sent(with_logprob("a", -0.25), with_logprob("b", -2.0), delta("stop"), DONE))
-    model = client(server, first_token_timeout=10.0)
-    assert (await model.chat(question(logprobs=True))).logprobs == (-0.25, -2.0)
-    await model.close()
-
-
 @pytest.mark.parametrize("fault", ["stall", "drip-events"])
 @run_async
 async def test_an_answer_that_does_not_begin(server: FaultyServer, fault: str) -> None:
@@ -94,42 +74,6 @@ async def test_an_answer_that_does_not_begin(server: FaultyServer, fault: str) -
     assert answer.attempts == 2
     server.plan(fault)
     assert kind_of(await outcome(client(server, first_token_timeout=0.5, retries=0), question())) == "timeout"
-    await model.close()
-
-
-@run_async
-async def test_an_answer_that_begins_may_take_its_time_until_the_deadline(server: FaultyServer) -> None:
-    async def slowly(server: FaultyServer, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for i, piece in enumerate(pieces(body, "abcdefghi")):
-            await response.write(piece)
-            await asyncio.sleep(1.3 if i == 1 else 0.0)
-        return response
-
-    async def forever(server: FaultyServer, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for _ in range(1000):
-            await response.write(pieces(body, "abc")[1])
-            await asyncio.sleep(0.02)
-        return response
-
-    async def lingering(server: FaultyServer, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for piece in pieces(body, "abc"):
-            await response.write(piece)
-        await asyncio.sleep(server.deadly)
-        return response
-
-    model = client(server, first_token_timeout=1.0, retries=0)
-    server.plan(slowly)
-    assert (await model.chat(question())).text == "abcdefghi"
-    server.plan(forever)
-    assert kind_of(await outcome(model, question(deadline=0.8))) == "timeout"
-    server.plan(lingering)  # all is said, but the connection is not closed
-    assert (await model.chat(question())).text == "abc"
     await model.close()
 
 

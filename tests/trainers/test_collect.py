@@ -112,7 +112,7 @@ def test_rollouts_say_where_their_tokens_end_and_still_do_after_a_stop() -> None
     first = wait(collect.collect(1))
     for scored in first.sampled:
         for rollout in scored.group.rollouts:
-            assert rollout.ends.tolist() == ENGINE.token_char_ends(rollout.tokens, rollout.text).tolist()
+            assert rollout.ends.tolist() == ENGINE.offsets.token_char_ends(rollout.tokens, rollout.text).tolist()
     again, _ = collector("g", select=select, ends=True)
     again.restore(json.loads(json.dumps(collect.state())))
     assert wait(again.collect(2)).kept == wait(collect.collect(2)).kept

@@ -17,8 +17,8 @@ from torch import Tensor
 from rewardsmith.engines.protocol import Row
 from rewardsmith.llm import Conversation
 
+# Ends every response: a value stands before a token, so the last one that is needed has one after it.
 _UNREAD = np.zeros(1, dtype=np.int32)
-"""Ends every response: a value stands before a token, so the last one that is needed has one after it."""
 
 
 def conversation_rows(conversations: Sequence[Conversation], tokens: Sequence[NDArray[np.int32]]) -> list[Row]:
@@ -45,12 +45,6 @@ def tokens_read(rows: Sequence[Row]) -> int:
     """Count the tokens of a forward pass over these rows: a prompt that some of them share is there once."""
     prompts = {row.prompt.tobytes(): len(row.prompt) for row in rows}
     return sum(prompts.values()) + sum(len(row.response) - 1 for row in rows)
-
-
-def last_word(tokens: NDArray[np.int32], padding: int | None) -> int:
-    """Return the index of the last token that is not padding; 0 where there is no other."""
-    words = np.flatnonzero(tokens != (-1 if padding is None else padding))
-    return int(words[-1]) if len(words) else 0
 
 
 def _common_prefix(tokens: Sequence[NDArray[np.int32]]) -> int:

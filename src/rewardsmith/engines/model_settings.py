@@ -15,9 +15,7 @@ from rewardsmith.config import Chosen, Refers, Settings
 from rewardsmith.errors import Problem, listing, nearest
 from rewardsmith.masking import is_reference, secrets_in
 
-Text = str | dict[str, str]
-"""A text, or `{ env = "NAME" }`: the value of an environment variable."""
-
+Text = str | dict[str, str]  # a text, or `{ env = "NAME" }`: the value of an environment variable
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -205,13 +203,12 @@ _OFFERS = {
     "embed": frozenset({"embed"}),
 }
 
-INCIDENTAL = frozenset(
+INCIDENTAL = frozenset(  # settings of models that do not change their replies
     {"urls", "api_key_env", "concurrency", "requests_per_minute", "tokens_per_minute", "connect_timeout", "retries"}
     | {"first_token_timeout", "backoff", "max_backoff", "price_in", "price_out", "port", "host", "startup_timeout"}
     | {"restarts", "python", "devices", "tensor_parallel_size", "gpu_memory_utilization", "offload", "rows"}
     | {"tokens_per_pass", "batch_size", "deadline", "batch"}
 )
-"""Settings of models that do not change their replies."""
 
 
 class ServerSettings(ClientSettings):
@@ -265,9 +262,7 @@ class ManagedSettings(ClientSettings):
         default=None, gt=0, le=1, description="share of the GPU memory for the server; not set: the server's default"
     )
     max_model_len: int | None = Field(default=None, ge=1, description="context length in tokens: prompt and reply")
-    port: int | None = Field(
-        default=None, ge=1, lt=65536, description="not set: any free one. A healthy server on it is used as it is"
-    )
+    port: int | None = Field(default=None, ge=1, lt=65536, description="not set: any free one")
     host: str = Field(default="127.0.0.1", min_length=1, description="address that the server listens on")
     startup_timeout: float = Field(default=600.0, gt=0, description="seconds until the server must be healthy")
     restarts: int = Field(default=2, ge=0, description="times that a server that died during the run is restarted")
@@ -310,13 +305,11 @@ class ManagedSettings(ClientSettings):
         return self
 
 
-_UNSUPPORTED: dict[str, tuple[str, ...]] = {
+_UNSUPPORTED: dict[str, tuple[str, ...]] = {  # by command, the settings that it has no option for
     "vllm": (),
     "sglang": ("offload",),
     "transformers": ("offload", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len"),
 }
-"""The commands that are known by name, and the settings that they have no option for."""
-
 _SERVES = {"sglang": ("chat", "embed"), "transformers": ("chat",)}
 
 
@@ -337,7 +330,7 @@ class SentenceSettings(Settings):
 
 
 def offload_problems(models: Mapping[str, Chosen]) -> Iterator[Problem]:
-    """Yield a problem for a model that would never be offloaded, and for a server that sleeps while it is needed."""
+    """Yield a problem for a model that would never be offloaded."""
     offloaded = [name for name, model in models.items() if getattr(model.settings, "offload", False)]
     if len(offloaded) == 1:
         yield Problem(
@@ -346,33 +339,3 @@ def offload_problems(models: Mapping[str, Chosen]) -> Iterator[Problem]:
             " the device too, such as the policy, or leave it out",
             "true",
         )
-    owners: dict[tuple[str, int, str], str] = {}
-    for name, model in models.items():
-        for path, server in _servers(model.settings):
-            other = owners.setdefault(server, name)
-            if other != name and {name, other} & set(offloaded):
-                sleeper = name if name in offloaded else other
-                yield Problem(
-                    f"models.{name}.{path}",
-                    f"models.{other} has the same server, and models.{sleeper}.offload = true would let it sleep while"
-                    " the other one needs it: use one table in both places, or leave offload out of both",
-                    "",
-                )
-
-
-def _servers(settings: Settings) -> Iterator[tuple[str, tuple[str, int, str]]]:
-    """Yield the setting that names a server, and its host, port and path without `/v1`."""
-    if isinstance(settings, ServerSettings):
-        from rewardsmith.engines.urls import read_url  # noqa: PLC0415 only a recipe with a server needs it
-
-        for i, url in enumerate(map(read_url, settings.urls)):
-            path = url.raw_path.rstrip("/").removesuffix("/v1")
-            yield f"urls.{i}", (_host(url.host or ""), url.port or 0, path)
-    elif isinstance(settings, ManagedSettings) and settings.port is not None:
-        yield "port", (_host(settings.host), settings.port, "")
-
-
-def _host(name: str) -> str:
-    """Return one name for all names of this machine."""
-    local = re.fullmatch(r"localhost|127(\.\d+){3}|0\.0\.0\.0|::1?", name.casefold())
-    return "localhost" if local else name.casefold()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply, WrappedModel
+from rewardsmith.llm import ModelCallError, WrappedModel
 
 Move = Callable[[], Awaitable[None] | None]
 
@@ -24,10 +21,6 @@ class _Waiter:
 
 class DeviceScheduler:
     """Moves models onto the device when they are needed, and offloads the others.
-
-        scheduler.add("policy", engine.sleep, engine.wake)
-        async with scheduler.on_device("policy"):
-            ...  # the policy is on the device; every other added model is in host memory
 
     All that wait for the same models are admitted together. A later request waits if another set of models is
     queued, so that no request starves.
@@ -112,16 +105,12 @@ class DeviceScheduler:
 
 
 class OffloadedModel(WrappedModel):
-    """A served model that is woken for its calls and sleeps while other models use the device.
-
-    Attributes:
-        added: whether the scheduler moves it; it was put to sleep then.
-    """
+    """A served model that is woken for its calls and sleeps while other models use the device."""
 
     def __init__(self, model: Any, scheduler: DeviceScheduler) -> None:
         super().__init__(model)
         self._scheduler = scheduler
-        self.added = False
+        self.added = False  # whether the scheduler moves it; it was put to sleep then
 
     async def check(self) -> None:
         """Raise if it cannot work; put it to sleep the first time."""
@@ -132,28 +121,9 @@ class OffloadedModel(WrappedModel):
             self.added = True
 
     @asynccontextmanager
-    async def _awake(self) -> AsyncIterator[None]:
+    async def during_call(self) -> AsyncIterator[None]:
+        """Have the model on the device."""
         if not self.added:
             await self.check()
         async with self._scheduler.on_device(self.name):
             yield
-
-    async def fingerprint(self, deadline: float) -> tuple[ProbeReply, ...]:
-        """Return replies to fixed probes."""
-        async with self._awake():
-            return await super().fingerprint(deadline)
-
-    async def chat(self, question: ChatRequest) -> ChatReply:
-        """Return the model's reply."""
-        async with self._awake():
-            return await super().chat(question)
-
-    async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
-        """Return one number for each conversation."""
-        async with self._awake():
-            return await super().rate(conversations)
-
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return one vector for each text."""
-        async with self._awake():
-            return await super().embed(texts)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# Called often while responses are generated, with the finished responses and the tokens so far; it may raise.
 Tick = Callable[[int, int], None]
-"""Called often while responses are generated, with the finished responses and the tokens generated so far."""
 
 
 def no_tick(responses: int, tokens: int) -> None:
@@ -73,8 +73,7 @@ class OptimizerStep:
     skipped: bool  # the gradient was not finite, so the weights stayed as they were
 
 
-Loss = Callable[[Outputs], "Tensor"]
-"""The loss of some rows; the losses of the micro-batches of a batch add up to that of the batch."""
+Loss = Callable[[Outputs], "Tensor"]  # of some rows; the losses of the micro-batches add up to that of the batch
 
 
 @dataclass(frozen=True)
@@ -89,53 +88,32 @@ class ModelOutline:
 class Engine(Protocol):
     """Runs one model: generates, measures, learns, saves. `engines/embedded` is the implementation in this process."""
 
-    @property
-    def name(self) -> str:
-        """The model's name in the recipe."""
-        ...
-
-    @property
-    def settings(self) -> ModelSettings:
-        """Its `[models.NAME]` table."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where the tensors that it takes and returns are."""
-        ...
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Precision of its weights; in float32 the sampler's log-probabilities are the learner's."""
-        ...
+    name: str  # in the recipe
+    settings: ModelSettings  # its `[models.NAME]` table
+    device: torch.device  # of the tensors that it takes and returns
+    dtype: torch.dtype  # of its weights; in float32 the sampler's log-probabilities are the learner's
 
     @property
     def max_length(self) -> int:
         """The longest sequence that the model can read."""
-        ...
 
     @property
     def vocabulary(self) -> Mapping[str, int]:
         """Token to id."""
-        ...
 
     # ---- text to tokens ----
 
     def require_chat_template(self) -> None:
         """Raise a `UserError` unless the model can render messages."""
-        ...
 
     def encode(self, prompt: Prompt) -> NDArray[np.int32]:
         """Return the prompt under the chat template, up to where the response begins; recent prompts are cached."""
-        ...
 
     def encode_response(self, text: str) -> NDArray[np.int32]:
         """Return a response as the model would generate it, its end token included."""
-        ...
 
     def encode_conversation(self, conversation: Conversation) -> NDArray[np.int32]:
         """Return a conversation up to the token at which a scalar head is read; `ModelCallError` if it cannot be."""
-        ...
 
     # ---- forward passes ----
 
@@ -150,52 +128,37 @@ class Engine(Protocol):
         ends: bool = False,
         tick: Tick = no_tick,
     ) -> AsyncIterator[tuple[int, RolloutGroup]]:
-        """Yield (index of the prompt, its n rollouts) as groups complete, in any order.
-
-        `ends` fills `Rollout.ends`. `tick` is called often; an exception from it ends the work.
-        """
-        ...
+        """Yield (index of the prompt, its n rollouts) as groups complete, in any order; `ends` fills `Rollout.ends`."""
 
     def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, max_rows: int | None = None) -> Tensor:
-        """Return log-probabilities of the response tokens, float32 [B, T], zero where a row has none.
-
-        `max_rows` limits the rows of a forward pass below what the token budget allows.
-        """
-        ...
+        """Return log-probabilities of the response tokens, float32 [B, T]; `max_rows` limits a forward pass."""
 
     def reference_logprobs(
         self, rows: Sequence[Row], *, temperature: float = 1.0, max_rows: int | None = None
     ) -> Tensor:
         """Return the log-probabilities with the adapter switched off."""
-        ...
 
     def values(self, rows: Sequence[Row]) -> Tensor:
         """Return a value before each response token, float32 [B, T]; for a model with a scalar head."""
-        ...
 
     # ---- learning ----
 
     @property
     def is_finite(self) -> bool:
         """Whether every trainable weight is finite."""
-        ...
 
     @property
     def adapter_is_fresh(self) -> bool:
         """Whether the adapter changes nothing yet, so that the model without it is the model as it is."""
-        ...
 
     def learn_with(self, optimizer: OptimizerSettings) -> None:
         """Create a new optimizer."""
-        ...
 
     def stop_learning(self) -> None:
         """Release the optimizer."""
-        ...
 
     def micro_batches(self, rows: Sequence[Row]) -> list[list[int]]:
         """Return the indices of the rows of each forward pass in `update`."""
-        ...
 
     def update(
         self,
@@ -208,38 +171,29 @@ class Engine(Protocol):
         entropy: bool = True,
     ) -> OptimizerStep:
         """Take one optimizer step on the loss over all rows; gradients of micro-batches add up exactly."""
-        ...
 
     # ---- copies, memory, files ----
 
     def copy(self, settings: ModelSettings | None = None, *, name: str) -> Engine:
         """Return an engine with the same weights and no optimizer; `settings` may give it a scalar head."""
-        ...
 
     def sleep(self) -> None:
         """Offload weights and optimizer state to host memory."""
-        ...
 
     def wake(self) -> None:
         """Move them back to the device, bit for bit."""
-        ...
 
     def digest(self, *, adapter: bool = True) -> str:
         """Return a hash of weights, tokenizer, chat template and precision."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint: the model as a Hugging Face folder, and the optimizer state."""
-        ...
 
     def load(self, folder: Path) -> None:
         """Load the weights that `save` wrote."""
-        ...
 
     def load_learner(self, folder: Path) -> None:
         """Load the optimizer state that `save` wrote."""
-        ...
 
     def publish(self, folder: Path) -> None:
         """Write the model for use elsewhere, its adapter merged into the weights."""
-        ...

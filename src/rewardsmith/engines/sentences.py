@@ -15,27 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from huggingface_hub import snapshot_download
 from numpy.typing import NDArray
 
 from rewardsmith.engines.embedded.loading import select_device
-from rewardsmith.engines.embedded.model_files import quiet
+from rewardsmith.engines.embedded.model_files import find_folder, quiet
 from rewardsmith.engines.model_settings import SentenceSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError, Usage
 
-_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.safetensors")
-"""What a model is made of; pickled weights and code stay where they are."""
+_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.safetensors")  # no pickled weights, and no code
 
 
 class SentenceModel:
-    """Turns texts into vectors; see `rewardsmith.llm.Embedder`. `usage.calls` counts texts.
+    """Turns texts into vectors; see `rewardsmith.llm.Embedder`. `usage.calls` counts texts."""
 
-    Attributes:
-        rates_together: a cached vector belongs to its whole call, because the batch changes the last bits.
-    """
-
-    rates_together = True
+    rates_together = True  # a cached vector belongs to its whole call, because the batch changes the last bits
 
     def __init__(self, settings: SentenceSettings, *, name: str = "model") -> None:
         self.name = name
@@ -90,7 +84,10 @@ class SentenceModel:
         return np.asarray(vectors_ND, dtype=np.float32)[[places[text] for text in texts]]
 
     def _model_folder(self) -> Path:
-        self._folder = self._folder or _download(self._settings.init, self.name)
+        try:
+            self._folder = self._folder or find_folder(self._settings.init, _FILES, subfolders=True)
+        except UserError as error:
+            raise UserError(f"models.{self.name}.{error}") from None
         return self._folder
 
     def _loaded(self) -> Any:
@@ -126,23 +123,6 @@ class SentenceModel:
         return self._model
 
 
-def _download(init: str, name: str) -> Path:
-    """Return the folder that `init` names; a Hugging Face id is downloaded."""
-    path = Path(init).expanduser()
-    if path.is_dir():
-        return path
-    if init.startswith(("./", "../", "/", "~")):
-        raise UserError(f"models.{name}.init: there is no folder {init!r}")
-    try:
-        return Path(snapshot_download(init, allow_patterns=list(_FILES)))
-    except Exception as error:
-        raise UserError(
-            f"models.{name}.init: there is no folder {init!r}, and no model of that id could be downloaded. If the id"
-            " is right, check the network, that HF_HUB_OFFLINE is not set, and that your account may read the model"
-            f" (HF_TOKEN). The error: {type(error).__name__}: {str(error)[:300]}"
-        ) from error
-
-
 def _require_safe(folder: Path, name: str) -> None:
     """Refuse a folder that is not a sentence-transformers model, needs code of its own, or has pickled weights."""
     where = f"models.{name}.init: {folder}"
@@ -161,10 +141,7 @@ def _require_safe(folder: Path, name: str) -> None:
         if not part.resolve().is_relative_to(folder.resolve()):
             raise UserError(f"{where}: modules.json names {part}, which is not in the folder")
         if any(part.glob("*.bin")) and not any(part.glob("*.safetensors")):
-            raise UserError(
-                f"{where}: the weights in {part} are pickled, and loading a pickle can run any code. Where you trust"
-                " the file, load the model there and save it again with save_pretrained(…)"
-            )
+            raise UserError(f"{where}: the weights in {part} are pickled, and loading a pickle can run any code")
 
 
 def _digest(folder: Path) -> str:
@@ -175,6 +152,3 @@ def _digest(folder: Path) -> str:
         with file.open("rb") as opened:
             found.update(f"{name} {hashlib.file_digest(opened, 'blake2b').hexdigest()} ".encode())
     return found.hexdigest()
-
-
-__all__ = ["SentenceModel"]

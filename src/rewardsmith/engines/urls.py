@@ -8,9 +8,7 @@ from yarl import URL
 
 from rewardsmith.masking import without_secrets
 
-_PARAMETERS = ("api-version", "version")
-"""The only query parameters; any other one may be a secret."""
-
+_PARAMETERS = ("api-version", "version")  # the only query parameters; any other one may be a secret
 _VALUE = re.compile(r"[A-Za-z0-9.-]{1,32}")
 _VERB = re.compile(r"/(chat/completions|completions|responses|embeddings|models|classify|score|rerank)/*$")
 _REMEDY = "put the key into an environment variable and name it in api_key_env"

@@ -15,23 +15,15 @@ from rewardsmith.engines.urls import without_verb
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.llm import ModelCallError
 
-LIST_TIMEOUT = 30.0
-"""Seconds in which a server must list its models."""
-
-SLEEP_TIMEOUT = 300.0
-"""Seconds for /sleep and /wake_up, which move weights."""
-
+LIST_TIMEOUT = 30.0  # seconds in which a server must list its models
+SLEEP_TIMEOUT = 300.0  # seconds for /sleep and /wake_up, which move weights
 _ATTEMPTS, _PAUSE = 3, 0.5
 _ABSENT = (404, 405, 501)
 _SLEEP_MODE = "start vLLM with --enable-sleep-mode and the environment variable VLLM_SERVER_DEV_MODE=1"
 
 
 class ModelDiscovery:
-    """Finds the name of the model on the servers; without `model`, the only one that they have.
-
-    Attributes:
-        away: addresses that did not respond at the last check, while others did.
-    """
+    """Finds the name of the model on the servers; without `model`, the only one that they have."""
 
     def __init__(self, dispatcher: Dispatcher, settings: ClientSettings, model: str | None, name: str) -> None:
         self._dispatcher = dispatcher
@@ -40,7 +32,7 @@ class ModelDiscovery:
         self._name = name
         self._discovered: str | None = None
         self._task: asyncio.Task[str] | None = None
-        self.away: tuple[str, ...] = ()
+        self.away: tuple[str, ...] = ()  # addresses that did not respond at the last check, while others did
 
     def reset(self, model: str | None) -> None:
         """Query the servers again; use another model, if one is given."""

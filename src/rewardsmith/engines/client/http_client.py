@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import zlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
-from ipaddress import ip_address
 from types import SimpleNamespace
 from typing import Any
 from urllib.request import getproxies, proxy_bypass
@@ -31,12 +30,9 @@ from rewardsmith.engines.urls import read_url, without_verb
 from rewardsmith.errors import UserError
 from rewardsmith.masking import Mask
 
-MAX_BODY = 32 * 2**20
-"""Bytes of a reply, both as sent and decompressed."""
-
+MAX_BODY = 32 * 2**20  # bytes of a reply, decompressed
 _KEEP_ALIVE = 4.0  # servers close idle connections after about 5 s; a request on one that is closing would be lost
 _LONG_BODY = 2**18
-_CHUNK = 2**18
 _STREAM_END = 1.0  # seconds in which a server may close a stream after its last event
 
 
@@ -67,23 +63,13 @@ class Endpoint:
 def _proxy_for(url: URL) -> URL | None:
     """Return the proxy that the environment sets for a URL; none for this machine itself."""
     host = url.host or ""
-    try:
-        local = ip_address(host).is_loopback
-    except ValueError:
-        local = host == "localhost" or host.endswith(".localhost")
+    local = re.fullmatch(r"(.*\.)?localhost|127(\.\d+){3}|::1", host)
     given = None if local or proxy_bypass(host) else getproxies().get(url.scheme)
     if not given:
         return None
-    try:
-        proxy = URL(given)
-        if proxy.scheme in ("http", "https") and proxy.host:
-            return proxy
-    except ValueError:
-        pass
-    raise UserError(  # the value is not shown: it may hold a password
-        f"the environment variable {url.scheme}_proxy cannot be used for {host}: set it to http://host:port or"
-        " http://user:password@host:port, or name the host in no_proxy"
-    )
+    if not re.fullmatch(r"https?://[^/\s]+/?", given):  # the value is not shown: it may hold a password
+        raise UserError(f"the environment variable {url.scheme}_proxy is not http://host:port: set it, or no_proxy")
+    return URL(given)
 
 
 class HttpClient:
@@ -105,7 +91,6 @@ class HttpClient:
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
             trace_configs=[_start_clock_when_sent()],
-            auto_decompress=False,  # see `_decompressed`
         )
         self._closing = _close_with_loop(self._session)
 
@@ -134,10 +119,9 @@ class HttpClient:
         first_token: float | None = None,
         any_body: bool = False,
     ) -> Any:
-        """Return the JSON of a reply (a stream is assembled), or raise `RequestError`.
+        """Return the JSON of a reply (a stream is assembled), or raise `RequestError`; without payload, send a GET.
 
-        The payload is posted as JSON; None sends a GET. `until` is on the event loop's clock, `first_token` a timeout
-        in seconds. With `any_body` the reply need not be JSON.
+        `until` is on the event loop's clock, `first_token` in seconds. With `any_body` the reply need not be JSON.
         """
         try:
             async with asyncio.timeout_at(until):
@@ -187,7 +171,7 @@ class HttpClient:
             return await self._read(response, endpoint.shown, clock.when(), any_body)
 
     async def _read(self, response: aiohttp.ClientResponse, where: str, begin: float | None, any_body: bool) -> Any:
-        content = _decompressed(response, where)
+        content = _bounded(response, where)
         status = response.status
         if status < 300 and response.content_type == "text/event-stream":
             return self.mask.json(await _assemble_stream(content, where, begin))
@@ -219,9 +203,7 @@ class HttpClient:
             return found
         what = self.mask.text(f"{endpoint.shown}: {type(error).__name__}: {excerpt(str(error))}")
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-            no_tls = any(sign in what for sign in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"))
-            what += "; the server does not speak https: use http://" if no_tls else ""
-            return RequestError("refused", what, retryable=False)
+            return RequestError("refused", f"{what}; does the server speak http:// only?", retryable=False)
         if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError):
             return RequestError("unreachable", f"{endpoint.shown}: connection refused", unreachable=True)
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
@@ -265,30 +247,14 @@ def _redirect(response: aiohttp.ClientResponse) -> str:
         return "redirects to an invalid address"
 
 
-async def _decompressed(response: aiohttp.ClientResponse, where: str) -> AsyncIterator[bytes]:
-    """Yield a reply without its Content-Encoding, at most `MAX_BODY` bytes: 1 MB of gzip can hold 1 GB.
-
-    We request no compression; some proxies use gzip or deflate nevertheless.
-    """
-    encoding = response.headers.get("Content-Encoding", "").strip().lower()
-    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        what = f"{where} sent a reply with Content-Encoding {excerpt(encoding)}, which was not requested"
-        raise RequestError("unparsable", what, retryable=False)
-    unpacker = None if encoding in ("", "identity") else zlib.decompressobj(32 + zlib.MAX_WBITS)
-    received = size = 0
+async def _bounded(response: aiohttp.ClientResponse, where: str) -> AsyncIterator[bytes]:
+    """Yield a reply, at most `MAX_BODY` bytes: aiohttp decompresses in chunks, and 1 MB of gzip can hold 1 GB."""
+    size = 0
     async for part in response.content.iter_any():
-        received += len(part)
-        rest = part
-        while rest:
-            try:
-                piece = rest if unpacker is None else unpacker.decompress(rest, _CHUNK)
-            except zlib.error as error:
-                raise malformed(f"{where} sent a reply that cannot be decompressed ({error})") from None
-            rest = b"" if unpacker is None else unpacker.unconsumed_tail
-            size += len(piece)
-            if max(size, received) > MAX_BODY:
-                raise RequestError("unparsable", f"{where} sent more than {MAX_BODY >> 20} MiB", retryable=False)
-            yield piece
+        size += len(part)
+        if size > MAX_BODY:
+            raise RequestError("unparsable", f"{where} sent more than {MAX_BODY >> 20} MiB", retryable=False)
+        yield part
 
 
 # ---- streaming -----------------------------------------------------------------------------------------------------

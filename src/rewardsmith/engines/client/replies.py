@@ -18,9 +18,7 @@ from rewardsmith.checks import unicode
 from rewardsmith.llm import ChatReply
 from rewardsmith.types import FailureKind
 
-MAX_EXCERPT = 300
-"""Characters of a reply that an error shows."""
-
+MAX_EXCERPT = 300  # characters of a reply that an error shows
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = MAX_EXCERPT
 
@@ -34,25 +32,15 @@ _ABORTED = frozenset({"abort", "error", "cancelled"})
 
 @dataclass(eq=False)
 class RequestError(Exception):
-    """One request without a usable reply.
+    """One request without a usable reply."""
 
-    Attributes:
-        kind: kind of the failure, if it is not retried.
-        detail: for people.
-        retryable: whether the same request may succeed later.
-        unreachable: whether the address looks dead, so that others should be used for a while.
-        overloaded: whether the server has too many requests, so that all should slow down.
-        retry_after: seconds that the server asks us to wait.
-        status: HTTP status; 0 if there was none.
-    """
-
-    kind: FailureKind
+    kind: FailureKind  # if it is not retried
     detail: str
-    retryable: bool = True
-    unreachable: bool = False
-    overloaded: bool = False
-    retry_after: float | None = None
-    status: int = 0
+    retryable: bool = True  # the same request may succeed later
+    unreachable: bool = False  # the address looks dead: others should be used for a while
+    overloaded: bool = False  # the server has too many requests: all should slow down
+    retry_after: float | None = None  # seconds
+    status: int = 0  # of HTTP; 0 if there was none
 
     def __str__(self) -> str:
         return self.detail
@@ -82,7 +70,7 @@ def status_error(
         detail += "; set the proxy's user and password in the environment: http://user:password@host:port"
     gone = status in _UNREACHABLE
     temporary = status in _RETRYABLE or (status >= 500 and status not in _PERMANENT)
-    retryable = gone or (temporary and code not in _PERMANENT_CODES)
+    retryable = gone or (temporary and str(code) not in _PERMANENT_CODES)
     # A gateway's 503 is a server that is gone; one that says when to come back is there.
     busy = retryable and status in _OVERLOADED and (not gone or retry_after is not None)
     kind: FailureKind = "unreachable" if gone else "refused"
@@ -91,38 +79,29 @@ def status_error(
 
 def body_error(error: object, where: str) -> RequestError:
     """Return the error that came in the body of a reply with status 200; its code may be an HTTP status."""
-    code = error.get("code") if isinstance(error, Mapping) else None
+    code = error_code({"error": error})
     if isinstance(code, int) and 400 <= code < 600:
         return status_error(code, where, error)
     return RequestError("refused", f"{where} replied with an error: {excerpt(error)}", retryable=False)
 
 
 def error_code(body: Any) -> object:
-    """Return the name of the error in an error's body, or None."""
+    """Return the code in an error's body, or None."""
     error = body.get("error") if isinstance(body, dict) else None
-    code = error.get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, str) else None
+    return error.get("code") if isinstance(error, dict) else None
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a Retry-After header (number or HTTP date); None without a usable one."""
-    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        text = headers.get(name, "")[:100].strip()
-        try:
-            seconds = float(text) * unit
-        except ValueError:
-            then, now = _timestamp(text), _timestamp(headers.get("date", "")[:100])
-            seconds = then - (time() if math.isnan(now) else now)
-        if math.isfinite(seconds):
-            return max(0.0, seconds)
-    return None
-
-
-def _timestamp(date: str) -> float:
+    text = headers.get("retry-after", "")[:100].strip()
     try:
-        return parsedate_to_datetime(date).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return math.nan
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time()
+        except (ValueError, OverflowError, OSError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 # ---- bodies --------------------------------------------------------------------------------------------------------

@@ -38,13 +38,7 @@ class ServedModel:
     """A `ChatModel`, `Rater` or `Embedder` on servers.
 
     Connections are opened by the first call in an event loop. They are closed by `close`, or with the event loop.
-
-    Args:
-        settings: of the client.
-        urls: base URLs; the load is shared among them.
-        model: as the servers name it; None takes the only one that they have.
-        name: in the recipe.
-        get_key: from the name of an environment variable to its value.
+    Without `model`, the servers have only one. `get_key` returns the value of an environment variable.
     """
 
     def __init__(
@@ -145,26 +139,20 @@ class ServedModel:
 
     async def chat(self, question: ChatRequest) -> ChatReply:
         """Return the model's reply to a conversation, or its continuation of a text."""
-        chat = not isinstance(question.prompt, str)
-        model = await self._model_name()
-        size = _size([question.prompt]) if not isinstance(question.prompt, str) else len(question.prompt)
-        reply = await self._dispatcher.call(
-            ServerRequest(
-                path="chat/completions" if chat else "completions",
-                payload=lambda: self._chat_payload(question, model),
-                parse=lambda body: replies.parse_completion(body, chat=chat, logprobs=question.logprobs),
-                deadline=question.deadline,
-                tokens=size / 4 + question.max_tokens,  # about four characters a token
-                adjust=self._use_other_limit_field,
-            )
+        model, prompt = await self._model_name(), question.prompt
+        chat = not isinstance(prompt, str)
+        size = len(prompt) if isinstance(prompt, str) else _size([prompt])
+        request = ServerRequest(
+            path="chat/completions" if chat else "completions",
+            payload=lambda: self._chat_payload(question, model),
+            parse=lambda body: replies.parse_completion(body, chat=chat, logprobs=question.logprobs),
+            deadline=question.deadline,
+            tokens=size / 4 + question.max_tokens,  # about four characters a token
+            adjust=self._use_other_limit_field,
         )
-        return replace(
-            reply.value,
-            prompt_tokens=reply.prompt_tokens,
-            tokens=reply.tokens,
-            seconds=reply.seconds,
-            attempts=reply.attempts,
-        )
+        reply = await self._dispatcher.call(request)
+        value = replace(reply.value, prompt_tokens=reply.prompt_tokens, tokens=reply.tokens)
+        return replace(value, seconds=reply.seconds, attempts=reply.attempts)
 
     def _chat_payload(self, question: ChatRequest, model: str) -> dict[str, Any]:
         """Return the body of a request. Fields without effect are left out: some servers refuse unknown ones."""
@@ -200,11 +188,8 @@ class ServedModel:
             return await _all([self._classify(model, each) for each in conversations])
         if any(conversation[-1].role != "assistant" for conversation in conversations):
             self.usage.failed += len(conversations)
-            raise ModelCallError(
-                "refused",
-                'serves = "score" rates the last message, and that is not the response here: use a server that'
-                ' serves = "classify", or an embedded model',
-            )
+            reason = 'serves = "score" rates the last message, which is not the response: use serves = "classify"'
+            raise ModelCallError("refused", reason)
         parts = await _all([self._score(model, part) for part in self._batches(conversations)])
         return [value for values in parts for value in values]
 
@@ -237,14 +222,8 @@ class ServedModel:
 
     async def _pool(self, path: str, body: dict[str, Any], size: int, parse: Callable[[Any], T]) -> T:
         """Call a pooling endpoint; `classify` and `score` are not below /v1."""
-        request = ServerRequest(
-            path,
-            lambda: body | self._extra_fields()[0],
-            parse,
-            self._settings.deadline,
-            tokens=size / 4,
-            root=path != "embeddings",
-        )
+        payload, deadline, root = lambda: body | self._extra_fields()[0], self._settings.deadline, path != "embeddings"
+        request = ServerRequest(path, payload, parse, deadline, tokens=size / 4, root=root)
         return (await self._dispatcher.call(request)).value
 
     def _batches(self, items: Sequence[T]) -> list[Sequence[T]]:
@@ -255,12 +234,9 @@ class ServedModel:
         """Return the model's name; in a call, a user's mistake is a failure like others."""
         try:
             return await self._discovery.model()
-        except UserError as error:
+        except (UserError, ModelCallError) as error:
             self.usage.failed += 1
-            raise ModelCallError("refused", str(error)) from None
-        except ModelCallError:
-            self.usage.failed += 1
-            raise
+            raise error if isinstance(error, ModelCallError) else ModelCallError("refused", str(error)) from None
 
     # ---- secrets ---------------------------------------------------------------------------------------------------
 
@@ -279,10 +255,7 @@ class ServedModel:
         key = (self._get_key(variable) or "").strip()
         where = f"models.{self.name}.api_key_env"
         if not key:
-            raise UserError(
-                f"{where}: the environment variable {variable} is not set: put the API key in it, or leave api_key_env"
-                " out if the server needs none"
-            )
+            raise UserError(f"{where}: the environment variable {variable} is not set: put the API key in it")
         if not key.isascii() or not key.isprintable():
             raise UserError(f"{where}: the value of {variable} cannot be sent as a key")
         return key

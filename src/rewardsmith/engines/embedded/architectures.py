@@ -34,11 +34,7 @@ def max_length(config: Any) -> int:
 
 
 def check_architecture(model: Any, name: str) -> None:
-    """Refuse a model that would give other numbers here than in transformers.
-
-    The configuration is checked first. Then a few tokens are run both ways, two sequences at a time here and one by one
-    there: whatever an architecture does beyond attention as we know it shows in the difference.
-    """
+    """Refuse a model that would give other numbers here than in transformers: a few tokens are run both ways."""
     config = model.config
     kinds = set(getattr(config, "layer_types", None) or ())
     if kinds - _LAYERS or getattr(config, "attention_chunk_size", None):
@@ -51,17 +47,13 @@ def check_architecture(model: Any, name: str) -> None:
         why = f"{type(error).__name__}: {error}"
         raise UserError(f"models.{name}: the engine cannot run a {config.model_type} model ({why})") from error
     if difference > (1e-3 if model.dtype == torch.float32 else 0.1):
-        raise UserError(
-            f"models.{name}: {config.model_type} gives other numbers here than in transformers (off by"
-            f" {difference:.2g} of the largest): its attention or head does something that the engine does not know"
-        )
+        why = f"other numbers here than in transformers (off by {difference:.2g} of the largest)"
+        raise UserError(f"models.{name}: the engine cannot run a {config.model_type} model ({why})")
     slides = "sliding_attention" in kinds or (not kinds and getattr(config, "use_sliding_window", True))
     if slides and getattr(config, "sliding_window", None) and windows == {None}:
         # So few tokens fit into any window, so the comparison does not show it.
-        raise UserError(
-            f"models.{name}: {config.model_type} does not pass its window of {config.sliding_window} tokens to its"
-            " attention function, so the engine cannot apply it"
-        )
+        why = f"its window of {config.sliding_window} tokens is not passed to its attention function"
+        raise UserError(f"models.{name}: the engine cannot run a {config.model_type} model ({why})")
 
 
 def _compare(model: Any, length: int = 6) -> tuple[float, set[int | None]]:
@@ -151,8 +143,7 @@ def configure_scalar_head(model: Any, tokenizer: Any, arguments: Mapping[str, An
     """Make every program that loads a new scalar head read it at the last token, and as it is.
 
     transformers skips padding at the end of a text, and vLLM does not. So the configuration names no padding token
-    where a conversation may end with it, as with an end token that is used as padding; with none named, transformers
-    reads the last token too. A head that was trained elsewhere is read as its folder says, here and when it is saved.
+    where a conversation may end with it. A head that was trained elsewhere is read as its folder says.
     """
     if bool(model.score.weight.any()):
         return

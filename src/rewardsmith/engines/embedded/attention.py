@@ -24,8 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AttentionInterface
 
-ATTENTION = "rewardsmith"
-"""Our key in transformers' table of attention functions."""
+ATTENTION = "rewardsmith"  # our key in transformers' table of attention functions
 
 
 @dataclass(frozen=True)
@@ -83,33 +82,6 @@ def _attend(
 
 
 AttentionInterface.register(ATTENTION, _attend)
-
-
-def to_device(numbers: Sequence[int] | NDArray[np.integer], device: torch.device) -> Tensor:
-    """Return integers as an int64 tensor."""
-    return torch.from_numpy(np.asarray(numbers, dtype=np.int64)).to(device)
-
-
-class KeyValueCache:
-    """Keys and values of up to `rows` sequences of up to `length` tokens: [rows, K, length, D] for each layer."""
-
-    def __init__(self, rows: int, length: int) -> None:
-        self.rows = rows
-        self.length = length
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def layer(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a layer's tensors, allocated at the first call like k and v."""
-        if layer not in self._layers:
-            shape = (self.rows, k.shape[1], self.length)
-            self._layers[layer] = (k.new_zeros(*shape, k.shape[-1]), v.new_zeros(*shape, v.shape[-1]))
-        return self._layers[layer]
-
-    def move(self, sources: Tensor, targets: Tensor, length: int) -> None:
-        """Copy the first `length` tokens of the rows `sources` to the rows `targets`."""
-        for pair in self._layers.values():
-            for tensor in pair:
-                tensor[targets, :, :length] = tensor[sources, :, :length]
 
 
 class PackedAttention:
@@ -174,48 +146,26 @@ class PackedAttention:
         return self._masks[window]
 
 
-class _Spread(torch.autograd.Function):
-    """Spread tokens [N, …] over their places; the gradient of a token is the sum over its places.
+class KeyValueCache:
+    """Keys and values of up to `rows` sequences of up to `length` tokens: [rows, K, length, D] for each layer."""
 
-    Most tokens have one place. Their gradients are picked, not summed: adding is slow, and on a GPU not repeatable.
-    """
+    def __init__(self, rows: int, length: int) -> None:
+        self.rows = rows
+        self.length = length
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
-    @staticmethod
-    def forward(ctx: Any, flat: Tensor, spread: Tensor, gathered_N: Tensor, extra: Tensor) -> Tensor:
-        ctx.save_for_backward(spread, gathered_N, extra)
-        return flat.index_select(0, spread)
+    def layer(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a layer's tensors, allocated at the first call like k and v."""
+        if layer not in self._layers:
+            shape = (self.rows, k.shape[1], self.length)
+            self._layers[layer] = (k.new_zeros(*shape, k.shape[-1]), v.new_zeros(*shape, v.shape[-1]))
+        return self._layers[layer]
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        spread, gathered_N, extra = ctx.saved_tensors
-        result = grad.index_select(0, gathered_N)
-        if len(extra):  # in float32: a prompt may have many places
-            total = result.float().index_add_(0, spread[extra], grad[extra].float())
-            result = total.to(grad.dtype)
-        return result, None, None, None
-
-
-class _Gather(torch.autograd.Function):
-    """Pick each token [N, …] from one of its places; the other places have no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, flat: Tensor, gathered_N: Tensor) -> Tensor:
-        ctx.save_for_backward(gathered_N)
-        ctx.places = len(flat)
-        return flat.index_select(0, gathered_N)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (gathered_N,) = ctx.saved_tensors
-        return grad.new_zeros(ctx.places, *grad.shape[1:]).index_copy_(0, gathered_N, grad), None
-
-
-def consecutive(lengths: Sequence[int]) -> list[NDArray[np.int64]]:
-    """Return the places of the tokens of sequences that lie end to end and share nothing."""
-    ends = np.cumsum(lengths)
-    return [np.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+    def move(self, sources: Tensor, targets: Tensor, length: int) -> None:
+        """Copy the first `length` tokens of the rows `sources` to the rows `targets`."""
+        for pair in self._layers.values():
+            for tensor in pair:
+                tensor[targets, :, :length] = tensor[sources, :, :length]
 
 
 class PrefillAttention(PackedAttention):
@@ -289,3 +239,52 @@ def _matmul_attention(layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, ma
     if layer.cap is not None:
         scores = torch.tanh(scores / layer.cap) * layer.cap
     return (scores + mask).softmax(-1, dtype=torch.float32).to(v.dtype) @ v
+
+
+class _Spread(torch.autograd.Function):
+    """Spread tokens [N, …] over their places; the gradient of a token is the sum over its places.
+
+    Most tokens have one place. Their gradients are picked, not summed: adding is slow, and on a GPU not repeatable.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, flat: Tensor, spread: Tensor, gathered_N: Tensor, extra: Tensor) -> Tensor:
+        ctx.save_for_backward(spread, gathered_N, extra)
+        return flat.index_select(0, spread)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        spread, gathered_N, extra = ctx.saved_tensors
+        result = grad.index_select(0, gathered_N)
+        if len(extra):  # in float32: a prompt may have many places
+            total = result.float().index_add_(0, spread[extra], grad[extra].float())
+            result = total.to(grad.dtype)
+        return result, None, None, None
+
+
+class _Gather(torch.autograd.Function):
+    """Pick each token [N, …] from one of its places; the other places have no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, flat: Tensor, gathered_N: Tensor) -> Tensor:
+        ctx.save_for_backward(gathered_N)
+        ctx.places = len(flat)
+        return flat.index_select(0, gathered_N)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (gathered_N,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.places, *grad.shape[1:]).index_copy_(0, gathered_N, grad), None
+
+
+def consecutive(lengths: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Return the places of the tokens of sequences that lie end to end and share nothing."""
+    ends = np.cumsum(lengths)
+    return [np.arange(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+
+
+def to_device(numbers: Sequence[int] | NDArray[np.integer], device: torch.device) -> Tensor:
+    """Return integers as an int64 tensor."""
+    return torch.from_numpy(np.asarray(numbers, dtype=np.int64)).to(device)

@@ -26,8 +26,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, TokenLogprobs, Usage
 from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
 
-OnDevice = Callable[[], AbstractAsyncContextManager[None]]
-"""Entered while the engine works; its weights are on the device then."""
+OnDevice = Callable[[], AbstractAsyncContextManager[None]]  # entered while the engine works
 
 
 class _EngineModel:
@@ -172,8 +171,7 @@ class EmbeddedChatModel(_EngineModel):
     async def read(self, group: RolloutGroup, *, adapter: bool = True) -> list[TokenLogprobs]:
         """Return the log-probabilities of each rollout; without `adapter`, those of the base model.
 
-        A rollout with tokens is read as these; one without as the model would generate its text, with the end token
-        unless it was truncated. `ModelCallError` if it cannot be read, or the numbers are not finite.
+        A rollout without tokens is read as the model would generate its text, with the end token unless truncated.
         """
         try:
             if not adapter and self._engine.settings.lora is None:
@@ -213,7 +211,7 @@ class EmbeddedChatModel(_EngineModel):
 
     def _char_ends(self, tokens: NDArray[np.int32], text: str) -> NDArray[np.int32]:
         try:
-            return self._engine.token_char_ends(tokens, text)
+            return self._engine.offsets.token_char_ends(tokens, text)
         except ValueError as error:
             raise ModelCallError("refused", f"{self.name} cannot read a response: {error}") from None
 
@@ -233,13 +231,9 @@ class EmbeddedChatModel(_EngineModel):
 
 
 class EmbeddedRater(_EngineModel):
-    """Implements `rewardsmith.llm.Rater` with an embedded engine that has a scalar head.
+    """Implements `rewardsmith.llm.Rater` with an embedded engine that has a scalar head."""
 
-    Attributes:
-        rates_together: a rating belongs to the whole call.
-    """
-
-    rates_together = True
+    rates_together = True  # a rating belongs to the whole call
 
     async def check(self) -> None:
         """Raise a `UserError` if the model cannot rate: no scalar head, or an untrained one, or no chat template."""
@@ -264,10 +258,7 @@ class EmbeddedRater(_EngineModel):
             raise UserError(f"{where}: its chat template leaves out the assistant's messages")
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
-        """Return the rating of each conversation.
-
-        `ModelCallError` if one is too long, or cannot be rendered, or has no finite rating, or the engine failed.
-        """
+        """Return the rating of each conversation; one that cannot be rated fails the call."""
         try:
             tokens = [self._encode(conversation) for conversation in conversations]
             rows = conversation_rows(conversations, tokens)

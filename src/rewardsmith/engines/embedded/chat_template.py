@@ -203,11 +203,7 @@ def special_token_escaper(tokenizer: Any) -> Callable[[Sequence[Message]], list[
 
 
 def end_token(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]) -> int:
-    """Return the token that ends a response: what the chat template puts after it, else the end-of-text token.
-
-    Where a template ends a message with a token of its own (`<|im_end|>`, `<end_of_turn>`), a response that ends with
-    the end of the text would look like nothing in the model's training, and servers would stop elsewhere.
-    """
+    """Return the token that ends a response: what the chat template puts after it (`<|im_end|>`), else end of text."""
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | {*tokenizer.all_special_ids}
     end: int = tokenizer.eos_token_id
     return next((i for i in _tokens_after_answer(tokenizer, arguments) if i in special), end)

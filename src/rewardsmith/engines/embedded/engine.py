@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import linear
 from torch.nn.utils import get_total_norm
 
-from rewardsmith.engines.conversation_rows import last_word
 from rewardsmith.engines.embedded import architectures, chat_template
 from rewardsmith.engines.embedded.attention import attention_plan
 from rewardsmith.engines.embedded.generate import LENGTH_STEP, Completion, GenerationRequest, Generator, StopRule
@@ -57,7 +56,7 @@ class EmbeddedEngine:
         chat_template.require_bounded_template(self.tokenizer, settings, name)
         self._escape = chat_template.special_token_escaper(self.tokenizer)
         self._end = chat_template.end_token(self.tokenizer, settings.template)
-        self._offsets = TokenOffsets(self.tokenizer)
+        self.offsets = TokenOffsets(self.tokenizer)
         self._prompts: dict[tuple[tuple[str, str], ...], NDArray[np.int32]] = {}
         self.device = loaded.device
         self.dtype = loaded.dtype
@@ -152,7 +151,9 @@ class EmbeddedEngine:
         except Exception as error:  # noqa: BLE001 a template is a program: it may refuse in any way
             message = f"the chat template of {self.name} cannot render it: {error}"
             raise ModelCallError("refused", message) from None
-        return tokens[: last_word(tokens, self.model.config.get_text_config().pad_token_id) + 1]
+        padding = self.model.config.get_text_config().pad_token_id
+        words = np.flatnonzero(tokens != (-1 if padding is None else padding))
+        return tokens[: int(words.max(initial=0)) + 1]
 
     def encode_text(self, text: str) -> NDArray[np.int32]:
         """Return the tokens of a text without the chat template."""
@@ -162,10 +163,6 @@ class EmbeddedEngine:
         template = self.settings.template
         text = chat_template.render_chat(self.tokenizer, messages, template, generation_prompt=generation_prompt)
         return self.encode_text(text)
-
-    def token_char_ends(self, tokens: NDArray[np.int32], text: str) -> NDArray[np.int32]:
-        """Return how many characters of the decoded text there are up to the end of each token, [T]."""
-        return self._offsets.token_char_ends(tokens, text)
 
     # ---- generating ------------------------------------------------------------------------------------------------
 
@@ -182,8 +179,7 @@ class EmbeddedEngine:
     ) -> AsyncIterator[tuple[int, RolloutGroup]]:
         """Yield (index of the prompt, its n rollouts) as groups complete; other coroutines run in between.
 
-        Rollout i of a prompt depends on the prompt, its seed and i alone, apart from rounding. `ends` fills
-        `Rollout.ends`.
+        Rollout i of a prompt depends on the prompt, its seed and i alone, apart from rounding.
         """
         requests = [GenerationRequest(self.encode(p), n, seed) for p, seed in zip(prompts, seeds, strict=True)]
         for prompt, request in zip(prompts, requests, strict=True):
@@ -195,7 +191,7 @@ class EmbeddedEngine:
                     completion.tokens,
                     completion.logprobs,
                     "stop" if completion.stopped else "length",
-                    self.token_char_ends(completion.tokens, completion.text) if ends else None,
+                    self.offsets.token_char_ends(completion.tokens, completion.text) if ends else None,
                 )
                 for completion in completions
             ]
@@ -288,10 +284,7 @@ class EmbeddedEngine:
         max_rows: int | None = None,
         entropy: bool = True,
     ) -> OptimizerStep:
-        """Take one optimizer step on the loss over all rows.
-
-        `loss` is called for each micro-batch, and the gradients add up. Without `entropy` that is zero.
-        """
+        """Take one optimizer step on the loss over all rows: the gradients of the micro-batches add up."""
         if self._learner is None:
             raise RuntimeError("update was called before learn_with")
         try:

@@ -70,76 +70,6 @@ class Completion:
     stopped: bool  # by the model; False when the token limit ended it
 
 
-class DecodeState:
-    """The state of S rows on the device."""
-
-    def __init__(self, rows: int, width: int, device: torch.device) -> None:
-        self.token_S = torch.zeros(rows, dtype=torch.long, device=device)  # the last one, not yet read by the model
-        self.position_S = torch.zeros_like(self.token_S)  # of that token
-        self.count_S = torch.zeros_like(self.token_S)  # tokens generated so far
-        self.limit_S = torch.zeros_like(self.token_S)  # tokens that may be generated
-        self.done_S = torch.ones(rows, dtype=torch.bool, device=device)
-        # One column more than a response has: a finished row keeps writing there.
-        self.tokens_ST = torch.zeros(rows, width + 1, dtype=torch.int32, device=device)
-        self.logprobs_ST = torch.zeros(rows, width + 1, device=device)
-        self.uniforms_ST = torch.zeros(rows, width + 1, device=device)
-
-    def retire(self, rows_R: Tensor) -> None:
-        """Free rows.
-
-        They stand at position 0, where they see themselves however little of the cache is read: a row that saw nothing
-        would leave NaN behind, and a masked NaN is still NaN for the next owner of the row.
-        """
-        self.done_S[rows_R] = True
-        self.position_S[rows_R] = 0
-
-    def move(self, sources: Tensor, targets: Tensor) -> None:
-        """Copy rows."""
-        for tensor in vars(self).values():
-            tensor[targets] = tensor[sources]
-
-
-class StopRule:
-    """Finds where a response ends: stop tokens, and stop texts that may begin or end inside a token."""
-
-    def __init__(self, decode: Callable[[NDArray[np.int32]], str], stop_ids: Sequence[int], sampling: Sampling) -> None:
-        self.ids = sorted(stop_ids)
-        self.texts = sampling.stop
-        self._decode = decode
-        self._min_tokens = sampling.min_tokens
-
-    def completion(self, tokens: NDArray[np.int32], logprobs: NDArray[np.float32]) -> Completion:
-        """Return a finished row; what follows the first stop text is cut off."""
-        if not np.isfinite(logprobs).all():
-            raise UserError("the model's logits are not finite: its weights are broken")
-        stopped = int(tokens[-1]) in self.ids
-        text = self._decode(tokens[:-1] if stopped else tokens)
-        find = partial(self._find, after=self._protected(tokens))
-        if not find(text):
-            return Completion(tokens, logprobs, text, stopped)
-        cut = 1 + bisect_left(range(1, len(tokens)), 1, key=lambda n: len(find(self._decode(tokens[:n]))))
-        text = self._decode(tokens[:cut])
-        return Completion(tokens[:cut], logprobs[:cut], text[: min(find(text))], stopped=True)
-
-    def has_stop_text(self, tokens: NDArray[np.int32], new: int) -> bool:
-        """Whether a stop text ends in the last `new` tokens; a character may take four tokens."""
-        if len(tokens) < max(1, self._min_tokens):
-            return False
-        recent = tokens[-(new + 4 * max(map(len, self.texts))) :]
-        return bool(self._find(self._decode(recent), 0)) and bool(
-            self._find(self._decode(tokens), self._protected(tokens))
-        )
-
-    def _protected(self, tokens: NDArray[np.int32]) -> int:
-        """Return how many characters come too early for a stop text to end in them."""
-        return len(self._decode(tokens[: self._min_tokens - 1])) if self._min_tokens > 1 else 0
-
-    def _find(self, text: str, after: int) -> list[int]:
-        """Return where the stop texts are that do not end in the first `after` characters."""
-        places = (text.find(stop, max(0, after - len(stop) + 1)) for stop in self.texts)
-        return [place for place in places if place >= 0]
-
-
 class Generator:
     """Generates the responses of some requests: `schedule`, `run`, `postprocess`, until all are complete.
 
@@ -358,6 +288,76 @@ class Generator:
 
     def _ids(self, numbers: Sequence[int] | NDArray[np.integer]) -> Tensor:
         return to_device(numbers, self._device)
+
+
+class DecodeState:
+    """The state of S rows on the device."""
+
+    def __init__(self, rows: int, width: int, device: torch.device) -> None:
+        self.token_S = torch.zeros(rows, dtype=torch.long, device=device)  # the last one, not yet read by the model
+        self.position_S = torch.zeros_like(self.token_S)  # of that token
+        self.count_S = torch.zeros_like(self.token_S)  # tokens generated so far
+        self.limit_S = torch.zeros_like(self.token_S)  # tokens that may be generated
+        self.done_S = torch.ones(rows, dtype=torch.bool, device=device)
+        # One column more than a response has: a finished row keeps writing there.
+        self.tokens_ST = torch.zeros(rows, width + 1, dtype=torch.int32, device=device)
+        self.logprobs_ST = torch.zeros(rows, width + 1, device=device)
+        self.uniforms_ST = torch.zeros(rows, width + 1, device=device)
+
+    def retire(self, rows_R: Tensor) -> None:
+        """Free rows.
+
+        They stand at position 0, where they see themselves however little of the cache is read: a row that saw nothing
+        would leave NaN behind, and a masked NaN is still NaN for the next owner of the row.
+        """
+        self.done_S[rows_R] = True
+        self.position_S[rows_R] = 0
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy rows."""
+        for tensor in vars(self).values():
+            tensor[targets] = tensor[sources]
+
+
+class StopRule:
+    """Finds where a response ends: stop tokens, and stop texts that may begin or end inside a token."""
+
+    def __init__(self, decode: Callable[[NDArray[np.int32]], str], stop_ids: Sequence[int], sampling: Sampling) -> None:
+        self.ids = sorted(stop_ids)
+        self.texts = sampling.stop
+        self._decode = decode
+        self._min_tokens = sampling.min_tokens
+
+    def completion(self, tokens: NDArray[np.int32], logprobs: NDArray[np.float32]) -> Completion:
+        """Return a finished row; what follows the first stop text is cut off."""
+        if not np.isfinite(logprobs).all():
+            raise UserError("the model's logits are not finite: its weights are broken")
+        stopped = int(tokens[-1]) in self.ids
+        text = self._decode(tokens[:-1] if stopped else tokens)
+        find = partial(self._find, after=self._protected(tokens))
+        if not find(text):
+            return Completion(tokens, logprobs, text, stopped)
+        cut = 1 + bisect_left(range(1, len(tokens)), 1, key=lambda n: len(find(self._decode(tokens[:n]))))
+        text = self._decode(tokens[:cut])
+        return Completion(tokens[:cut], logprobs[:cut], text[: min(find(text))], stopped=True)
+
+    def has_stop_text(self, tokens: NDArray[np.int32], new: int) -> bool:
+        """Whether a stop text ends in the last `new` tokens; a character may take four tokens."""
+        if len(tokens) < max(1, self._min_tokens):
+            return False
+        recent = tokens[-(new + 4 * max(map(len, self.texts))) :]
+        return bool(self._find(self._decode(recent), 0)) and bool(
+            self._find(self._decode(tokens), self._protected(tokens))
+        )
+
+    def _protected(self, tokens: NDArray[np.int32]) -> int:
+        """Return how many characters come too early for a stop text to end in them."""
+        return len(self._decode(tokens[: self._min_tokens - 1])) if self._min_tokens > 1 else 0
+
+    def _find(self, text: str, after: int) -> list[int]:
+        """Return where the stop texts are that do not end in the first `after` characters."""
+        places = (text.find(stop, max(0, after - len(stop) + 1)) for stop in self.texts)
+        return [place for place in places if place >= 0]
 
 
 @cache

@@ -19,10 +19,6 @@ class Learner:
 
     A parameter in bfloat16 has a float32 master copy, which the optimizer moves, and a float32 gradient, to which each
     backward pass adds: many small updates would be lost in eight bits of mantissa.
-
-    Args:
-        parameters: the trainable ones, by name.
-        settings: of AdamW. The learning rate is given with each step.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings) -> None:
@@ -83,15 +79,11 @@ class Learner:
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state` returned; a parameter that never had a gradient has no moments."""
         learned = [name for name in self._masters if f"step/{name}" in state]
-        shapes = {f"master/{name}": self._masters[name].shape for name in self._copies}
-        for name in learned:
-            shape = self._masters[name].shape
-            shapes |= {f"step/{name}": torch.Size(), f"exp_avg/{name}": shape, f"exp_avg_sq/{name}": shape}
-        wrong = sorted(set(shapes) ^ set(state)) or [key for key, shape in shapes.items() if state[key].shape != shape]
-        if wrong:
-            raise UserError(
-                f"the optimizer state does not fit the model (see {wrong[0]}): it is damaged, or of another model"
-            )
+        expected = {f"master/{name}" for name in self._copies} | {
+            f"{key}/{name}" for key in _MOMENTS for name in learned
+        }
+        if wrong := sorted(expected ^ set(state)):
+            raise UserError(f"the optimizer state does not fit the model (see {wrong[0]}): it is of another model")
         with torch.no_grad():
             for name in self._copies:
                 self._masters[name].copy_(state[f"master/{name}"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,7 @@ class LoadedModel:
 
 
 def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
-    """Return the model that `settings.init` names; `seed` is of the weights of a tiny model.
-
-    A scalar head that the files do not have starts at zero, so that every text begins with a score of 0.
-    """
+    """Return the model that `settings.init` names; `seed` is of a tiny model. A new scalar head starts at zero."""
     init, head = settings.init, settings.head
     assert init is not None
     device, dtype = select_device(settings.device, settings.dtype)
@@ -102,10 +99,7 @@ def _stop_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]
 
 
 def check_model(settings: ModelSettings, name: str, *, chat: bool = True) -> ModelOutline:
-    """Check everything of a model but its weights, of which the headers are read; a Hugging Face id is downloaded.
-
-    With `chat`, it must be able to render the messages of a prompt.
-    """
+    """Check everything of a model but its weights, of which the headers are read; with `chat`, it needs a template."""
     try:
         return _outline(settings, name, chat)
     except UserError as error:
@@ -183,28 +177,18 @@ def restore_weights(model: Any, folder: Path, *, adapter: bool) -> None:
         raise UserError(f"there are no weights in {str(folder)!r}: the checkpoint is not complete")
     try:
         with quiet():  # transformers may save weights under other names, and maps them back
-            other, report = type(model).from_pretrained(
-                folder,
-                dtype=model.dtype,
-                use_safetensors=True,
-                local_files_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are reported, and refused below
-            )
+            loading = {"dtype": model.dtype, "use_safetensors": True, "local_files_only": True}
+            other = type(model).from_pretrained(folder, **loading)
     except Exception as error:  # transformers and safetensors raise many kinds
         raise UserError(f"the weights in {str(folder)!r} cannot be read: {error}") from error
-    wrong = {*report["missing_keys"], *report["unexpected_keys"], *(key for key, *_ in report["mismatched_keys"])}
     own, saved = model.state_dict(), other.state_dict()
-    _require_same(saved, own, folder, sorted(wrong))
+    _require_same(saved, own, folder)
     with torch.no_grad():
         for name, tensor in saved.items():
             own[name].copy_(tensor)
 
 
-def _require_same(
-    saved: Mapping[str, Tensor], own: Mapping[str, Tensor], folder: Path, wrong: Sequence[str] = ()
-) -> None:
-    """Raise a `UserError` if names or shapes differ, or some are known to be wrong."""
-    wrong = wrong or sorted(set(saved) ^ set(own)) or [name for name in saved if saved[name].shape != own[name].shape]
+def _require_same(saved: Mapping[str, Tensor], own: Mapping[str, Tensor], folder: Path) -> None:
+    wrong = sorted(set(saved) ^ set(own)) or [name for name in saved if saved[name].shape != own[name].shape]
     if wrong:
         raise UserError(f"{folder} does not fit the model (see {wrong[0]}): it was saved by another one")

@@ -11,10 +11,10 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -37,8 +37,7 @@ from transformers.utils import logging
 
 from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.errors import UserError, listing, nearest
-
-HeadKind = Literal["language", "scalar"]
+from rewardsmith.masking import shown
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -67,7 +66,7 @@ _MAX_SIZES = {
 }
 _MAX_SIZE = {name: limit for limit, names in _MAX_SIZES.items() for name in names}
 
-_MAX_ENTRIES = {
+_MAX_ENTRIES = {  # by file and path in it
     "tokenizer.json": {"added_tokens": MAX_ADDED, "model.vocab": MAX_VOCABULARY, "model.merges": 2 * MAX_VOCABULARY},
     "tokenizer_config.json": {
         "added_tokens_decoder": MAX_ADDED,
@@ -78,7 +77,6 @@ _MAX_ENTRIES = {
     "added_tokens.json": {"": MAX_ADDED},
     "vocab.json": {"": MAX_VOCABULARY},
 }
-"""By file and path in it."""
 
 
 @contextmanager
@@ -100,12 +98,38 @@ def quiet() -> Iterator[None]:
                 disable_progress_bars()
 
 
+def find_folder(init: str, patterns: Sequence[str], *, subfolders: bool = False) -> Path:
+    """Return the folder that `init` names; if it is a Hugging Face id, the files of these patterns are downloaded."""
+    path = Path(os.path.expanduser(init))  # unlike the methods of Path, these raise for no text whatsoever
+    if os.path.isdir(path):
+        return path
+    where = f'init = "{init}"'
+    if os.path.isfile(path):
+        raise UserError(f"{where}: {_gguf_advice(path) or 'this is a file; name the folder that it is in'}")
+    try:
+        hint = nearest(path.name, [sibling.name for sibling in path.parent.iterdir() if sibling.is_dir()])
+    except (OSError, ValueError):
+        hint = ""
+    if init.startswith(("./", "../", "/", "~")):
+        raise UserError(f"{where}: there is no such folder.{hint}")
+    try:
+        ignored = None if subfolders else ["*/*"]
+        return Path(snapshot_download(init, allow_patterns=list(patterns), ignore_patterns=ignored))
+    except Exception as error:
+        raise UserError(
+            f"{where}: there is no such folder here, and no model of that id could be downloaded."
+            f"{hint or nearest(init, TINY)} If the id is right, check the network, that HF_HUB_OFFLINE is not set, and"
+            " that your account may read the model (HF_TOKEN); or download it elsewhere and name the folder. Built-in"
+            f" models: {listing(TINY)}. The error was: {_first_line(error)}"
+        ) from error
+
+
 class ModelFolder:
     """The folder that `init` names, after a download if it is an id; what is wrong with it is a `UserError`."""
 
     def __init__(self, init: str) -> None:
         self._init = init
-        self.path = self._find()
+        self.path = find_folder(init, _DOWNLOADED)
 
     def _bad(self, message: str) -> UserError:
         return UserError(f'init = "{self._init}": {message}')
@@ -113,34 +137,12 @@ class ModelFolder:
     def _out_of_bounds(self, message: str) -> UserError:
         return self._bad(f"{message}: no model is like that; get the files again from a source that you trust")
 
-    def _find(self) -> Path:
-        init = self._init
-        path = Path(os.path.expanduser(init))  # unlike the methods of Path, these raise for no text whatsoever
-        if os.path.isdir(path):
-            return path
-        if os.path.isfile(path):
-            raise self._bad(_gguf_advice(path) or "this is a file; name the folder that it is in")
-        if init.startswith(("./", "../", "/", "~")):
-            raise self._bad(f"there is no such folder.{_similar_folder(path)}")
-        try:
-            return Path(snapshot_download(init, allow_patterns=_DOWNLOADED, ignore_patterns=["*/*"]))
-        except Exception as error:
-            raise self._bad(
-                "there is no such folder here, and no model of that id could be downloaded."
-                f"{_similar_folder(path) or nearest(init, TINY)} If the id is right, check the network, that"
-                " HF_HUB_OFFLINE is not set, and that your account may read the model (HF_TOKEN); or download it"
-                f" elsewhere and name the folder. Built-in models: {listing(TINY)}. The error was: {_first_line(error)}"
-            ) from error
-
     # ---- config.json -----------------------------------------------------------------------------------------------
 
-    def config(self, head: HeadKind) -> PreTrainedConfig:
+    def config(self, head: str) -> PreTrainedConfig:
         """Return the configuration of a model that can have the head."""
         if (self.path / "adapter_config.json").is_file():  # transformers would follow it to another model
-            raise self._bad(
-                "the folder holds an adapter. Merge it into its base model (merge_and_unload of peft), save that, and"
-                " name its folder"
-            )
+            raise self._bad("the folder holds an adapter. Name the base model, and the adapter in lora.init")
         if not (self.path / "config.json").is_file():
             raise self._bad(_gguf_advice(self.path) or f"{self.path} has no config.json, so it is not a model folder")
         table = self._json("config.json")
@@ -161,14 +163,9 @@ class ModelFolder:
             raise self._bad(f"config.json does not describe a model of type {kind}: {_first_line(error)}") from error
         masked = type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
         if masked or getattr(config, "is_encoder_decoder", False) or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-            raise self._bad(
-                f"a model of type {kind} does not generate text from left to right. Name a causal language model, such"
-                " as one of type llama, qwen3 or gemma3"
-            )
+            raise self._bad(f"a model of type {kind} does not generate text from left to right: name one that does")
         if head == "scalar" and type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
-            raise self._bad(
-                f"transformers has no sequence classifier of type {kind}. Name a model of another type, such as llama"
-            )
+            raise self._bad(f"transformers has no sequence classifier of type {kind}: name a model of another type")
         return config
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -190,13 +187,9 @@ class ModelFolder:
             for name, value in tables.pop().items():
                 limit = _MAX_SIZE.get(name)
                 if limit is not None and isinstance(value, int | float) and not -limit <= value <= limit:
-                    huge = isinstance(value, int) and value.bit_length() > 64
-                    shown = "a huge number" if huge else f"{value:,}"
-                    raise self._out_of_bounds(f"config.json has {name} = {shown}, more than {limit:,}")
+                    raise self._out_of_bounds(f"config.json has {name} = {shown(value)}, more than {limit:,}")
                 if isinstance(value, list) and len(value) > MAX_LIST:
-                    raise self._out_of_bounds(
-                        f"config.json has {len(value):,} entries in {name}, more than {MAX_LIST:,}"
-                    )
+                    raise self._out_of_bounds(f"config.json has {len(value):,} entries in {name}, not {MAX_LIST:,}")
                 if isinstance(value, dict):
                     tables.append(value)
 
@@ -231,7 +224,7 @@ class ModelFolder:
         return [folder / name for name in sorted(names)]
 
     def model(
-        self, config: PreTrainedConfig, head: HeadKind, dtype: torch.dtype, attention: str
+        self, config: PreTrainedConfig, head: str, dtype: torch.dtype, attention: str
     ) -> tuple[PreTrainedModel, bool]:
         """Return the model, and whether its scalar head was missing and is random."""
         files = self.weights()
@@ -265,17 +258,14 @@ class ModelFolder:
         self._check_report(model, head, report)
         return model, head == "scalar" and bool(report["missing_keys"])
 
-    def _check_report(self, model: PreTrainedModel, head: HeadKind, report: Mapping[str, Any]) -> None:
+    def _check_report(self, model: PreTrainedModel, head: str, report: Mapping[str, Any]) -> None:
         """Refuse a checkpoint that leaves weights of the model random, or has layers that the model does not have."""
         wrong = [f"{key} is {[*there]}, not {[*here]}" for key, there, here in report["mismatched_keys"]]
         if wrong:
             raise self._bad(f"weights in the files have another shape than config.json says: {_first_of(wrong)}")
         missing = [key for key in report["missing_keys"] if head == "language" or not key.startswith("score.")]
         if missing:
-            raise self._bad(
-                f"weights are missing from the files, and would be random: {_first_of(missing)}. Name a folder that was"
-                " saved from the whole model; a reward model has no language head"
-            )
+            raise self._bad(f"weights are missing from the files, and would be random: {_first_of(missing)}")
         # Other extra weights are harmless, such as the head of another task.
         kinds = {re.sub(r"\d+", "N", key) for key, _ in model.named_parameters()}
         extra = [key for key in report["unexpected_keys"] if re.sub(r"\d+", "N", key) in kinds]
@@ -329,34 +319,17 @@ class ModelFolder:
         # Tokens added to the vocabulary are not counted: published models have some that the model never reads.
         largest = max(tokenizer.vocab_size - 1, tokenizer.eos_token_id)
         if largest >= rows:
-            raise self._bad(
-                f"the tokenizer has a token {largest}, and the model knows only {rows}. Copy the tokenizer of the model"
-                " that it was trained from"
-            )
+            raise self._bad(f"the tokenizer has a token {largest}, and the model knows only {rows}: copy its own one")
         if tokenizer.pad_token_id is None or tokenizer.pad_token_id >= rows:
             tokenizer.pad_token = tokenizer.eos_token
 
 
-def _similar_folder(path: Path) -> str:
-    try:
-        return nearest(path.name, [sibling.name for sibling in path.parent.iterdir() if sibling.is_dir()])
-    except (OSError, ValueError):
-        return f" Nor is there a folder {path.parent}."
-
-
 def _gguf_advice(path: Path) -> str:
     """Return what to do with a GGUF file, or a folder that has one; "" for anything else."""
-    file = next((f for f in sorted(path.iterdir()) if f.suffix.lower() == ".gguf"), None) if path.is_dir() else path
+    file = next((f for f in (sorted(path.iterdir()) if path.is_dir() else [path]) if f.suffix == ".gguf"), None)
     if file is None:
         return ""
-    with file.open("rb") as stream:
-        if file.suffix.lower() != ".gguf" and stream.read(4) != b"GGUF":
-            return ""
-    return (
-        f"{file.name} is a GGUF file, for llama.cpp, and cannot be trained. Name the Hugging Face model that it was"
-        " made from; or convert it: pip install gguf, then from_pretrained(FOLDER, gguf_file=NAME).save_pretrained(OUT)"
-        " of AutoModelForCausalLM and AutoTokenizer, which does not bring back what its quantisation has lost"
-    )
+    return f"{file.name} is a GGUF file, which cannot be trained. Name the Hugging Face model that it was made from"
 
 
 def _first_line(error: BaseException) -> str:

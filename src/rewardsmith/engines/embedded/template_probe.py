@@ -14,8 +14,7 @@ import sys
 
 MEMORY, SIZE = 3, 4
 
-EXTRA, FACTOR = 1 << 20, 20
-"""A rendered text has at most `EXTRA` characters more than `FACTOR` times the messages."""
+EXTRA, FACTOR = 1 << 20, 20  # a rendered text has at most `EXTRA` characters more than `FACTOR` times the messages
 
 
 def main() -> None:

@@ -1,15 +1,11 @@
 """Built-in models: real Hugging Face architectures, small enough to train on a CPU in seconds.
 
-Weights are random and the tokenizer needs no training, so a recipe that names one needs no download. The entries of
-`TINY` cover the ways in which architectures differ: grouped queries, query norms, biases, learned positions, soft caps,
-sliding windows. Saved, a tiny model is an ordinary Hugging Face folder.
-
-One token is one character (printable ASCII and the newline), or one byte where the name says so. The chat template
-costs two tokens for a prompt of one message, because short prompts are what tiny models are for:
+Weights are random, so a recipe that names one needs no download. The entries of `TINY` cover the ways in which
+architectures differ: grouped queries, query norms, biases, learned positions, soft caps, sliding windows. Saved, a tiny
+model is an ordinary Hugging Face folder. One token is one character (printable ASCII and the newline), or one byte
+where the name says so. The chat template costs two tokens for a prompt of one message:
 
     <|user|>7+5-3?<|assistant|>7+5=12;12-3=9;#9<|eos|>
-
-Only the assistant's messages end with a token of their own, which is the one that sampling stops at.
 """
 
 from __future__ import annotations
@@ -59,32 +55,23 @@ class Tiny:
     unit: Literal["character", "byte"] = "character"  # of one token
 
 
-_LLAMA = {
-    "num_hidden_layers": 2,
-    "hidden_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "intermediate_size": 344,  # 8/3 of the hidden size, rounded to a multiple of 8
-    "max_position_embeddings": MAX_LENGTH,
-    "tie_word_embeddings": False,
-}
-_GROUPED = {
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 168,
-    "max_position_embeddings": MAX_LENGTH,
-}
-# Sixteen positions, so that short texts already reach beyond the window.
-_WINDOW = {"sliding_window": 16}
-_GEMMA = {
-    **_GROUPED,
-    **_WINDOW,
-    "head_dim": 16,
-    "query_pre_attn_scalar": 16,
-    "layer_types": ["sliding_attention", "full_attention"],
-}
+def _shape(hidden: int, heads: int, key_value_heads: int, intermediate: int, **others: Any) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": 2,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": key_value_heads,
+        "intermediate_size": intermediate,
+        "max_position_embeddings": MAX_LENGTH,
+        **others,
+    }
+
+
+_LLAMA = _shape(128, 4, 4, 344, tie_word_embeddings=False)
+_GROUPED = _shape(64, 4, 2, 168)
+_WINDOW = {"sliding_window": 16, "head_dim": 16}  # so few that short texts already reach beyond the window
+_LAYERS = ["sliding_attention", "full_attention"]
+_GEMMA = {**_GROUPED, **_WINDOW, "query_pre_attn_scalar": 16, "layer_types": _LAYERS}
 
 TINY: dict[str, Tiny] = {
     "tiny-llama": Tiny("llama", _LLAMA),
@@ -94,7 +81,7 @@ TINY: dict[str, Tiny] = {
     "tiny-gpt2": Tiny("gpt2", {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": MAX_LENGTH}),
     "tiny-gemma2": Tiny("gemma2", _GEMMA),
     "tiny-gemma3": Tiny("gemma3_text", _GEMMA),
-    "tiny-mistral": Tiny("mistral", {**_GROUPED, **_WINDOW, "head_dim": 16}),
+    "tiny-mistral": Tiny("mistral", {**_GROUPED, **_WINDOW}),
 }
 """The names that `init` of a model may have instead of a folder or an id."""
 

@@ -36,10 +36,9 @@ class TokenOffsets:
     def token_char_ends(self, tokens: NDArray[np.int32], text: str) -> NDArray[np.int32]:
         """Return how many characters of the text there are up to the end of each token, int32 [T].
 
-        A character that is spread over several tokens counts from the first of them on. Tokens without text, such as
-        the end token, end where the token before them does. The text is what the tokens decode to, special tokens left
-        out; or the beginning of that, where a stop text was cut off; or a text that is encoded as these tokens. For any
-        other text this is a `ValueError`.
+        A character that is spread over several tokens counts from the first of them on. Tokens without text end where
+        the token before them does. The text is what the tokens decode to, without special tokens; or its beginning; or
+        a text that is encoded as these tokens; else this is a `ValueError`.
         """
         spelled, ends = self._spell(tokens)
         dropped = _indent(spelled) - _indent(text)

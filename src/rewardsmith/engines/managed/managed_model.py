@@ -10,13 +10,10 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.client.http_client import Endpoint
@@ -30,39 +27,23 @@ from rewardsmith.engines.managed.server_process import (
 )
 from rewardsmith.engines.model_settings import ManagedSettings
 from rewardsmith.errors import UserError, listing
-from rewardsmith.llm import ChatReply, ChatRequest, Conversation, ModelCallError, ProbeReply, WrappedModel
+from rewardsmith.llm import ModelCallError, ProbeReply, WrappedModel
 from rewardsmith.masking import Mask, UnsetVariableError, resolved, without_secrets
 
-PORT_ATTEMPTS = 3
-"""Ports that are tried: one that was free may be taken before the server listens on it."""
-
-PROGRESS_INTERVAL = 10.0
-"""Seconds between two messages while a server starts."""
-
-HEALTH_TIMEOUT = 10.0
-"""Seconds for one health check."""
-
-EXIT_DELAY = 3.0
-"""Seconds in which a server that does not reply may turn out to have ended."""
-
-SAMPLES, SAMPLE = 64, 1 << 16
-"""Of a large file, so many samples of so many bytes are hashed: other weights differ in all of them."""
+PROGRESS_INTERVAL = 10.0  # seconds between two messages while a server starts
+HEALTH_TIMEOUT = 10.0  # seconds for one health check
+EXIT_DELAY = 3.0  # seconds in which a server that does not reply may turn out to have ended
+SAMPLES, SAMPLE = 64, 1 << 16  # of a large file, so many samples of so many bytes are hashed
 
 _UNSTARTED = "http://127.0.0.1:9/v1"  # stands for the URL of a server that was not started yet
 _MISSING = re.compile(r"No module named '?(vllm|sglang|transformers)\b")
-_PORT_TAKEN = re.compile(r"address (is )?already in use|errno (98|48)\b|EADDRINUSE|port \d+ is (already )?in use", re.I)
-
-
-class _PortTakenError(Exception):
-    pass
 
 
 class ManagedModel(WrappedModel):
     """A `ServedModel` with a server of its own.
 
     The first call starts the server; all others wait for the same start. A server that has died is restarted by the
-    next call, at most `restarts` times. A healthy server with the model that listens on `port` already is used as it
-    is, and never stopped. The server's log is `NAME.log` in `folder`; `log` shows a message to the user.
+    next call, at most `restarts` times. Its log is `NAME.log` in `folder`; `log` shows a message to the user.
     """
 
     model: ServedModel
@@ -72,7 +53,7 @@ class ManagedModel(WrappedModel):
         super().__init__(ServedModel(settings, [_UNSTARTED], model=settings.model, name=name))
         self._message = log
         self._log = ServerLog(folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.log")
-        self._process: ServerProcess | None = None  # None also while an external server is used
+        self._process: ServerProcess | None = None
         self._root = ""  # URL of the server, once it is healthy
         self._starting: asyncio.Task[None] | None = None
         self._deaths = 0
@@ -84,10 +65,6 @@ class ManagedModel(WrappedModel):
     async def identity(self) -> str:
         """Return the model's identity in the cache, which depends neither on the port nor on the folder's path."""
         settings = self._settings
-        if settings.port is not None:
-            async with self._running():
-                if self._process is None:  # an external server: its files may have changed since
-                    return await self.model.identity()
         known = {"model": self._served_name, "version": settings.version, "body": settings.body}
         own = settings.command if isinstance(settings.command, list) else None
         start = json.dumps([own, settings.arguments, settings.environment, settings.max_model_len], sort_keys=True)
@@ -99,8 +76,8 @@ class ManagedModel(WrappedModel):
         """Start the server if it does not run; raise if it cannot work."""
         await self.start()
         if not await self._healthy(self._root):
-            # It may have died a moment ago, and its processes are just being ended.
-            if self._process is None or not await self._process.exits(within=EXIT_DELAY):
+            assert self._process is not None
+            if not await self._process.exits(within=EXIT_DELAY):  # it may have died a moment ago
                 raise ModelCallError("unreachable", f"the server of {self.name} at {self._root} is not healthy")
             await self.start()
         if self._settings.command != "transformers":
@@ -108,25 +85,7 @@ class ManagedModel(WrappedModel):
 
     async def fingerprint(self, deadline: float) -> tuple[ProbeReply, ...]:
         """Return replies to fixed probes; () for a server that was started from hashed files."""
-        async with self._running():
-            if self._process is not None and Path(self._settings.model).exists():
-                return ()
-            return await self.model.fingerprint(deadline)
-
-    async def chat(self, question: ChatRequest) -> ChatReply:
-        """Return the model's reply; the start of the server does not count for the deadline."""
-        async with self._running():
-            return await self.model.chat(question)
-
-    async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
-        """Return one number for each conversation."""
-        async with self._running():
-            return await self.model.rate(conversations)
-
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return a vector of length 1 for each text, [n, D]."""
-        async with self._running():
-            return await self.model.embed(texts)
+        return () if Path(self._settings.model).exists() else await super().fingerprint(deadline)
 
     async def sleep(self) -> None:
         """Let the server release its device memory; one that does not run has none."""
@@ -137,11 +96,11 @@ class ManagedModel(WrappedModel):
     async def wake(self) -> None:
         """Let the server take its device memory again; one that does not run is started."""
         self._asleep = False
-        async with self._running():
+        async with self.during_call():
             await self.model.wake()
 
     async def close(self) -> None:
-        """Stop the server, unless it is external. A later call starts it again."""
+        """Stop the server. A later call starts it again."""
         starting, self._starting = self._starting, None
         if starting is not None and starting.get_loop() is asyncio.get_running_loop():
             starting.cancel()
@@ -167,8 +126,8 @@ class ManagedModel(WrappedModel):
         await asyncio.shield(self._starting)  # a caller may be cancelled; the others still need the server
 
     @asynccontextmanager
-    async def _running(self) -> AsyncIterator[None]:
-        """Have a server during a call."""
+    async def during_call(self) -> AsyncIterator[None]:
+        """Have a server; its start does not count for the deadline of a call."""
         try:
             await self.start()
         except UserError as error:
@@ -184,7 +143,7 @@ class ManagedModel(WrappedModel):
             raise
 
     def _up(self) -> bool:
-        return bool(self._root) and (self._process is None or not self._process.exit_text())
+        return bool(self._root) and self._process is not None and not self._process.exit_text()
 
     async def _start(self) -> None:
         self._root = ""
@@ -194,7 +153,7 @@ class ManagedModel(WrappedModel):
             elif self._process is not None:  # a start that was cancelled
                 await self._process.stop()
             self._process = None
-            root, called = await self._external() or await self._launch()
+            root, called = await self._launch()
         except UserError as error:
             if self._deaths and str(error) != self._last_error:  # during a run, it is a failure among others
                 self._last_error = str(error)
@@ -214,26 +173,6 @@ class ManagedModel(WrappedModel):
         again = f"restart {self._deaths} of {limit}. Its last lines, from {self._log.file}.1"
         self._message(f"{self.name}: the server {how}; {again}:\n{lines}")
 
-    async def _external(self) -> tuple[str, str] | None:
-        """Return the URL of a healthy server on the port of the recipe, and its name of the model."""
-        if self._settings.port is None:
-            return None
-        root = _root_url(self._settings.host, self._settings.port)
-        healthy = await self._healthy(root)
-        if healthy is None:
-            return None
-        models = await self._models(root) if healthy else {}
-        if called := self._match(models):
-            self._message(f"{self.name}: using the server at {root}, which has the model already, as {called}")
-            return root, called
-        what = (
-            f"a server with the models {listing(models)}" if models else "something that is not a healthy model server"
-        )
-        raise UserError(
-            f"models.{self.name}.port = {self._settings.port}: {what} listens at {root}, and not {self._served_name}."
-            " Stop it, choose another port, or leave port out to take any free one"
-        )
-
     async def _launch(self) -> tuple[str, str]:
         """Start the server and wait until it is healthy; return its URL, and its name of the model."""
         settings = self._settings
@@ -249,22 +188,21 @@ class ManagedModel(WrappedModel):
             setting = "command" if own else "python"
             raise UserError(f"models.{self.name}.{setting}: there is no program {program!r}")
         self._served_name = served_name(settings.model)  # the files may have changed since the last start
-        for _ in range(PORT_ATTEMPTS):
-            port = settings.port or free_port(settings.host)
-            root = _root_url(settings.host, port)
-            if await self._healthy(root) is None:  # else another server would be taken for ours
-                command = server_command(settings, name=self._served_name, port=port)
-                self._process = ServerProcess(command, environment, self._log)
-                self._message(f"{self.name}: starting a server on port {port}; its log is {self._log.file}")
-                try:
-                    return root, await self._wait(self._process, root)
-                except _PortTakenError:
-                    pass
-                except BaseException:
-                    self._process.terminate()
-                    raise
-            self._message(f"{self.name}: port {port} was taken meanwhile; trying another one")
-        raise self._error(self._process, f"found its port taken, {PORT_ATTEMPTS} times")
+        port = settings.port or free_port(settings.host)
+        root = _root_url(settings.host, port)
+        if await self._healthy(root) is not None:  # else it would be taken for ours
+            raise UserError(
+                f"models.{self.name}.port = {port}: something listens at {root} already. Stop it, leave port out to"
+                ' take any free one, or use that server: type = "server"'
+            )
+        process = ServerProcess(server_command(settings, name=self._served_name, port=port), environment, self._log)
+        self._process = process
+        self._message(f"{self.name}: starting a server on port {port}; its log is {self._log.file}")
+        try:
+            return root, await self._wait(process, root)
+        except BaseException:
+            process.terminate()
+            raise
 
     async def _wait(self, process: ServerProcess, root: str) -> str:
         """Return the server's name of the model when it is healthy; log the progress meanwhile."""
@@ -274,8 +212,6 @@ class ManagedModel(WrappedModel):
         while not (called := await self._called(root, until)) or process.exit_text():
             now = time.monotonic()
             if how := process.exit_text():
-                if self._settings.port is None and _PORT_TAKEN.search("\n".join(self._log.tail())):
-                    raise _PortTakenError
                 raise self._error(process, f"{how} before it was healthy")
             if now >= until:
                 await process.stop()
@@ -299,20 +235,15 @@ class ManagedModel(WrappedModel):
             return self._served_name if not models or self._served_name in models else ""
         if command == "transformers" or not models:  # it lists what it could load, or nothing
             return self._settings.model
-        called = self._match(models) or (next(iter(models)) if len(models) == 1 else "")
-        if not called:
-            raise UserError(
-                f"models.{self.name}.model: the server has {len(models)} models: {listing(models)}; none of them is"
-                f" {self._settings.model}: name one of them, and write what the command needs into the command"
-            )
-        return called
-
-    def _match(self, models: dict[str, str]) -> str:
-        """Return a server's name of our model, "" if it does not have it."""
         model = self._settings.model
         ours = {self._served_name, model, f"{model}:latest", str(Path(model).resolve())}
-        named = [name for name in models if name in ours]
-        return next(iter(named or [name for name, origin in models.items() if origin in ours]), "")
+        named = [name for name, origin in models.items() if name in ours or origin in ours]
+        if not named and len(models) > 1:
+            raise UserError(
+                f"models.{self.name}.model: the server has {len(models)} models: {listing(models)}; none of them is"
+                f" {model}: name one of them, and write what the command needs into the command"
+            )
+        return next(iter(named or models))
 
     async def _healthy(self, root: str, timeout: float = HEALTH_TIMEOUT) -> bool | None:
         """Return whether a server is healthy; None if nothing listens there."""
@@ -334,9 +265,7 @@ class ManagedModel(WrappedModel):
         except RequestError:
             return {}
 
-    def _error(self, process: ServerProcess | None, what: str) -> UserError:
-        if process is None:
-            return UserError(f"models.{self.name}: the server {what}")
+    def _error(self, process: ServerProcess, what: str) -> UserError:
         tail = self._tail()
         if missing := _MISSING.search("\n".join(tail)):
             what += f". Set models.{self.name}.python to the interpreter of an environment that has {missing[1]}"
@@ -363,8 +292,6 @@ def _with_home(settings: ManagedSettings) -> ManagedSettings:
     changed: dict[str, object] = {"model": os.path.expanduser(settings.model)}
     if settings.python is not None:
         changed["python"] = os.path.expanduser(settings.python)
-    if isinstance(settings.command, list):
-        changed["command"] = [os.path.expanduser(word) for word in settings.command]
     return settings.model_copy(update=changed)
 
 
@@ -393,7 +320,10 @@ def served_name(model: str) -> str:
         return model
     path = Path(model)
     digest = hashlib.blake2b(digest_size=6)
-    for name, file in [("", path)] if path.is_file() else _files(path):
+    found = {str(file.relative_to(path)): file for file in ([path] if path.is_file() else path.rglob("*"))}
+    for name, file in sorted(found.items()):
+        if not file.is_file() or any(part[0] == "." for part in Path(name).parts):
+            continue
         size = file.stat().st_size
         digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
         with file.open("rb", buffering=0) as handle:
@@ -404,15 +334,3 @@ def served_name(model: str) -> str:
                 handle.seek(number * (size - SAMPLE) // (SAMPLES - 1))
                 digest.update(handle.read(SAMPLE))
     return f"{path.resolve().name}-{digest.hexdigest()}"
-
-
-def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder, each with its relative path; hidden ones are left out."""
-    visited = {os.path.realpath(root)}  # a link may lead back
-    for here, folders, names in os.walk(root, followlinks=True):
-        places = {name: os.path.realpath(os.path.join(here, name)) for name in sorted(folders) if name[0] != "."}
-        folders[:] = [name for name, place in places.items() if place not in visited]
-        visited.update(places.values())
-        for file in sorted(Path(here, name) for name in names if name[0] != "."):
-            if file.is_file():
-                yield str(file.relative_to(root)), file

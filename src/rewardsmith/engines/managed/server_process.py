@@ -21,15 +21,9 @@ from rewardsmith.errors import UserError
 from rewardsmith.masking import resolved
 from rewardsmith.storage import writing
 
-GRACE = 5.0
-"""Seconds that a server has to end after SIGTERM."""
-
-STOP_TIMEOUT = GRACE + 12.0
-"""Seconds after which a supervisor that has not ended is killed."""
-
-TAIL = 30
-"""Lines of the log that an error shows."""
-
+GRACE = 5.0  # seconds that a server has to end after SIGTERM
+STOP_TIMEOUT = GRACE + 12.0  # seconds after which a supervisor that has not ended is killed
+TAIL = 30  # lines of the log that an error shows
 _MARK = "REWARDSMITH_SERVER"
 """Environment variable that all processes of a server inherit, by which lost ones are found."""
 

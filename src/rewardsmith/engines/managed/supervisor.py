@@ -23,15 +23,9 @@ import subprocess
 import sys
 import time
 
-POLL = 0.2
-"""Seconds between two checks of the server and the parent."""
-
-ORPHAN_GRACE = 1.0
-"""Seconds that the children of a server that has ended have to end."""
-
-KILL_TIMEOUT = 10.0
-"""Seconds after which a process that cannot be killed is left to the system."""
-
+POLL = 0.2  # seconds between two checks of the server and the parent
+ORPHAN_GRACE = 1.0  # seconds that the children of a server that has ended have to end
+KILL_TIMEOUT = 10.0  # seconds after which a process that cannot be killed is left to the system
 _LINUX = sys.platform == "linux"
 _PDEATHSIG, _CHILD_SUBREAPER = 1, 36  # options of prctl(2)
 
