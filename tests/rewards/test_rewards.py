@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score, UserError
+from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rules import RULES
 
@@ -22,21 +22,12 @@ def score(table: object, *texts: str, answer: object = "9") -> tuple[Score, ...]
 @pytest.mark.parametrize(
     ("rule", "text", "value"),
     [
-        ("arithmetic", "7+5=12;12-3=9;#9", 1.0),
-        ("arithmetic", "#9", 1.0),
-        ("arithmetic", "# 9 ", 1.0),
-        ("arithmetic", "9", 0.0),
-        ("arithmetic", "#8", 0.0),
-        ("arithmetic", "#9#9", 0.0),
-        ("arithmetic", "#8;#9", 0.0),
-        ("arithmetic", "#09", 0.0),
-        ("arithmetic", "", 0.0),
-        ("exact", "9", 1.0),
-        ("exact", " 9\n", 1.0),
-        ("exact", "9.", 0.0),
-        ("exact", "", 0.0),
+        ("arithmetic", "7+5=12;12-3=9;#9", 1.0), ("arithmetic", "#9", 1.0), ("arithmetic", "# 9 ", 1.0),
+        ("arithmetic", "9", 0.0), ("arithmetic", "#8", 0.0), ("arithmetic", "#9#9", 0.0), ("arithmetic", "#8;#9", 0.0),
+        ("arithmetic", "#09", 0.0), ("arithmetic", "", 0.0), ("exact", "9", 1.0), ("exact", " 9\n", 1.0),
+        ("exact", "9.", 0.0), ("exact", "", 0.0),
     ],
-)
+)  # fmt: skip
 def test_rules(rule: str, text: str, value: float) -> None:
     assert RULES[rule](group(text).prompt, text) == value
     assert [s.value for s in score({"type": "rule", "rule": rule}, text)] == [value]
@@ -102,20 +93,3 @@ def test_a_rule_that_misbehaves_is_a_failure_of_its_rollout_alone(
     assert detail in bad.failure.detail
     if rule in ("crash", "not_a_number"):
         assert good.value == 1.0
-
-
-def test_a_rule_may_return_a_bool(faults: str) -> None:
-    scores = score({"type": "rule", "rule": f"{faults}:true"}, "fine", "wrong")
-    assert [s.value for s in scores] == [1.0, 0.0]
-
-
-def test_an_async_rule_is_refused(faults: str) -> None:
-    with pytest.raises(UserError, match="async"):
-        make_reward({"type": "rule", "rule": f"{faults}:later"})
-
-
-@pytest.mark.parametrize(("rule", "text"), [("exact", "None"), ("arithmetic", "#None")])
-def test_without_ground_truth_nothing_is_right_or_wrong(rule: str, text: str) -> None:
-    (result,) = score({"type": "rule", "rule": rule}, text, answer=None)
-    assert result.failure.kind == "invalid"
-    assert "has no answer" in result.failure.detail

@@ -42,11 +42,7 @@ MAX_REPEATS = 3
 
 
 class ScoreColumn(tuple[Score, ...]):
-    """The scores of one component, one per rollout.
-
-    Attributes:
-        dropped: why the component is left out for the whole group; None when it is not.
-    """
+    """The scores of one component, one per rollout."""
 
     dropped: Failure | None
 
@@ -58,11 +54,6 @@ class ScoreColumn(tuple[Score, ...]):
 
 class Component:
     """A reward with a name and a policy for its failures; itself a reward.
-
-    Args:
-        name: for messages; `reward` for the whole.
-        reward: what scores.
-        failure: what happens when it cannot.
 
     Attributes:
         seconds: how long each group took, since somebody last looked.
@@ -107,11 +98,6 @@ class Component:
         """Return the tree of a reward table; its components have their dotted names.
 
         A run may build the tree once and reuse it: `tree.connect` may be called again, with other models.
-
-        Args:
-            chosen: the table.
-            say: shows messages, such as that a service is waited for.
-            models: from the name of a model to the model. Without it the tree can be inspected, but cannot call models.
         """
         root = cls.build("reward", chosen)
         for path, component in walk(root):

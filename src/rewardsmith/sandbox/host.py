@@ -115,12 +115,7 @@ class ConfinedProcess:
 
 
 class Host:
-    """Forks, watches and ends the processes of one program.
-
-    Args:
-        job: the program's sources, the folder, limits and isolation, from `sandbox.py`.
-        client: the pipes to `sandbox.py`.
-    """
+    """Forks, watches and ends the processes of one program."""
 
     def __init__(self, job: dict[str, Any], client: Pipes) -> None:
         self._job, self._client = job, client
@@ -252,14 +247,7 @@ class Host:
     def _fork(
         self, work: Callable[[], None], standard: tuple[int, int, int], kept: tuple[int, ...], pipes: Pipes
     ) -> ConfinedProcess:
-        """Fork a confined process that does some work; OSError when it could not be confined.
-
-        Args:
-            work: what it does.
-            standard: the descriptors that become its 0, 1 and 2.
-            kept: further descriptors that it keeps.
-            pipes: the host's end of the pipes to it.
-        """
+        """Fork a confined process that does some work; OSError when it could not be confined."""
         ours, report = os.pipe()
         host, job = os.getpid(), self._job
         seconds = self._limit["processor"] if pipes.writing < 0 else job["total"]

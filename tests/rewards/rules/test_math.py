@@ -125,24 +125,13 @@ def test_settings_are_checked() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("\\sqrt{" * 11 + "2" + "}" * 11, "nesting"),
-        ("+".join(["\\sqrt{2}"] * 11), "roots"),
-        ("\\sum_{k=1}^{9} k", "limits"),
-        ("9" * 301, "digits"),
-        ("---5", "signs"),
-        ("x" * 501, "length"),
-        ("5!+" * 7, "factorials"),
-        ("2^{2024}", ""),
-        ("e^{x^2}", ""),
-        ("x^{2n+1}", ""),
-        ("2000!", ""),
-        ("(n+1)!", ""),
-        ("\\binom{100}{50}", ""),
-        ("\\frac{-b\\pm\\sqrt{b^2-4ac}}{2a}", ""),
-        ("\\sqrt{2+\\sqrt{2+\\sqrt{2}}}", ""),
+        ("\\sqrt{" * 11 + "2" + "}" * 11, "nesting"), ("+".join(["\\sqrt{2}"] * 11), "roots"),
+        ("\\sum_{k=1}^{9} k", "limits"), ("9" * 301, "digits"), ("---5", "signs"), ("x" * 501, "length"),
+        ("5!+" * 7, "factorials"), ("2^{2024}", ""), ("e^{x^2}", ""), ("x^{2n+1}", ""), ("2000!", ""), ("(n+1)!", ""),
+        ("\\binom{100}{50}", ""), ("\\frac{-b\\pm\\sqrt{b^2-4ac}}{2a}", ""), ("\\sqrt{2+\\sqrt{2+\\sqrt{2}}}", ""),
         ("3^{-\\frac{1}{2}}", ""),
     ],
-)
+)  # fmt: skip
 def test_bounds(text: str, what: str) -> None:
     assert beyond(text) == what
 
@@ -246,13 +235,10 @@ def test_labelled_pairs(kind: str) -> None:
 COUNT = int(os.environ.get("REWARDSMITH_FUZZ_ANSWERS", "100"))
 
 
-
 SEED = int(os.environ.get("REWARDSMITH_FUZZ_SEED", "0"))
 
 
-
 PROMPTS = [Prompt(f"p{i}", [Message("user", "?")], answer=truth) for i, truth in enumerate(truths())]
-
 
 
 def test_there_are_several_hundred_truths_and_each_is_its_own_answer() -> None:
@@ -260,12 +246,10 @@ def test_there_are_several_hundred_truths_and_each_is_its_own_answer() -> None:
     assert [p.answer for p in PROMPTS if math(p, f"\\boxed{{{p.answer}}}") != 1.0] == []
 
 
-
 @pytest.mark.slow
 def test_no_two_truths_are_equal() -> None:
     pairs = combinations(PROMPTS, 2)
     assert [(one.answer, other.answer) for one, other in pairs if math(one, f"\\boxed{{{other.answer}}}")] == []
-
 
 
 @pytest.mark.slow
@@ -278,22 +262,23 @@ def test_no_answer_equals_two_truths_that_differ() -> None:
     assert found == {}
 
 
-
 # ---- infinity: an answer that is infinite or undefined equals no finite truth ---------------------------------------
 
 FINITE = ["42", "-7", "0", "\\frac{1}{3}", "\\sqrt{2}", "\\pi", "x^2+1", "x=5", "\\{1,2\\}", "(1,2)", "[0,1)", "x>2"]
 
 
-
-INFINITE = r"""
+INFINITE = (
+    r"""
 \max(1,\infty) ; \min(1,-\infty) ; \exp(\sqrt{\infty}) ; \ln(||\frac{1}{0}||) ; \infty
 -\infty ; \infty-\infty ; 0\cdot\infty ; \frac{\infty}{\infty} ; \infty^0
 \frac{1}{0} ; \frac{0}{0} ; \frac{1}{1-1} ; \ln 0 ; \ln(2-2)
 |\frac{1}{0}| ; \tan(\frac{\pi}{2}) ; (-1)! ; 42+\infty ; x+\infty
 \{1,\infty\} ; (\infty,\infty) ; (0,\infty) ; \cos(\infty) ; \frac{42}{\infty}+42
 42+0\cdot\frac{1}{0}
-""".replace("\n", " ; ").strip(" ;").split(" ; ")
-
+""".replace("\n", " ; ")
+    .strip(" ;")
+    .split(" ; ")
+)
 
 
 def test_an_infinite_answer_is_wrong_for_every_finite_truth() -> None:
@@ -304,25 +289,13 @@ def test_an_infinite_answer_is_wrong_for_every_finite_truth() -> None:
 # ---- cost: an answer that is costly to compute with is wrong, and must not choose a failure in place of 0 ------------
 
 COSTLY = [
-    "\\cos(\\log_{x}(\\infty))",
-    "(\\sqrt{2}+\\sqrt{3}+\\sqrt{5}+\\sqrt{7}+\\sqrt{11}+\\sqrt{13})^{40}",
-    "(a+b+c+d)^{40}-(a+b+c-d)^{40}",
-    "\\sin(\\sin(\\sin(\\sin(2^{1900}\\pi))))",
-    "(\\sqrt{2})!\\cdot 2^{2700}",
-    "(x!+y!)!(n!)!",
-    "e^{e^{e^{e^{e}}}}",
-    "9^{9^{9^{9}}}",
-    "((9!)!)!",
-    "\\binom{10^9}{5\\cdot 10^8}",
-    "2^{-1000000007}",
-    "(x+y+z)^{4999}",
-    "\\frac{(x+1)^{2000}(x+2)^{2000}}{(x+3)^{2000}}",
-    "x^{50}+x^{49}=x^{48}+y^{47}",
-    "\\{" + ",".join(f"\\sqrt{{{i}}}!" for i in range(2, 8)) + "\\}",
-    "\\lfloor 2^{4000}\\sqrt{2}\\rfloor",
-    "\\gcd(2^{4000}-1,3^{2500})",
-]
-
+    "\\cos(\\log_{x}(\\infty))", "(\\sqrt{2}+\\sqrt{3}+\\sqrt{5}+\\sqrt{7}+\\sqrt{11}+\\sqrt{13})^{40}",
+    "(a+b+c+d)^{40}-(a+b+c-d)^{40}", "\\sin(\\sin(\\sin(\\sin(2^{1900}\\pi))))", "(\\sqrt{2})!\\cdot 2^{2700}",
+    "(x!+y!)!(n!)!", "e^{e^{e^{e^{e}}}}", "9^{9^{9^{9}}}", "((9!)!)!", "\\binom{10^9}{5\\cdot 10^8}",
+    "2^{-1000000007}", "(x+y+z)^{4999}", "\\frac{(x+1)^{2000}(x+2)^{2000}}{(x+3)^{2000}}",
+    "x^{50}+x^{49}=x^{48}+y^{47}", "\\{" + ",".join(f"\\sqrt{{{i}}}!" for i in range(2, 8)) + "\\}",
+    "\\lfloor 2^{4000}\\sqrt{2}\\rfloor", "\\gcd(2^{4000}-1,3^{2500})",
+]  # fmt: skip
 
 
 def scores(truth: str, texts: list[str]) -> tuple[Score, ...]:
@@ -330,12 +303,10 @@ def scores(truth: str, texts: list[str]) -> tuple[Score, ...]:
     return asyncio.run(make_reward({"type": "rule", "rule": "math"}).score(group))
 
 
-
 @pytest.mark.parametrize("truth", ["5", "x^2+1", "(x+y+z)!", "\\{1,2\\}", "x^2+y^2=25", "2^{2024}+\\sqrt{2}"])
 def test_a_costly_answer_is_0_and_no_failure(truth: str) -> None:
     found = scores(truth, [f"\\boxed{{{answer}}}" for answer in [*COSTLY, truth]])
     assert [(score.value, score.failure) for score in found] == [(0.0, None)] * len(COSTLY) + [(1.0, None)]
-
 
 
 @pytest.mark.parametrize(
@@ -348,13 +319,11 @@ def test_a_costly_truth_is_a_failure_whatever_the_answer_is(truth: str) -> None:
         assert caught.value.kind == "invalid"
 
 
-
 def test_a_difference_that_needs_too_many_digits_is_not_decided() -> None:
     one, other = parse("2^{4000}+\\sqrt{2}"), parse("2^{4000}+\\sqrt{3}")
     with pytest.raises(NoValue):
         agree(one, other, frozenset(), 0)
     assert MAX_SIZE >= 4000
-
 
 
 def test_threads_do_not_change_each_other_s_precision() -> None:
@@ -363,6 +332,3 @@ def test_threads_do_not_change_each_other_s_precision() -> None:
     with ThreadPoolExecutor(8) as threads:
         verdicts = list(threads.map(lambda pair: math(*pair), zip(prompts * 3, answers * 3, strict=True)))
     assert verdicts == [1.0] * len(verdicts)
-
-
-

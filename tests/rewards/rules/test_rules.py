@@ -50,19 +50,15 @@ def test_a_broken_truth_is_a_failure_and_no_wrong_answer(rule: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "settings", "words"),
     [
-        ("choice", {"letters": "abc"}, "letters"),
-        ("gsm8k", {"extract": ["####"]}, "must be one of"),
+        ("choice", {"letters": "abc"}, "letters"), ("gsm8k", {"extract": ["####"]}, "must be one of"),
         ("numeric", {"absolute": -1.0}, "absolute"),
         ("numeric", {"percent": "keep"}, "must be one of share, drop, refuse"),
-        ("arithmetic_steps", {"share": "yes"}, "share"),
-        ("length", {"min_length": -1}, "min_length"),
-        ("absent", {"strings": [""]}, "strings.0"),
-        ("tags", {"tags": ["<think>"]}, "is no tag"),
+        ("arithmetic_steps", {"share": "yes"}, "share"), ("length", {"min_length": -1}, "min_length"),
+        ("absent", {"strings": [""]}, "strings.0"), ("tags", {"tags": ["<think>"]}, "is no tag"),
         ("tags", {"tags": ["a", "a"]}, "twice"),
-        ("regex", {"pattern": "(?P<a>.)(?P<a>.)"}, "is no regular expression"),
-        ("regex", {}, "is missing"),
+        ("regex", {"pattern": "(?P<a>.)(?P<a>.)"}, "is no regular expression"), ("regex", {}, "is missing"),
     ],
-)
+)  # fmt: skip
 def test_settings_are_checked(rule: str, settings: dict[str, Any], words: str) -> None:
     assert words in problem(rule, **settings)
 
