@@ -111,7 +111,7 @@ def test_an_answer_that_hangs_is_ended_at_its_deadline(pool: Pool, deed: str) ->
         ('forge ["failure",0,"timeout",["x"],false]', "malformed"), ("forge " + "[" * 5000, "malformed"),
         ("forge " + "9" * 5000, "malformed"), ("forge {}", "malformed"), ("throw value", "ValueError: ? no"),
         ("throw exit", "SystemExit: 3"), ("throw interrupt", "KeyboardInterrupt"),
-        ("throw generator", "GeneratorExit"), ("throw raising", "cannot be shown"), ("throw not-text", "NotTextError"),
+        ("throw generator", "GeneratorExit"), ("throw raising", "without a"), ("throw not-text", "NotTextError"),
         ("throw long", "LongError"), ("throw odd-kind", ""), ("no-such-deed", "KeyError: 'no-such-deed'"),
     ],
 )  # fmt: skip

@@ -168,11 +168,15 @@ class Host:
                     raise ProcessEnded("more output than allowed")
             elif not is_open:  # it has closed its output, and is most likely about to end
                 self._wait(process, seconds=0.001)
-            elif process.status() is not None:  # something that it has started holds its output open
-                break
+            elif process.status() is not None and not self._has_output(process):
+                break  # something that it has started holds its output open
         if process.status():
             raise ProcessEnded(_cause(process.status()))
         return b"".join(output)
+
+    def _has_output(self, process: ConfinedProcess) -> bool:
+        """Return whether there is output to read: a process may write and end between a poll and the check of it."""
+        return process.pipes.reading in self._wait(process, reading=True, seconds=0.0)
 
     def _call(self, message: bytes) -> bytes:
         """Send a request to the process that holds the program; return its reply."""

@@ -164,7 +164,7 @@ def test_tests_of_which_the_program_chooses_what_is_sent_are_still_invalid() -> 
 
 def test_tests_that_call_a_function_without_its_name_are_invalid() -> None:
     tests = [{"input": "[1, 2]\n3", "output": "4", "testtype": "functional"}]
-    with pytest.raises(CannotScore, match="no fn_name"):
+    with pytest.raises(CannotScore, match="fn_name is missing"):
         code(Prompt("p", [Message("user", "?")], answer=tests), "```python\nx = 1\n```")
 
 

@@ -35,7 +35,8 @@ BROKEN_TRUTHS: dict[str, list[Any]] = {
     "gsm8k": [None, "", "many", [], {"a": 18}, ["18", "many"], "1e999"],
     "numeric": [None, "", "many", [], ["1", "x"], "1e999"],
     "normalised": [None, "", " ", [], {"a": 1}, [["Rome"]]],
-    "arithmetic": [["9", "8"]],
+    "arithmetic": [["9", "8"], None],
+    "exact": [None],
 }
 
 
