@@ -14,15 +14,29 @@ from rewardsmith import Failure, RolloutGroup, Score
 from rewardsmith.rewards import CannotScore, Halt
 
 
-class _Raises:
-    error: BaseException
+def raising(error: BaseException) -> type:
+    """Return a reward class whose `score` raises this."""
 
-    async def score(self, group: RolloutGroup) -> Any:
-        raise self.error
+    async def score(self: Any, group: RolloutGroup) -> Any:
+        raise error
+
+    return type("Raising", (), {"score": score})
 
 
-class UnknownKind(_Raises):
-    error = CannotScore("http 500", "the judge is ill")  # type: ignore[arg-type]
+def returning(*values: Any) -> type:
+    """Return a reward class that returns these, for each group."""
+
+    async def score(self: Any, group: RolloutGroup) -> Any:
+        return list(values) if values else None
+
+    return type("Returning", (), {"score": score})
+
+
+UnknownKind = raising(CannotScore("http 500", "the judge is ill"))  # type: ignore[arg-type]
+WithReason = raising(urllib.error.URLError(ConnectionRefusedError("port 9")))
+NoRoute = raising(OSError(errno.EHOSTUNREACH, "no route"))
+Exits = raising(SystemExit(3))
+Expired = raising(subprocess.TimeoutExpired("judge", 3))
 
 
 class SilentCannotScore:
@@ -32,18 +46,6 @@ class SilentCannotScore:
                 raise RuntimeError
 
         raise SilentCannotScore("timeout", "?")
-
-
-class WithReason(_Raises):
-    error = urllib.error.URLError(ConnectionRefusedError("port 9"))
-
-
-class NoRoute(_Raises):
-    error = OSError(errno.EHOSTUNREACH, "no route")
-
-
-class Exits(_Raises):
-    error = SystemExit(3)
 
 
 class WithCause:
@@ -65,10 +67,6 @@ class Wrapped:
             raise ConnectionResetError("port 9")
         except ConnectionResetError:
             raise RuntimeError("my client")  # noqa: B904
-
-
-class Expired(_Raises):
-    error = subprocess.TimeoutExpired("judge", 3)
 
 
 class Service:
@@ -100,9 +98,7 @@ class Service:
             return str(reply.read().decode())
 
 
-class SaysSkipped:
-    async def score(self, group: RolloutGroup) -> Any:
-        return [Score(failure=Failure("skipped", "no time")) for _ in group.rollouts]
+SaysSkipped = returning(*[Score(failure=Failure("skipped", "no time"))] * 2)
 
 
 class NotAsync:
@@ -110,9 +106,7 @@ class NotAsync:
         return [Score(1.0) for _ in group.rollouts]
 
 
-class Floats:
-    async def score(self, group: RolloutGroup) -> Any:
-        return [1.0 for _ in group.rollouts]
+Floats = returning(1.0, 1.0)
 
 
 class TooFew:
@@ -120,14 +114,8 @@ class TooFew:
         return []
 
 
-class Nothing:
-    async def score(self, group: RolloutGroup) -> Any:
-        return None
-
-
-class Huge:
-    async def score(self, group: RolloutGroup) -> Any:
-        return [Score(1e31) for _ in group.rollouts]
+Nothing = returning()
+Huge = returning(Score(1e31), Score(1e31))
 
 
 class CancelsItself:
@@ -167,9 +155,7 @@ class Furnished:
         return [Score(1.0) for _ in group.rollouts]
 
 
-class FailsWithoutParts:
-    async def score(self, group: RolloutGroup) -> Any:
-        return [Score(1.0, parts={"style": Score(1.0)}), Score(failure=Failure("timeout"))]
+FailsWithoutParts = returning(Score(1.0, parts={"style": Score(1.0)}), Score(failure=Failure("timeout")))
 
 
 class DiesWithin:

@@ -19,14 +19,10 @@ FULL = HEAD + "A > B\n\n### Scores:\n\nA: 8, B: 3\n"
 # A text for each label, and the settings beside which it has it.
 REFUSED: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "grades": {
-        "unfinished-thought": ("<think>Total Score: 8/10", {}),
-        "too-long": ("x" * 300_000, {}),
-        "no-marker": ("8/10", {}),
-        "no-number": ("Total Score: high", {}),
-        "contradictory": ("Total Score (out of 20): 8/10", {}),
-        "negative-grade": ("Total Score: -1/10", {}),
-        "more-than-all-points": ("Total Score: 11/10", {}),
-        "no-points-in-all": ("Total Score: 0/0", {}),
+        "unfinished-thought": ("<think>Total Score: 8/10", {}), "too-long": ("x" * 300_000, {}),
+        "no-marker": ("8/10", {}), "no-number": ("Total Score: high", {}),
+        "contradictory": ("Total Score (out of 20): 8/10", {}), "negative-grade": ("Total Score: -1/10", {}),
+        "more-than-all-points": ("Total Score: 11/10", {}), "no-points-in-all": ("Total Score: 0/0", {}),
     },
     "rankings": {
         "unfinished-thought": ("<think>" + FULL, {}),
@@ -46,7 +42,7 @@ REFUSED: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "missing-candidate": (FULL.replace(", B: 3", ""), {}),
         "ranking-contradicts-scores": (FULL.replace("A > B", "B > A"), {}),
     },
-}
+}  # fmt: skip
 KINDS = {"grades": ("grade_accuracy", 0.5), "rankings": ("ranking_accuracy", {"A": 8, "B": 3})}
 
 
@@ -54,12 +50,6 @@ def label(kind: str, rollout: Rollout, settings: dict[str, Any]) -> str:
     reward, answer = KINDS[kind]
     group = RolloutGroup(Prompt("p", [Message("user", "?")], answer=answer), [rollout])
     return asyncio.run(make_reward({"type": reward, **settings}).score(group))[0].label
-
-
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in REFUSED for name in REFUSED[kind]])
-def test_each_label_has_a_text(kind: str, name: str) -> None:
-    text, settings = REFUSED[kind][name]
-    assert label(kind, Rollout(text), settings) == name
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,10 +69,7 @@ def test_the_tables_of_recipes_are_valid_and_all_settings_are_named() -> None:
         assert [name for name in sorted(settings) if f"`{name}`" not in section] == []
 
 
-def test_what_a_judge_earns_that_always_writes_five() -> None:
-    reward = make_reward("grade_accuracy")
-    earned = []
-    for points in range(11):
-        prompt = Prompt("p", [Message("user", "?")], answer=points / 10)
-        earned.append(asyncio.run(reward.score(RolloutGroup(prompt, [Rollout("Total Score: 5/10")])))[0].value or 0.0)
-    assert f"earns {sum(earned) / 11:.2f} on" in PAGE
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in REFUSED for name in REFUSED[kind]])
+def test_each_label_has_a_text(kind: str, name: str) -> None:
+    text, settings = REFUSED[kind][name]
+    assert label(kind, Rollout(text), settings) == name

@@ -4,7 +4,6 @@ import asyncio
 import math
 import re
 import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,21 +31,11 @@ def cache(tmp_path: Path) -> Iterator[VerdictCache]:
 
 
 CHANGES: list[dict] = [
-    {"prompt": talk("Is it wrong?")},
-    {"prompt": [Message("system", "Is it right?")]},
-    {"prompt": talk("Is it right?", "")},
-    {"prompt": "Is it right?"},
-    {"prompt": '[["user","Is it right?"]]'},
-    {"temperature": 0.70000001},
-    {"top_p": 0.9},
-    {"max_tokens": 1025},
-    {"stop": ("b", "a")},
-    {"stop": ("a,b",)},
-    {"stop": ()},
-    {"seed": 1},
-    {"attempt": 1},
-    {"logprobs": True},
-]
+    {"prompt": talk("Is it wrong?")}, {"prompt": [Message("system", "Is it right?")]},
+    {"prompt": talk("Is it right?", "")}, {"prompt": "Is it right?"}, {"prompt": '[["user","Is it right?"]]'},
+    {"temperature": 0.70000001}, {"top_p": 0.9}, {"max_tokens": 1025}, {"stop": ("b", "a")}, {"stop": ("a,b",)},
+    {"stop": ()}, {"seed": 1}, {"attempt": 1}, {"logprobs": True},
+]  # fmt: skip
 
 
 def test_whatever_may_change_the_reply_changes_the_key_and_spelling_does_not() -> None:
@@ -61,14 +50,6 @@ def test_whatever_may_change_the_reply_changes_the_key_and_spelling_does_not() -
 
 
 WORDS = st.text(st.characters(codec=None, exclude_categories=()), max_size=3)  # halves of surrogate pairs too
-
-
-@given(WORDS, WORDS)
-@example("\ud83d\ude00", "\U0001f600")  # what JSON's escapes cannot tell apart
-def test_different_texts_have_different_keys(one: str, other: str) -> None:
-    assert (key_of("m", "chat", one) == key_of("m", "chat", other)) == (one == other)
-    keys = [key_of("m", "chat", "a", ChatRequest("a", stop=(text,))) for text in (one, other)]
-    assert (keys[0] == keys[1]) == (one == other)
 
 
 # --- replies
@@ -190,12 +171,6 @@ def test_a_model_without_identity_gives_no_reply(cache: VerdictCache, error: Exc
     assert (model.usage.failed, model.requests) == (3, 0)
 
 
-def test_the_example_in_the_document_runs() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "cache.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.S | re.M)
-    exec(compile(example, "docs/cache.md", "exec"), {})
-
-
 # --- the same request at the same time
 
 
@@ -304,23 +279,15 @@ def test_the_first_reply_that_is_stored_counts_for_both_processes(tmp_path: Path
         cache.close()
 
 
-def test_every_thread_with_its_own_event_loop_gets_its_replies(cache: VerdictCache) -> None:
-    model = CountingModel(reply=lambda request: ChatReply(f"to {request.prompt}"))
-    cached, found = CachedModel(model, cache), []
+@given(WORDS, WORDS)
+@example("\ud83d\ude00", "\U0001f600")  # what JSON's escapes cannot tell apart
+def test_different_texts_have_different_keys(one: str, other: str) -> None:
+    assert (key_of("m", "chat", one) == key_of("m", "chat", other)) == (one == other)
+    keys = [key_of("m", "chat", "a", ChatRequest("a", stop=(text,))) for text in (one, other)]
+    assert (keys[0] == keys[1]) == (one == other)
 
-    async def gated(request: ChatRequest) -> ChatReply:
-        model.calls.append(request)
-        await asyncio.sleep(0.01)
-        return model.reply(request)
 
-    model.chat = gated  # type: ignore[method-assign]
-
-    def work() -> None:
-        found.extend(asyncio.run(cached.chat(ChatRequest(str(number)))).text for number in range(20))
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(found) == sorted(f"to {number}" for number in range(20) for _ in range(3))
+def test_the_example_in_the_document_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cache.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.S | re.M)
+    exec(compile(example, "docs/cache.md", "exec"), {})

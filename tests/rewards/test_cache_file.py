@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -89,18 +88,6 @@ def test_damage_that_is_found_during_a_run_does_not_end_it(tmp_path: Path) -> No
     cache.close()
 
 
-def test_without_a_folder_the_models_are_called(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    messages: list[str] = []
-    cached = CachedModel(model := CountingModel(), VerdictCache(tmp_path / "file" / "cache", say=messages.append))
-    asyncio.run(cached.check())
-    for _ in range(3):
-        asyncio.run(cached.chat(REQUEST))
-    assert len(model.calls) == 3
-    assert len(messages) == 1
-    assert "cannot be written (Not a directory)" in messages[0]
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small disk of its own."""
@@ -152,22 +139,6 @@ def test_a_read_only_disk_is_read(disk: Path) -> None:
 
 
 # --- contents and clearing
-
-
-def test_contents_count_by_model_identity_and_verb(tmp_path: Path) -> None:
-    cache = opened(tmp_path)
-    assert cache.contents() == []
-    assert not cache.file.exists()  # looking creates nothing
-    cache.keep([row(number) for number in range(3)])
-    cache.keep([row(3, b"v1234", verb="embed"), row(4, identity="m@2"), row(5, model="other")])
-    found = {(one.model, one.identity, one.verb): one for one in cache.contents()}
-    assert {what: one.verdicts for what, one in found.items()} == {
-        ("judge", "m@1", "chat"): 3,
-        ("judge", "m@1", "embed"): 1, ("judge", "m@2", "chat"): 1, ("other", "m@1", "chat"): 1
-    }  # fmt: skip
-    one = found["judge", "m@1", "chat"]
-    assert (one.bytes, one.prompt_tokens, one.tokens, one.oldest, one.newest) == (6, 30, 6, 1000, 1002)
-    cache.close()
 
 
 @pytest.mark.parametrize(
@@ -281,24 +252,3 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_stored(tmp_path: Path
         cache.close()
         first = last + 1
     assert count(tmp_path) >= 3 + 1 + 40 + 170
-
-
-def test_threads_share_one_cache(tmp_path: Path) -> None:
-    cache = opened(tmp_path)
-    wrong: list[int] = []
-
-    def work(worker: int) -> None:
-        for number in range(worker * 50, worker * 50 + 100):
-            one = row(number)
-            cache.keep([one])
-            if cache.find([one.key]) != {one.key: one.value}:
-                wrong.append(number)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    cache.close()
-    assert wrong == []
-    assert count(tmp_path) == 250

@@ -75,14 +75,6 @@ def test_standardising_a_group() -> None:
     assert values(table | {"centre": False}, {"x": 1}, {"x": 3}) == [1.0, 3.0]
 
 
-@for_all(st.lists(NUMBERS, min_size=2, max_size=6), st.floats(0.5, 4), NUMBERS)
-def test_standardising_undoes_scale_and_shift(numbers: list[float], scale: float, shift: float) -> None:
-    table = {"type": "standardise", "reward": given("x")}
-    numbers = [round(x, 2) for x in numbers]
-    before = values(table, *({"x": x} for x in numbers))
-    assert values(table, *({"x": scale * x + shift} for x in numbers)) == pytest.approx(before, abs=1e-6)
-
-
 # ---- nothing is computed in vain ----------------------------------------------------------------------------------
 
 
@@ -112,17 +104,6 @@ def test_a_product_stops_at_zero_and_a_sum_leaves_out_weight_zero() -> None:
     assert [s.parts["b"].failure.kind for s in scores] == ["skipped"] * 2
     assert scores[0].parts["c"].failure.kind == "timeout"
     assert scores[1].parts["c"].value == 5
-
-
-def test_a_sum_knows_which_parts_it_computes() -> None:
-    tables = {
-        "a": given("a"),
-        "b": given("b", weight=0.0),
-        "c": given("c", weight=0.0, watch=True),
-        "d": given("d", weight=0.0),
-        "e": given("e", when="d"),
-    }
-    assert make_reward(parts("sum", **tables)).reward.computed == {"a", "c", "d", "e"}
 
 
 def test_everything_skips_all_the_way_down() -> None:
@@ -311,12 +292,6 @@ def test_the_order_of_the_rollouts_does_not_matter(kind: str, do: str, rows: lis
         assert new.value == pytest.approx(old.value) if old.ok else True
 
 
-@for_all(st.sampled_from([kind for kind in KINDS if kind != "standardise"]), ROWS)
-def test_a_rollout_is_scored_alike_alone_and_among_others(kind: str, rows: list[dict]) -> None:
-    together = values(composed(kind), *rows)
-    assert together == [value for row in rows for value in values(composed(kind), row)]
-
-
 def test_the_schema_is_one_for_all_groups() -> None:
     table = parts("sum", a={"type": "tests.rewards.stubs:WithParts", "declared": True}, b=given("b"))
     fine, broken = score_rows(table, {"b": 1}), score_rows(table, {"b": 1, "raise": 1})
@@ -357,11 +332,6 @@ def test_what_is_left_of_a_pair(table: dict, rows: list[dict], expected: list[ob
     assert values(table, *rows) == expected
 
 
-def test_a_judge_that_does_not_count_is_not_called_when_the_rule_is_dropped() -> None:
-    score_rows(dropping("mixed", "rule", share=0.0), *LOST_RULE)
-    assert CALLS == {"p": 3}
-
-
 def test_a_product_goes_on_without_a_dropped_factor() -> None:
     table = parts("product", a=given("a", failure=DROP), b=given("b"))
     assert values(table, {"a": 0, "b": 3}, {"a": "timeout", "b": 4}) == [3, 4]
@@ -381,11 +351,6 @@ def test_a_condition_that_failed_is_neither_yes_nor_no() -> None:
     rows = [{"a": 1, "c": 1, "d": 5}, {"a": 1, "c": "timeout", "d": 5}, {"a": 1, "c": 0, "d": 5}]
     assert values(table, *rows) == [6, "timeout", 1]
     assert CALLS["d"] == 1
-
-
-def test_a_condition_of_weight_zero_is_computed_because_others_depend_on_it() -> None:
-    table = parts("sum", a=given("a"), c=given("c", weight=0.0), d=given("d", when="c"))
-    assert values(table, {"a": 1, "c": 1, "d": 5}, {"a": 1, "c": 0, "d": 5}) == [6, 1]
 
 
 def test_a_condition_that_was_dropped_inside_takes_its_dependents_along() -> None:
@@ -425,7 +390,7 @@ def test_every_kind_nests_in_every_other() -> None:
         assert len({tuple(n for n, _ in score.named_parts()) for score in scores}) == 1
 
 
-def test_a_failure_says_in_which_part_it_was() -> None:
-    table = parts("sum", judge={"type": "clip", "low": 0.0, "reward": given("x")})
-    (score,) = score_rows(table, {"x": "timeout"})
-    assert score.failure.detail == 'part "judge": part "raw": x says timeout'
+@for_all(st.sampled_from([kind for kind in KINDS if kind != "standardise"]), ROWS)
+def test_a_rollout_is_scored_alike_alone_and_among_others(kind: str, rows: list[dict]) -> None:
+    together = values(composed(kind), *rows)
+    assert together == [value for row in rows for value in values(composed(kind), row)]

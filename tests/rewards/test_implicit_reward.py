@@ -20,7 +20,7 @@ from rewardsmith.learning import OptimizerSettings
 from rewardsmith.llm import ModelCallError, TokenLogprobs, Usage
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.base import score
-from rewardsmith.rewards.implicit import MAX_STEPS_SHOWN, Implicit, worth
+from rewardsmith.rewards.implicit import Implicit
 
 PROMPT = Prompt("p", [Message("user", "1+1?")], answer="2")
 
@@ -126,27 +126,10 @@ def test_smoothing_moves_rewards_but_not_what_the_answer_is_worth() -> None:
     assert moved.token_values.tolist() == pytest.approx([0.25 + 0.5 * -0.5 + 0.25 * 0.25, -0.5 + 0.5 * 0.25, 0.25])
 
 
-def test_the_lowest_step_is_the_smallest_sum() -> None:
-    rewards, numbers = np.array([1.0, -2.0, 0.5, -1.0]), np.array([0, 1, 1, 3])
-    assert worth(rewards, numbers, "lowest-step") == -1.5
-    assert worth(rewards, numbers, "mean") == -0.375
-
-
-def test_an_answer_without_tokens_is_worth_nothing() -> None:
-    (found,) = scores("", value="lowest-step")
-    assert (found.value, found.feedback) == (0.0, "")
-
-
 def test_a_text_without_tokens_is_read_too_and_its_steps_are_told() -> None:
     (found,) = scores("12;+", tokens=False)
     assert found.token_values is None  # there are no tokens that these could belong to
     assert found.feedback == "steps: +0.000 -0.500; lowest: step 2"
-
-
-def test_many_steps_are_told_in_few_words() -> None:
-    (found,) = scores("1;" * 5_000, tokens=False)
-    assert found.feedback.endswith(f"and {5_000 - MAX_STEPS_SHOWN} more; lowest: step 1")
-    assert len(found.feedback) < 1_000
 
 
 # ---- what cannot be told ---------------------------------------------------------------------------------------------
@@ -197,22 +180,6 @@ def test_without_a_reference_there_are_no_rewards(settings: dict[str, Any], said
         asyncio.run(reward.check())
     reward.online = True  # the trainer has its reference
     asyncio.run(reward.check())
-
-
-def test_models_are_there_before_the_first_group_waits_for_them() -> None:
-    models = {"prm": Fixed("prm", model_of), "base": Fixed("base", reference_of)}
-    asked: list[str] = []
-
-    def find(name: str) -> Fixed:
-        asked.append(name)
-        return models[name]
-
-    reward = Implicit(model="prm", reference_model="base")
-    reward.connect(find)
-    assert asked == []  # in training nobody asks for them here
-    asyncio.run(reward.check())
-    assert asked == ["prm", "base"]
-    assert (models["prm"].checked, models["base"].checked) == (1, 1)
 
 
 # ---- with real models ------------------------------------------------------------------------------------------------

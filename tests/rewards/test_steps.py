@@ -104,14 +104,6 @@ def test_a_prompt_of_another_world_is_refused_before_the_first_step() -> None:
     reward().require(PROMPT)
 
 
-def test_the_feedback_is_bounded() -> None:
-    (score,) = scored(Rollout("z" * 1_000_000 + ";#9"))
-    assert len(score.feedback) < 200
-    prompt = Arithmetic(operations=16).prompt("1" + "+1" * 16)
-    (many,) = scored(Rollout("x;" * 16 + "#1"), prompt=prompt)
-    assert many.feedback.endswith("step 8 (x;) and 9 more")
-
-
 OWN = """
 from rewardsmith.text.steps import JudgedStep as Judged
 

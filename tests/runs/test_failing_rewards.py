@@ -116,7 +116,7 @@ def test_a_service_that_comes_back_costs_no_prompt(undisturbed: Path, tmp_path: 
 
 def test_ctrl_c_is_heard_while_a_service_is_waited_for(tmp_path: Path) -> None:
     folder = world(tmp_path, 7, 'how = "ConnectionError"')
-    strike = Strike("rewardsmith.rewards.patience:Patience._back", 2, signal.SIGINT)
+    strike = Strike("rewardsmith.rewards.component:Component._service_is_up", 2, signal.SIGINT)
     status, said = run(folder, strikes=[strike])
     assert status == 130, said
     assert (folder / "runs/small/checkpoints/01-policy-000001").is_dir()
@@ -154,7 +154,7 @@ def test_a_reward_that_cannot_work_is_found_before_the_first_step(tmp_path: Path
 
 def test_ctrl_c_is_heard_while_a_validation_waits_for_a_service(undisturbed: Path, tmp_path: Path) -> None:
     folder = world(tmp_path, 9, 'how = "ConnectionError"')  # the first group of the validation after step 2
-    strike = Strike("rewardsmith.rewards.patience:Patience._back", 2, signal.SIGINT)
+    strike = Strike("rewardsmith.rewards.component:Component._service_is_up", 2, signal.SIGINT)
     status, said = run(folder, strikes=[strike])
     assert status == 130, said
     (folder / "mended").touch()

@@ -64,19 +64,12 @@ REFUSED = {
 
 # The C library asked directly, past Python: call and its arguments, and the error number.
 RAW = {
-    "fork": ("fork()", 1),
-    "vfork": ("vfork()", 1),
-    "unshare": ("unshare(0x10000000)", 1),
-    "ptrace": ("ptrace(16, 1, 0, 0)", 1),
-    "live on without the parent": ("prctl(1, 0, 0, 0, 0)", 1),
-    "another filter": ("prctl(22, 1, 0, 0, 0)", 1),
-    "read other memory": ("process_vm_readv(1, 0, 0, 0, 0, 0)", 1),
-    "clone3": ("syscall(435, 0, 0)", 38),
-    "openat2": ("syscall(437, 0, 0, 0, 0)", 38),
-    "io_uring": ("syscall(425, 1, 0)", 1),
-    "bpf": ("syscall(321, 0, 0, 0)", 1),
-    "mount": ("mount(0, 0, 0, 0, 0)", 1),
-}
+    "fork": ("fork()", 1), "vfork": ("vfork()", 1), "unshare": ("unshare(0x10000000)", 1),
+    "ptrace": ("ptrace(16, 1, 0, 0)", 1), "live on without the parent": ("prctl(1, 0, 0, 0, 0)", 1),
+    "another filter": ("prctl(22, 1, 0, 0, 0)", 1), "read other memory": ("process_vm_readv(1, 0, 0, 0, 0, 0)", 1),
+    "clone3": ("syscall(435, 0, 0)", 38), "openat2": ("syscall(437, 0, 0, 0, 0)", 38),
+    "io_uring": ("syscall(425, 1, 0)", 1), "bpf": ("syscall(321, 0, 0, 0)", 1), "mount": ("mount(0, 0, 0, 0, 0)", 1),
+}  # fmt: skip
 if os.uname().machine == "x86_64":
     RAW |= {
         "a process by clone": ("syscall(56, 17, 0, 0, 0, 0)", 1),

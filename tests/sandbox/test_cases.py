@@ -97,22 +97,13 @@ def test_malformed_values_are_called_so(data: Any) -> None:
 @pytest.mark.parametrize(
     ("got", "expected", "tokens", "lines"),
     [
-        ("1\n", "1", True, True),
-        ("1 \n2\n\n", "1\n2", True, True),
-        ("1\r\n2\r\n", "1\n2\n", True, True),
-        ("1\n2", "1 2", True, False),
-        ("1  2", "1 2", True, False),
-        (" 1", "1", True, False),
-        ("1\n\n2", "1\n2", True, False),
-        ("", "", True, True),
-        ("", "1", False, False),
-        ("1", "", False, False),
-        ("12", "1 2", False, False),
-        ("1.0", "1", False, False),
-        ("YES", "Yes", False, False),
+        ("1\n", "1", True, True), ("1 \n2\n\n", "1\n2", True, True), ("1\r\n2\r\n", "1\n2\n", True, True),
+        ("1\n2", "1 2", True, False), ("1  2", "1 2", True, False), (" 1", "1", True, False),
+        ("1\n\n2", "1\n2", True, False), ("", "", True, True), ("", "1", False, False), ("1", "", False, False),
+        ("12", "1 2", False, False), ("1.0", "1", False, False), ("YES", "Yes", False, False),
         ("1 2 3", "1 2", False, False),
     ],
-)
+)  # fmt: skip
 def test_printed_outputs(got: str, expected: str, tokens: bool, lines: bool) -> None:
     assert OutputComparison("tokens").same_output(got.encode(), expected) is tokens
     assert OutputComparison("lines").same_output(got.encode(), expected) is lines
@@ -155,33 +146,14 @@ def reply(value: Any) -> bytes:
 @pytest.mark.parametrize(
     ("got", "expected", "same"),
     [
-        (3, 3, True),
-        (3.0, 3, True),
-        (True, 1, True),
-        ("3", 3, False),
-        (3, "3", False),
-        (None, None, True),
-        (None, 0, False),
-        (0, None, False),
-        (2**80, 2**80, True),
-        (2**80, 2**80 + 1, False),
-        ((1, [2, (3,)]), [1, [2, [3]]], True),
-        ([1, 2], [2, 1], False),
-        ([1], [1, 1], False),
-        ({1, 2}, [1, 2], False),
-        ({"a": [1]}, {"a": [1]}, True),
-        ({1: 2}, {"1": 2}, True),
-        ({1: 2, "1": 2}, {"1": 2}, False),
-        ({}, {}, True),
-        ({}, [], False),
-        ([], {}, False),
-        (float("inf"), 1e308, False),
-        (float("nan"), 0, False),
-        (0.1 + 0.2, 0.3, False),
-        (object(), 3, False),
-        ([object()], [3], False),
+        (3, 3, True), (3.0, 3, True), (True, 1, True), ("3", 3, False), (3, "3", False), (None, None, True),
+        (None, 0, False), (0, None, False), (2**80, 2**80, True), (2**80, 2**80 + 1, False),
+        ((1, [2, (3,)]), [1, [2, [3]]], True), ([1, 2], [2, 1], False), ([1], [1, 1], False), ({1, 2}, [1, 2], False),
+        ({"a": [1]}, {"a": [1]}, True), ({1: 2}, {"1": 2}, True), ({1: 2, "1": 2}, {"1": 2}, False), ({}, {}, True),
+        ({}, [], False), ([], {}, False), (float("inf"), 1e308, False), (float("nan"), 0, False),
+        (0.1 + 0.2, 0.3, False), (object(), 3, False), ([object()], [3], False),
     ],
-)
+)  # fmt: skip
 def test_returned_values(got: Any, expected: Any, same: bool) -> None:
     assert OutputComparison().same_reply(reply(got), expected) is same
 
@@ -215,20 +187,16 @@ def test_rubbish_is_not_equal(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("sources", "setup", "names"),
     [
-        (["assert f(1) == 2"], "", {"f"}),
-        (["assert abs(f(1) - g(2)) < 1e-6"], "", {"f", "g"}),
-        (["import math\nassert f(1) == math.pi"], "", {"f"}),
-        (["assert f(1) == math.pi"], "import math", {"f"}),
+        (["assert f(1) == 2"], "", {"f"}), (["assert abs(f(1) - g(2)) < 1e-6"], "", {"f", "g"}),
+        (["import math\nassert f(1) == math.pi"], "", {"f"}), (["assert f(1) == math.pi"], "import math", {"f"}),
         (["assert f(root) == 1"], "root = Node(1)", {"f", "Node"}),
         (["x = f(1)\nassert all(y for y in x)"], "", {"f"}),
         (["try: f(1)\nexcept ValueError as e: print(e)"], "", {"f"}),
         (["assert sum(1, 2) == 3", "assert sum(2, 2) == abs(4)"], "", {"sum"}),
-        (["assert set(f(1)) == set([1])"], "", {"f"}),
-        (["assert f(1) == math.pi"], "", {"f"}),
-        (["assert sum(1, 2) == math.floor(3.5)"], "", {"sum"}),
-        (["assert statistics([1]) == 1"], "", {"statistics"}),
+        (["assert set(f(1)) == set([1])"], "", {"f"}), (["assert f(1) == math.pi"], "", {"f"}),
+        (["assert sum(1, 2) == math.floor(3.5)"], "", {"sum"}), (["assert statistics([1]) == 1"], "", {"statistics"}),
     ],
-)
+)  # fmt: skip
 def test_the_names_that_tests_take_from_a_program(sources: list[str], setup: str, names: set[str]) -> None:
     assert names_used(tuple(sources), setup).of_program == names
 

@@ -65,12 +65,7 @@ REWARD = in_place()
 
 
 def make_reward(table: str | dict[str, Any], models: Mapping[str, Any] | None = None) -> Component:
-    """Return the reward that a recipe table describes: `make_reward({"type": "rule", "rule": "exact"})`.
-
-    Args:
-        table: as in a recipe.
-        models: those that it calls, by the names in the table; see `rewardsmith.llm`.
-    """
+    """Return the reward that a recipe table describes: `make_reward({"type": "rule", "rule": "exact"})`."""
     try:
         return Component.root(REWARD.choose(table), models=None if models is None else models.__getitem__)
     except PydanticCustomError as error:

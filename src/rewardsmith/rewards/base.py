@@ -51,12 +51,7 @@ class Online(Protocol):
     """A reward that changes during a run. All its changes happen in `learn`, so that a run can stop between steps."""
 
     async def learn(self, scored: Sequence[ScoredGroup], part: str) -> Mapping[str, float]:
-        """Learn from the groups of a step, after the policy has; return metrics.
-
-        Args:
-            scored: the groups with the scores of the whole reward.
-            part: the dotted name of this reward within it, as in `Score.named_parts`; "" when it is the whole.
-        """
+        """Learn from the groups of a step, after the policy has; return metrics. `part`: its own dotted name there."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -77,13 +72,7 @@ class Part:
 
 
 class Composed:
-    """A reward that is made of others; only these have components.
-
-    Attributes:
-        components: the parts, by name.
-        streams: the parts that may be reward streams of their own: those of a sum.
-        routes: whether the source of a prompt decides which components score it.
-    """
+    """A reward that is made of others; only these have components."""
 
     components: Mapping[str, Component]
     streams: Mapping[str, Part] = MappingProxyType({})

@@ -87,12 +87,7 @@ def cache_folder() -> Path:
 
 
 class VerdictCache:
-    """Packed replies on disk by key; the file is opened when it is first needed.
-
-    Args:
-        folder: of the file; None takes `cache_folder()`.
-        say: gets a message, once for each reason, when replies cannot be stored or read.
-    """
+    """Packed replies on disk by key; the file is opened when it is first needed."""
 
     def __init__(self, folder: Path | str | None = None, say: Callable[[str], object] = logger.warning) -> None:
         self.folder = cache_folder() if folder is None else Path(folder).expanduser()

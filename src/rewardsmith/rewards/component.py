@@ -7,6 +7,7 @@ when its leaves do.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,20 +28,21 @@ from rewardsmith.rewards.base import (
     started,
 )
 from rewardsmith.rewards.failures import Budget, FailureSettings, because, failed
-from rewardsmith.rewards.patience import Patience
 from rewardsmith.rewards.tree import components_of, connect, walk
 from rewardsmith.types import NOT_ASKED, Failure, RolloutGroup, Score, ScoredGroup
 
 NOT_NEEDED = Failure("skipped", "it could not change the result")
 NOT_YET = Failure("skipped", "the trainer scores it once the groups of the step are selected")
 
+FIRST_PAUSE, MAX_PAUSE = 1.0, 30.0
+"""Seconds before an unreachable service is tried again: doubled each time, up to the second."""
+
+MAX_REPEATS = 3
+"""How often rollouts are scored again while the service responds to others: after that, the rollouts are at fault."""
+
 
 class ScoreColumn(tuple[Score, ...]):
-    """The scores of one component, one per rollout.
-
-    Attributes:
-        dropped: why the component is left out for the whole group; None when it is not.
-    """
+    """The scores of one component, one per rollout."""
 
     dropped: Failure | None
 
@@ -53,17 +55,13 @@ class ScoreColumn(tuple[Score, ...]):
 class Component:
     """A reward with a name and a policy for its failures; itself a reward.
 
-    Args:
-        name: for messages; `reward` for the whole.
-        reward: what scores.
-        failure: what happens when it cannot.
-
     Attributes:
         seconds: how long each group took, since somebody last looked.
         say: shows a message to the user.
         ignore_failures: True where nothing depends on it: its failures never stop the run.
         unlimited: True where its failures are what is measured: there is no budget.
         scored_by_trainer: True where a trainer scores the selected groups of a step together: here it is skipped.
+        waiting: whether an unreachable service is waited for.
         declared: the names of the parts that a leaf declares.
         knows_parts: whether all part names are known; a user's own reward need not declare them.
     """
@@ -83,7 +81,8 @@ class Component:
         self.declared: tuple[str, ...] = tuple(names) if self.knows_parts else ()  # type: ignore[arg-type]
         self._schema: Score | None = None  # the first score of a leaf
         self._budget = Budget(self._failure)
-        self._outage = Patience(self._failure.wait, getattr(reward, "check", None))
+        self.waiting = False
+        self._last_response = -math.inf  # when it last responded for every rollout of a call
 
     @classmethod
     def build(cls, name: str, chosen: Chosen) -> Component:
@@ -99,11 +98,6 @@ class Component:
         """Return the tree of a reward table; its components have their dotted names.
 
         A run may build the tree once and reuse it: `tree.connect` may be called again, with other models.
-
-        Args:
-            chosen: the table.
-            say: shows messages, such as that a service is waited for.
-            models: from the name of a model to the model. Without it the tree can be inspected, but cannot call models.
         """
         root = cls.build("reward", chosen)
         for path, component in walk(root):
@@ -115,11 +109,6 @@ class Component:
     def streams(self) -> Mapping[str, Part]:
         """The parts that may be reward streams of their own."""
         return parts_of(self.reward)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether an unreachable service is waited for."""
-        return self._outage.waiting
 
     async def check(self) -> None:
         """Raise if the reward cannot work; one that has no `check` can."""
@@ -175,35 +164,67 @@ class Component:
 
     async def _score_with_outage_wait(self, group: RolloutGroup) -> Sequence[Score]:
         """Score a group with a leaf; rollouts that a service could not score are scored again when it is back."""
-        whole = bool(getattr(self.reward, "whole", False))
-        first = latest, _ = await self._score_once(group)
-
-        async def again(rows: Sequence[int]) -> tuple[Sequence[Score], bool]:
-            nonlocal latest
-            if not whole:
-                return await self._score_once(_subset(group, rows))
-            # The scores depend on each other: the rest of a group must not be compared with itself alone.
-            latest, client_timeout = await self._score_once(group)
-            return _worst(latest), client_timeout
-
-        def gone(failure: Failure, seconds: float) -> None:
-            what = "is unreachable" if failure.kind == "unreachable" else "timed out"
-            self.say(f'"{self.name}" {what}, waiting up to {seconds:.0f} s: {failure.detail[:300]}')
-
-        def back() -> None:
-            self.say(f'"{self.name}" responds again: the failed requests were repeated')
-
-        scores, unreachable = await self._outage.scores(
-            (_worst(latest), first[1]) if whole else first, again, gone, back
-        )
-        scores = list(latest) if whole else scores
-        if unreachable and self._failure.do != "use" and not self.ignore_failures:
-            why = next(score.failure for score in scores if score.failure and score.failure.kind == "unreachable")
-            raise Halt(
-                f'the reward "{self.name}" was unreachable for {self._failure.wait:g} s (failure.wait): {why.detail}\n'
-                "Restart the service and run the same command again"
-            )
+        scores, client_timeout = await self._score_once(group)
+        begun, pause, repeats = time.monotonic(), FIRST_PAUSE, 0
+        lost = self._lost(scores, range(len(scores)), client_timeout)
+        while lost and self._failure.wait and repeats < MAX_REPEATS:
+            failure = scores[lost[0]].failure
+            assert failure is not None
+            left = begun + self._failure.wait - time.monotonic()
+            if left <= 0:
+                if self._last_response < begun and not repeats and not client_timeout:
+                    self._stop_unreachable(failure)
+                break
+            if not self.waiting:
+                self.waiting = True
+                what = "is unreachable" if failure.kind == "unreachable" else "timed out"
+                self.say(f'"{self.name}" {what}, waiting up to {left:.0f} s: {failure.detail[:300]}')
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, MAX_PAUSE)
+            is_up = await self._service_is_up(left)
+            if is_up is False:
+                continue
+            # Where scores depend on each other, the rest of a group must not be compared with itself alone.
+            rows = range(len(scores)) if getattr(self.reward, "whole", False) else lost
+            tried = time.monotonic()
+            again, client_timeout = await self._score_once(_subset(group, rows))
+            found = dict(zip(rows, again, strict=True))
+            scores = [found.get(i, score) for i, score in enumerate(scores)]
+            lost = self._lost(scores, rows, client_timeout)
+            responded = is_up or len(lost) < len(rows) or self._last_response >= tried or client_timeout
+            repeats += bool(lost and responded)
         return scores
+
+    def _lost(self, scores: Sequence[Score], rows: Iterable[int], client_timeout: bool) -> list[int]:
+        """Return the rollouts for which the service did not respond; if there are none, the outage has ended."""
+        kinds = ("unreachable", "timeout") if client_timeout else ("unreachable",)
+        lost = [i for i in rows if (why := scores[i].failure) is not None and why.kind in kinds]
+        if not lost:
+            if self.waiting:
+                self.say(f'"{self.name}" responds again: the failed requests were repeated')
+            self.waiting, self._last_response = False, time.monotonic()
+        return lost
+
+    async def _service_is_up(self, left: float) -> bool | None:
+        """Return whether the reward's own check passes; None where only scoring again can show it."""
+        check = getattr(self.reward, "check", None)
+        if check is None:
+            return None
+        try:
+            async with asyncio.timeout(left):
+                await check()
+        except UserError:
+            return None  # waiting does not fix it: the next call reports what it is
+        except (Exception, SystemExit):  # noqa: BLE001 whatever it is, the service is not back
+            return False
+        return True
+
+    def _stop_unreachable(self, failure: Failure) -> None:
+        if self._failure.do != "use" and not self.ignore_failures:
+            raise Halt(
+                f'the reward "{self.name}" was unreachable for {self._failure.wait:g} s (failure.wait):'
+                f" {failure.detail}\nRestart the service and run the same command again"
+            )
 
     async def _score_once(self, group: RolloutGroup) -> tuple[Sequence[Score], bool]:
         """Return the reward's scores, and whether a client inside it timed out: the boundary for its exceptions."""
@@ -263,12 +284,6 @@ def only_score(column: ScoreColumn, i: int, name: str) -> Score:
     if score.failure is None:
         return score
     return Score(failure=because(name, column.dropped or score.failure), feedback=score.feedback)
-
-
-def _worst(scores: Sequence[Score]) -> list[Score]:
-    """Return one score for a whole group: that of an unreachable service, if there is one."""
-    gone = [score for score in scores if score.failure is not None and score.failure.kind == "unreachable"]
-    return [*gone, *scores][:1]
 
 
 def _computed(score: Score) -> Score:

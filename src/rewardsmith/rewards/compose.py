@@ -108,11 +108,7 @@ class _Combined(Composed):
 
 
 class Sum(_Combined):
-    """Add up weighted rewards; those that do not depend on each other are computed concurrently.
-
-    Attributes:
-        computed: the names of the parts that are computed.
-    """
+    """Add up weighted rewards; those that do not depend on each other are computed concurrently."""
 
     def __init__(
         self, *, parts: Annotated[dict[str, PartChoice], Field(min_length=1, description="the rewards, by name")]

@@ -286,13 +286,7 @@ class Implicit:
 
 
 def worth(rewards: NDArray[np.float64], numbers: NDArray[np.int64], how: str) -> float:
-    """Return one number for an answer; 0 for one without tokens.
-
-    Args:
-        rewards: [T], of its tokens.
-        numbers: [T], the step that each belongs to.
-        how: "sum", "mean" over tokens, or "lowest-step": the smallest sum of a step that has tokens.
-    """
+    """Return one number for an answer: the sum, the mean over tokens, or the lowest sum of a step that has tokens."""
     if not len(rewards):
         return 0.0
     if how == "lowest-step":

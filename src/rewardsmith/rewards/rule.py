@@ -31,11 +31,6 @@ class Rule:
     """Score each rollout by a program.
 
     The program runs in worker processes that all rules share: what it does to its process it does to one answer alone.
-
-    Attributes:
-        deadline: seconds per answer.
-        memory: MiB per worker.
-        parts: a rule's scores have none.
     """
 
     parts: ClassVar[tuple[str, ...]] = ()

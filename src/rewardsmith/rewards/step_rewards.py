@@ -27,9 +27,6 @@ class Steps:
     """Reward each step of an answer on its last token: one number for right steps, another for wrong ones.
 
     The truth is a program that looks at untrusted text in this process: it must be quick for any text.
-
-    Attributes:
-        reads_ends: it needs the character offsets of tokens.
     """
 
     reads_ends: ClassVar[bool] = True
@@ -80,12 +77,7 @@ class Steps:
 
 
 def judged_by(truth: Chosen, prompt: Prompt, text: str) -> list[JudgedStep]:
-    """Return the steps of an answer and what is true of them.
-
-    Raises:
-        CannotScore: the truth knows nothing of the prompt, or its steps are none of this text.
-        Exception: whatever a user's own truth raises.
-    """
+    """Return the steps of an answer and what is true of them."""
     try:
         judged = list(truth.target(prompt, text, **truth.arguments()))
     except ValueError as error:

@@ -216,12 +216,7 @@ def _source(value: Any, what: str) -> str:
 
 @dataclass(frozen=True)
 class Names:
-    """What test sources use without defining it.
-
-    Attributes:
-        of_program: names that are taken from the program.
-        modules: modules of the standard library that nobody imports; the tests get their own.
-    """
+    """What test sources use without defining it."""
 
     of_program: frozenset[str]
     modules: frozenset[str] = frozenset()

@@ -58,15 +58,7 @@ def prepare(isolation: str, folder: str) -> int:
 
 
 def confine(isolation: str, rules: int, host: int, memory: int, seconds: float) -> None:
-    """Confine this process for good. OSError or ValueError where that fails.
-
-    Args:
-        isolation: "full", "syscalls" or "limits".
-        rules: what `prepare` returned.
-        host: id of the parent process; this one ends with it.
-        memory: bytes of address space.
-        seconds: processor time of all threads.
-    """
+    """Confine this process for good. OSError or ValueError where that fails."""
     _lower(resource.RLIMIT_CPU, math.ceil(seconds) + 1)
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_FSIZE, 0)

@@ -115,12 +115,7 @@ class ConfinedProcess:
 
 
 class Host:
-    """Forks, watches and ends the processes of one program.
-
-    Args:
-        job: the program's sources, the folder, limits and isolation, from `sandbox.py`.
-        client: the pipes to `sandbox.py`.
-    """
+    """Forks, watches and ends the processes of one program."""
 
     def __init__(self, job: dict[str, Any], client: Pipes) -> None:
         self._job, self._client = job, client
@@ -173,11 +168,15 @@ class Host:
                     raise ProcessEnded("more output than allowed")
             elif not is_open:  # it has closed its output, and is most likely about to end
                 self._wait(process, seconds=0.001)
-            elif process.status() is not None:  # something that it has started holds its output open
-                break
+            elif process.status() is not None and not self._has_output(process):
+                break  # something that it has started holds its output open
         if process.status():
             raise ProcessEnded(_cause(process.status()))
         return b"".join(output)
+
+    def _has_output(self, process: ConfinedProcess) -> bool:
+        """Return whether there is output to read: a process may write and end between a poll and the check of it."""
+        return process.pipes.reading in self._wait(process, reading=True, seconds=0.0)
 
     def _call(self, message: bytes) -> bytes:
         """Send a request to the process that holds the program; return its reply."""
@@ -252,14 +251,7 @@ class Host:
     def _fork(
         self, work: Callable[[], None], standard: tuple[int, int, int], kept: tuple[int, ...], pipes: Pipes
     ) -> ConfinedProcess:
-        """Fork a confined process that does some work; OSError when it could not be confined.
-
-        Args:
-            work: what it does.
-            standard: the descriptors that become its 0, 1 and 2.
-            kept: further descriptors that it keeps.
-            pipes: the host's end of the pipes to it.
-        """
+        """Fork a confined process that does some work; OSError when it could not be confined."""
         ours, report = os.pipe()
         host, job = os.getpid(), self._job
         seconds = self._limit["processor"] if pipes.writing < 0 else job["total"]

@@ -88,14 +88,7 @@ class RunOutcome:
 
 
 class Sandbox:
-    """One program, and the processes in which it runs. A context: they are gone at its end.
-
-    Args:
-        sources: the program; the entries before the last are run first, in the same namespace, when its functions are
-            called.
-        limits: what it may use.
-        tests: what `tester.Tester` needs to run test sources.
-    """
+    """One program, and the processes in which it runs. A context: they are gone at its end."""
 
     def __init__(self, sources: Sequence[str], limits: ProgramLimits, tests: dict[str, Any] | None = None) -> None:
         if os.name != "posix" or not sys.executable:

@@ -30,11 +30,7 @@ class ProgramError(Exception):
 
 
 class Border:
-    """Turns what tests do with a `Remote` into requests.
-
-    Attributes:
-        requests: how many there were.
-    """
+    """Turns what tests do with a `Remote` into requests."""
 
     def __init__(self, exchange: Callable[[bytes], bytes]) -> None:
         self._exchange = exchange
@@ -74,11 +70,8 @@ class Border:
 class Remote:
     """An object of the program, as the tests use it.
 
-    Args:
-        border: sends the requests.
-        at: its number in the program's process.
-        made: whether it is a class, or comes of one: then the tests are about its methods, `__contains__` too. What a
-            function returns contains what it yields, whatever its `__contains__` is.
+    `made`: it is a class, or comes of one: then the tests are about its methods, `__contains__` too. What a function
+    returns contains what it yields, whatever its `__contains__` is.
     """
 
     __slots__ = ("_at", "_border", "_made")
@@ -166,14 +159,7 @@ def _update(argument: Any, changed: Any) -> None:
 
 
 class Tester:
-    """Test sources, each run on its own against one loaded program.
-
-    Args:
-        tests: `sources`, one per test; `prompt` and `setup`, run before each; `modules` that the tests use without
-            importing them; `names` of the program that they use; `entry`, the one that is handed to a function `check`
-            which the source defines, or "".
-        exchange: sends a request to the program's process and returns its reply.
-    """
+    """Test sources, each run on its own against one loaded program; `cases.py` writes the table `tests`."""
 
     def __init__(self, tests: dict[str, Any], exchange: Callable[[bytes], bytes]) -> None:
         self._tests = tests

@@ -26,32 +26,14 @@ def truths() -> list[str]:
     made += [f"2^{{{power}}}" for power in (98, 99, 100, 2023, 2024)] + ["2^{2024}+1", "2^{2024}-1"]
     made += [f"\\frac{{1}}{{2^{{{power}}}}}" for power in (98, 99, 100)] + ["\\frac{1}{2004!}", "\\frac{1}{2006!}"]
     made += [
-        "100!",
-        "\\binom{100}{50}",
-        "\\ln 2",
-        "\\ln 3",
-        "\\log_2 3",
-        "\\sin 1",
-        "\\cos 1",
-        "\\tan 2",
-        "2+3i",
-        "2-3i",
+        "100!", "\\binom{100}{50}", "\\ln 2", "\\ln 3", "\\log_2 3", "\\sin 1", "\\cos 1", "\\tan 2", "2+3i", "2-3i",
         "i",
-    ]
+    ]  # fmt: skip
     made += [f"x^2+{a}x+{b}" for a in (1, 2, 3) for b in (1, 2, 5)] + ["x", "y", "n", "2x", "x+y", "x-y", "xy", "x^3-1"]
     made += [
-        "\\sin x",
-        "\\cos x",
-        "\\sin 2x",
-        "e^x",
-        "e^{-x}",
-        "\\ln x",
-        "\\sqrt{x}",
-        "|x|",
-        "n!",
-        "(n+1)!",
+        "\\sin x", "\\cos x", "\\sin 2x", "e^x", "e^{-x}", "\\ln x", "\\sqrt{x}", "|x|", "n!", "(n+1)!",
         "\\frac{1}{x}",
-    ]
+    ]  # fmt: skip
     made += [f"\\{{{a},{b}\\}}" for a in (-8, -6) for b in (4, 6, 8)] + ["\\{1,2,3\\}", "\\{-3,3\\}", "\\emptyset"]
     made += [f"({a},{b})" for a in (-4, 4, 6) for b in (9, 14)] + ["(9,4)", "(0,0)", "(1,2,3)", "(3,2,1)"]
     made += [f"[{a},{b}{end}" for a in (0, 1) for b in (2, 3) for end in ("]", ")")] + [
@@ -61,26 +43,15 @@ def truths() -> list[str]:
     ]
     made += [f"({a},\\infty)" for a in (0, 1, -1)] + [f"(-\\infty,{b}]" for b in (0, 1, 5)] + ["\\infty", "-\\infty"]
     made += [
-        "(-\\infty,-1)\\cup(1,\\infty)",
-        "(0,1)\\cup(2,3)",
-        "\\mathbb{R}\\setminus\\{3\\}",
-        "x^2+y^2=25",
-        "x^2=2",
+        "(-\\infty,-1)\\cup(1,\\infty)", "(0,1)\\cup(2,3)", "\\mathbb{R}\\setminus\\{3\\}", "x^2+y^2=25", "x^2=2",
         "xy=6",
-    ]
+    ]  # fmt: skip
     made += [f"y={a}x+{b}" for a in (2, 3) for b in (1, 2, 3)] + ["3x-y+13=0", "3x+4y+14=0", "x^2+y^2=16", "x^2-y^2=1"]
     made += [f"\\begin{{pmatrix}}{a}\\\\{b}\\end{{pmatrix}}" for a in (1, 2) for b in (3, 4)]
     made += [
-        "\\text{blue}",
-        "\\text{red}",
-        "\\text{no solution}",
-        "\\text{yes}",
-        "\\text{even}",
-        "101_2",
-        "101_3",
-        "3:4",
+        "\\text{blue}", "\\text{red}", "\\text{no solution}", "\\text{yes}", "\\text{even}", "101_2", "101_3", "3:4",
         "4:3",
-    ]
+    ]  # fmt: skip
     made += [f"{whole}.{part}" for whole in (0, 3, 14) for part in ("07", "19", "83")] + [
         "1,2,\\ldots,n",
         "1,3,5,\\ldots,2n-1",
@@ -102,69 +73,19 @@ def truths() -> list[str]:
         "\\arctan 2",
     ]
     made += [
-        "f(x)+1",
-        "f(2)",
-        "a+b",
-        "a-b",
-        "ab",
-        "\\alpha",
-        "\\beta",
-        "x_1",
-        "x_2",
-        "\\mathbb{Z}",
-        "\\mathbb{Q}",
-        "1:2:3",
+        "f(x)+1", "f(2)", "a+b", "a-b", "ab", "\\alpha", "\\beta", "x_1", "x_2", "\\mathbb{Z}", "\\mathbb{Q}", "1:2:3",
         "90^\\circ",
-    ]
+    ]  # fmt: skip
     return made
 
 
 _TOKENS = [
-    *"0123456789xynie",
-    *"+-*/^_=<>!|,;:()[]{}'%&",
-    "\\frac",
-    "\\sqrt",
-    "\\infty",
-    "\\pi",
-    "\\cdot",
-    "\\pm",
-    "\\text{ or }",
-    "\\text{not }",
-    "\\text{ cm}",
-    "\\phantom",
-    "\\{",
-    "\\}",
-    "\\le",
-    "\\ne",
-    "\\cup",
-    "\\in",
-    "\\ldots",
-    "\\sin",
-    "\\ln",
-    "\\log_",
-    "\\max",
-    "^\\circ",
-    "\\approx",
-    "\\binom",
-    "\\mathbb{R}",
-    "\\left",
-    "\\right",
-    "\\ ",
-    " ",
-    "\\\\",
-    "\\over",
-    "\\mid",
-    "\\overline",
-    "\\mathrm{e}",
-    "\\%",
-    "\\$",
-    "$",
-    "th",
-    "and",
-    "\\lfloor",
-    "\\rfloor",
-    "\\emptyset",
-]
+    *"0123456789xynie", *"+-*/^_=<>!|,;:()[]{}'%&", "\\frac", "\\sqrt", "\\infty", "\\pi", "\\cdot", "\\pm",
+    "\\text{ or }", "\\text{not }", "\\text{ cm}", "\\phantom", "\\{", "\\}", "\\le", "\\ne", "\\cup", "\\in",
+    "\\ldots", "\\sin", "\\ln", "\\log_", "\\max", "^\\circ", "\\approx", "\\binom", "\\mathbb{R}", "\\left",
+    "\\right", "\\ ", " ", "\\\\", "\\over", "\\mid", "\\overline", "\\mathrm{e}", "\\%", "\\$", "$", "th", "and",
+    "\\lfloor", "\\rfloor", "\\emptyset",
+]  # fmt: skip
 
 
 def answers(seed: int, count: int) -> Iterator[str]:
@@ -183,77 +104,25 @@ def _value(rng: random.Random, known: list[str], depth: int = 3) -> str:
     a, b = inner(), inner()
     return rng.choice(
         [
-            f"{a}+{b}",
-            f"{a}-{b}",
-            f"{a}\\cdot {b}",
-            f"({a})({b})",
-            f"\\frac{{{a}}}{{{b}}}",
-            f"({a})/({b})",
-            f"({a})^{{{b}}}",
-            f"\\sqrt{{{a}}}",
-            f"\\sqrt[3]{{{a}}}",
-            f"({a})!",
-            f"|{a}|",
-            f"||{a}||",
-            f"-{a}",
-            f"\\ln({a})",
-            f"\\log({a})",
-            f"\\log_{{{a}}}({b})",
-            f"\\exp({a})",
-            f"\\sin({a})",
-            f"\\cos {a}",
-            f"\\tan({a})",
-            f"\\arctan({a})",
-            f"\\max({a},{b})",
-            f"\\min({a},{b})",
-            f"\\gcd({a},{b})",
-            f"\\lfloor {a}\\rfloor",
-            f"\\binom{{{a}}}{{{b}}}",
-            f"e^{{{a}}}",
-            f"({a})\\%",
-            f"({a})^\\circ",
-            f"\\overline{{{a}}}",
-            f"{a}{b}",
-            f"f({a})",
-            f"0\\cdot({a})+{b}",
-            f"({a})^0\\cdot {b}",
-            f"{{{a} \\over {b}}}",
-            f"\\sinh({a})",
-            f"\\arcsin({a})",
+            f"{a}+{b}", f"{a}-{b}", f"{a}\\cdot {b}", f"({a})({b})", f"\\frac{{{a}}}{{{b}}}", f"({a})/({b})",
+            f"({a})^{{{b}}}", f"\\sqrt{{{a}}}", f"\\sqrt[3]{{{a}}}", f"({a})!", f"|{a}|", f"||{a}||", f"-{a}",
+            f"\\ln({a})", f"\\log({a})", f"\\log_{{{a}}}({b})", f"\\exp({a})", f"\\sin({a})", f"\\cos {a}",
+            f"\\tan({a})", f"\\arctan({a})", f"\\max({a},{b})", f"\\min({a},{b})", f"\\gcd({a},{b})",
+            f"\\lfloor {a}\\rfloor", f"\\binom{{{a}}}{{{b}}}", f"e^{{{a}}}", f"({a})\\%", f"({a})^\\circ",
+            f"\\overline{{{a}}}", f"{a}{b}", f"f({a})", f"0\\cdot({a})+{b}", f"({a})^0\\cdot {b}",
+            f"{{{a} \\over {b}}}", f"\\sinh({a})", f"\\arcsin({a})",
         ]
-    )
+    )  # fmt: skip
 
 
 def _leaf(rng: random.Random) -> str:
     return rng.choice(
         [
-            str(rng.choice(INTEGERS)),
-            str(rng.randint(-9, 9)),
-            f"{rng.randint(0, 20)}.{rng.randint(0, 99)}",
-            "x",
-            "y",
-            "n",
-            "i",
-            "e",
-            "\\pi",
-            "\\infty",
-            "-\\infty",
-            "0",
-            "1",
-            "\\frac{1}{0}",
-            "\\frac{0}{0}",
-            "0.\\overline{3}",
-            "10^{40}",
-            "10^{-40}",
-            "2^{2024}",
-            "2004!",
-            "1,234",
-            "\\alpha",
-            "x_1",
-            "\\emptyset",
-            "\\mathbb{R}",
+            str(rng.choice(INTEGERS)), str(rng.randint(-9, 9)), f"{rng.randint(0, 20)}.{rng.randint(0, 99)}", "x", "y",
+            "n", "i", "e", "\\pi", "\\infty", "-\\infty", "0", "1", "\\frac{1}{0}", "\\frac{0}{0}", "0.\\overline{3}",
+            "10^{40}", "10^{-40}", "2^{2024}", "2004!", "1,234", "\\alpha", "x_1", "\\emptyset", "\\mathbb{R}",
         ]
-    )
+    )  # fmt: skip
 
 
 def _structure(rng: random.Random, known: list[str]) -> str:
@@ -261,34 +130,15 @@ def _structure(rng: random.Random, known: list[str]) -> str:
     relation = rng.choice(["=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx", "\\in", ":"])
     return rng.choice(
         [
-            f"\\{{{a},{b}\\}}",
-            f"({a},{b})",
-            f"[{a},{b})",
-            f"({a},{b},{c})",
-            f"{a},{b}",
-            f"{a} \\text{{ or }} {b}",
-            f"{a} {relation} {b}",
-            f"x {relation} {a}",
-            f"{a} {relation} x {relation} {b}",
-            f"{a} = {b} = {c}",
-            f"\\{{x \\mid x {relation} {a}\\}}",
-            f"(-\\infty,{a})\\cup({b},\\infty)",
-            f"\\mathbb{{R}}\\setminus\\{{{a}\\}}",
-            f"x {relation} {a} \\text{{ and }} x {relation} {b}",
-            f"\\pm {a}",
-            f"{a} \\pm {b}",
-            f"y = {a}x + {b}",
-            f"{a}x + {b}y + {c} = 0",
-            f"\\begin{{pmatrix}}{a}\\\\{b}\\end{{pmatrix}}",
-            f"{a}\\text{{ cm}}",
-            f"\\text{{Area}} = {a}",
-            f"{a}^{{th}}",
-            f"{a} \\cup {b}",
-            f"[{a},{b}]\\cap[{b},{c}]",
-            f"{a}:{b}:{c}",
-            f"|x-{a}| {relation} {b}",
+            f"\\{{{a},{b}\\}}", f"({a},{b})", f"[{a},{b})", f"({a},{b},{c})", f"{a},{b}", f"{a} \\text{{ or }} {b}",
+            f"{a} {relation} {b}", f"x {relation} {a}", f"{a} {relation} x {relation} {b}", f"{a} = {b} = {c}",
+            f"\\{{x \\mid x {relation} {a}\\}}", f"(-\\infty,{a})\\cup({b},\\infty)",
+            f"\\mathbb{{R}}\\setminus\\{{{a}\\}}", f"x {relation} {a} \\text{{ and }} x {relation} {b}", f"\\pm {a}",
+            f"{a} \\pm {b}", f"y = {a}x + {b}", f"{a}x + {b}y + {c} = 0",
+            f"\\begin{{pmatrix}}{a}\\\\{b}\\end{{pmatrix}}", f"{a}\\text{{ cm}}", f"\\text{{Area}} = {a}",
+            f"{a}^{{th}}", f"{a} \\cup {b}", f"[{a},{b}]\\cap[{b},{c}]", f"{a}:{b}:{c}", f"|x-{a}| {relation} {b}",
         ]
-    )
+    )  # fmt: skip
 
 
 def _soup(rng: random.Random, _: list[str]) -> str:
@@ -299,27 +149,11 @@ def _both(rng: random.Random, known: list[str]) -> str:
     a, b = rng.sample(known, 2)
     return rng.choice(
         [
-            f"{a} = {b}",
-            f"{a}, {b}",
-            f"{a} \\text{{ or }} {b}",
-            f"{a} \\approx {b}",
-            f"{a} {b}",
-            f"{a}\\phantom{{{b}}}",
-            f"\\max({a}, {b})",
-            f"{a} + 0\\cdot({b})",
-            f"\\text{{not }} {a}, {b}",
-            f"x = {a} = {b}",
-            f"{{{a}}}^{{0}} \\cdot {b}",
-            f"{a}}} \\text{{ or }} \\boxed{{{b}",
-            f"{a}\\text{{ and }}{b}",
-            f"\\{{{a}, {b}\\}}",
-            f"{a}\\pm({b})",
-            f"{a} \\cup {b}",
-            f"{a} \\text{{ (not }} {b})",
-            f"{a} \\ne {b}",
-            f"{a}/{b}",
-            f"\\frac{{{a}}}{{{b}}}\\cdot {b}",
-            f"{a};{b}",
+            f"{a} = {b}", f"{a}, {b}", f"{a} \\text{{ or }} {b}", f"{a} \\approx {b}", f"{a} {b}",
+            f"{a}\\phantom{{{b}}}", f"\\max({a}, {b})", f"{a} + 0\\cdot({b})", f"\\text{{not }} {a}, {b}",
+            f"x = {a} = {b}", f"{{{a}}}^{{0}} \\cdot {b}", f"{a}}} \\text{{ or }} \\boxed{{{b}",
+            f"{a}\\text{{ and }}{b}", f"\\{{{a}, {b}\\}}", f"{a}\\pm({b})", f"{a} \\cup {b}",
+            f"{a} \\text{{ (not }} {b})", f"{a} \\ne {b}", f"{a}/{b}", f"\\frac{{{a}}}{{{b}}}\\cdot {b}", f"{a};{b}",
             f"|{a}|{b}|",
         ]
-    )
+    )  # fmt: skip

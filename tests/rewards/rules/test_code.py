@@ -341,26 +341,16 @@ def test_chosen_tests_are_spread_evenly(count: int, most: int) -> None:
 @pytest.mark.parametrize(
     ("text", "program"),
     [
-        ("```python\na\n```", "a"),
-        ("```Python3\na\n```", "a"),
-        ("```py\na\n```\nthen\n```python\nb\n```", "b"),
-        ("```python\na\n```\nOutput:\n```\nb\n```", "a"),
-        ("```python\na\n```\n```bash\nb\n```", "a"),
-        ("```\na\n```\nor\n```\nb\n```", "b"),
-        ("a", "a"),
-        ("  - so:\n    ```python\n    if a:\n        b\n    ```", "if a:\n    b"),
-        ("```python\na", "a"),
-        ("```python\na\n```\n```python\nb", "a"),
-        ("```python\na\n```python\nb\n```", "b"),
-        ("```python\nx = '''\n```js\n'''\n```", "x = '''\n```js\n'''"),
-        ("```python title=x\na\n```", "a"),
-        ("```cpp\na\n```", ""),
-        ("use ```python\na", "a"),
-        ("```python\n```", ""),
-        ("", ""),
+        ("```python\na\n```", "a"), ("```Python3\na\n```", "a"), ("```py\na\n```\nthen\n```python\nb\n```", "b"),
+        ("```python\na\n```\nOutput:\n```\nb\n```", "a"), ("```python\na\n```\n```bash\nb\n```", "a"),
+        ("```\na\n```\nor\n```\nb\n```", "b"), ("a", "a"),
+        ("  - so:\n    ```python\n    if a:\n        b\n    ```", "if a:\n    b"), ("```python\na", "a"),
+        ("```python\na\n```\n```python\nb", "a"), ("```python\na\n```python\nb\n```", "b"),
+        ("```python\nx = '''\n```js\n'''\n```", "x = '''\n```js\n'''"), ("```python title=x\na\n```", "a"),
+        ("```cpp\na\n```", ""), ("use ```python\na", "a"), ("```python\n```", ""), ("", ""),
         ("```python\r\na\r\n```\r\n", "a\r"),
     ],
-)
+)  # fmt: skip
 def test_the_program_in_an_answer(text: str, program: str) -> None:
     assert extract(text) == program
 

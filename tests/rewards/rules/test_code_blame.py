@@ -8,7 +8,7 @@ import pytest
 
 from rewardsmith import Message, Prompt, UserError
 from rewardsmith.rewards import CannotScore, make_reward
-from rewardsmith.rewards.rules.code_rule import code, extract
+from rewardsmith.rewards.rules.code_rule import code
 from rewardsmith.rewards.tree import check
 from rewardsmith.sandbox.cases import OutputComparison
 
@@ -160,11 +160,6 @@ def test_tests_of_which_the_program_chooses_what_is_sent_are_still_invalid() -> 
     with pytest.raises(CannotScore) as caught:
         score(["key = lambda x: x\nassert f([1], key) == [1]"], "def f(xs, key): return xs")
     assert caught.value.kind == "invalid"
-
-
-@pytest.mark.parametrize("lead", ["Sure: ", "</think>", "Here it is, as asked:\t"])
-def test_a_fence_may_open_behind_words(lead: str) -> None:
-    assert extract(f"{lead}```python\nx = 1\n```\nDone.") == "x = 1"
 
 
 def test_tests_that_call_a_function_without_its_name_are_invalid() -> None:

@@ -40,26 +40,17 @@ def test_only_the_entry_point_is_taken_from_the_program(tests: Any, cheat: str) 
 ENDINGS = ["StopIteration", "StopAsyncIteration", "GeneratorExit", "KeyboardInterrupt", "SystemExit", "AssertionError"]
 ENDINGS += ["RecursionError", "type('StopIteration', (StopIteration,), {})", "StopIteration(True)"]
 CONSUMERS = [
-    "assert all(map(candidate, [1, 2]))",
-    "assert not any(map(candidate, [1, 2]))",
-    "assert sum(map(candidate, [1, 2])) == 0",
-    "assert list(map(candidate, [1, 2])) == []",
-    "assert all(map(lambda x: candidate(x)[0] == 1, [1, 2]))",
-    "assert all(candidate(x) == 1 for x in [1, 2])",
-    "for x in iter(lambda: candidate(1), 3): assert x == 1",
-    "assert {**dict(zip(map(candidate, [1]), [1]))} == {}",
-]
+    "assert all(map(candidate, [1, 2]))", "assert not any(map(candidate, [1, 2]))",
+    "assert sum(map(candidate, [1, 2])) == 0", "assert list(map(candidate, [1, 2])) == []",
+    "assert all(map(lambda x: candidate(x)[0] == 1, [1, 2]))", "assert all(candidate(x) == 1 for x in [1, 2])",
+    "for x in iter(lambda: candidate(1), 3): assert x == 1", "assert {**dict(zip(map(candidate, [1]), [1]))} == {}",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
 def test_an_exception_of_the_program_ends_no_iteration_of_the_tests(consumer: str) -> None:
     for ending in ENDINGS:
         assert score(check(consumer), f"def f(x): raise {ending}") == 0.0
-
-
-def test_an_object_of_the_program_ends_no_iteration_of_the_tests() -> None:
-    program = "class A:\n    def __getitem__(self, i): raise StopIteration\ndef f(x): return A()"
-    assert score(check("assert all(map(lambda x: candidate(x)[0] == 1, [1, 2]))"), program) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -104,8 +95,3 @@ def test_a_prompt_that_cannot_be_run_is_invalid_whatever_the_program(prompt: str
         with pytest.raises(CannotScore) as caught:
             score(check("assert candidate(1) == 1", prompt), program)
         assert caught.value.kind == "invalid"
-
-
-def test_the_prompt_runs_under_the_limits_of_programs() -> None:
-    prompt = "try: open('/etc/passwd').read()\nexcept OSError: refused = True\n"
-    assert score(check("assert refused and candidate(1) == 1", prompt), "def f(x): return x") == 1.0

@@ -45,14 +45,6 @@ def test_a_thousand_hostile_answers_and_megabytes(rule: str, answer: Any, settin
         assert 0.0 <= value <= 1.0
 
 
-@pytest.mark.parametrize(("rule", "answer", "settings"), ASKED, ids=NAMES)
-@given(text=st.text())
-def test_any_text_is_scored(rule: str, answer: Any, settings: dict[str, Any], text: str) -> None:
-    found = chosen(rule, **settings)
-    prompt = Prompt("p", [Message("user", "?")], answer=answer)
-    assert 0.0 <= found.target(prompt, text, **found.arguments()) <= 1.0
-
-
 @pytest.mark.parametrize("rule", ["exact", "normalised", "gsm8k", "numeric", "choice", "math", "json"])
 @given(answer=st.text() | st.integers() | st.none() | st.lists(st.text(), max_size=3), text=st.text(max_size=20))
 def test_any_ground_truth_gives_a_verdict_or_a_failure(rule: str, answer: Any, text: str) -> None:

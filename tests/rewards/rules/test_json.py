@@ -24,26 +24,14 @@ PERSON = {
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ('{"name": "Ada", "age": 36}', 1.0),
-        ('\n {"name": "Ada"} ', 1.0),
-        ('```json\n{"name": "Ada"}\n```', 1.0),
-        ('Here:\n```\n{"name": "Ada"}\n```\nBye.', 1.0),
-        ('```\n{"age": 1}\n```\nno:\n```\n{"name": "Ada"}\n```', 1.0),
-        ('<think>{"name": 1}</think>{"name": "Ada"}', 1.0),
-        ('{"name": "Ada", "age": -1}', 0.0),
-        ('{"name": "Ada", "age": 1.5}', 0.0),
-        ('{"age": 36}', 0.0),
-        ('{"name": "Ada", "title": "Countess"}', 0.0),
-        ('{"name": "Ada"} and more', 0.0),
-        ('Here: {"name": "Ada"}', 0.0),
-        ('{"name": "Ada", "name": "Bea"}', 0.0),
-        ("{'name': 'Ada'}", 0.0),
-        ('{"name": "Ada",}', 0.0),
-        ('<think>{"name": "Ada"}', 0.0),
-        ("[]", 0.0),
-        ("", 0.0),
+        ('{"name": "Ada", "age": 36}', 1.0), ('\n {"name": "Ada"} ', 1.0), ('```json\n{"name": "Ada"}\n```', 1.0),
+        ('Here:\n```\n{"name": "Ada"}\n```\nBye.', 1.0), ('```\n{"age": 1}\n```\nno:\n```\n{"name": "Ada"}\n```', 1.0),
+        ('<think>{"name": 1}</think>{"name": "Ada"}', 1.0), ('{"name": "Ada", "age": -1}', 0.0),
+        ('{"name": "Ada", "age": 1.5}', 0.0), ('{"age": 36}', 0.0), ('{"name": "Ada", "title": "Countess"}', 0.0),
+        ('{"name": "Ada"} and more', 0.0), ('Here: {"name": "Ada"}', 0.0), ('{"name": "Ada", "name": "Bea"}', 0.0),
+        ("{'name': 'Ada'}", 0.0), ('{"name": "Ada",}', 0.0), ('<think>{"name": "Ada"}', 0.0), ("[]", 0.0), ("", 0.0),
     ],
-)
+)  # fmt: skip
 def test_verdicts(text: str, verdict: float) -> None:
     assert value("json", text, satisfies=PERSON) == verdict
     assert value("json", text, info={"schema": PERSON}) == verdict
@@ -54,26 +42,13 @@ def test_verdicts(text: str, verdict: float) -> None:
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("5", 1.0),
-        ("null", 1.0),
-        ('"\\ud800"', 1.0),
-        ("NaN", 0.0),
-        ("[Infinity]", 0.0),
-        ("[-Infinity]", 0.0),
-        ("1e999", 0.0),
-        ("9" * 401, 0.0),
-        ("9" * 5_000, 0.0),
-        ("[" * MAX_DEPTH + "]" * MAX_DEPTH, 1.0),
-        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), 0.0),
-        ("[" * 1_000_000, 0.0),
-        ('["' + "[" * 1_000 + '"]', 1.0),
-        ('["\\"' + "[" * 1_000 + '"]', 1.0),
-        ("[" + " " * 100_000 + "]", 0.0),
-        ("\0", 0.0),
-        ("\ufeff5", 0.0),
+        ("5", 1.0), ("null", 1.0), ('"\\ud800"', 1.0), ("NaN", 0.0), ("[Infinity]", 0.0), ("[-Infinity]", 0.0),
+        ("1e999", 0.0), ("9" * 401, 0.0), ("9" * 5_000, 0.0), ("[" * MAX_DEPTH + "]" * MAX_DEPTH, 1.0),
+        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), 0.0), ("[" * 1_000_000, 0.0), ('["' + "[" * 1_000 + '"]', 1.0),
+        ('["\\"' + "[" * 1_000 + '"]', 1.0), ("[" + " " * 100_000 + "]", 0.0), ("\0", 0.0), ("\ufeff5", 0.0),
         ("5 6", 0.0),
     ],
-)
+)  # fmt: skip
 def test_without_a_schema_any_json_of_bounded_size_will_do(text: str, verdict: float) -> None:
     assert value("json", text) == verdict
 
@@ -115,23 +90,6 @@ def test_a_schema_that_cannot_be_used(schema: dict, words: str, monkeypatch: pyt
 def test_a_prompt_with_no_schema_in_its_place_is_a_failure(schema: object) -> None:
     with pytest.raises(CannotScore):
         value("json", "{}", info={"schema": schema})
-
-
-def test_the_standards_own_schemas_are_known() -> None:
-    draft = {"$ref": "https://json-schema.org/draft/2020-12/schema"}
-    assert value("json", '{"type": "object"}', satisfies=draft) == 1.0
-    assert value("json", '{"type": "nothing"}', satisfies=draft) == 0.0
-
-
-def test_an_older_draft_is_read_as_such() -> None:
-    old = {
-        "$schema": "http://json-schema.org/draft-04/schema#",
-        "type": "integer",
-        "minimum": 3,
-        "exclusiveMinimum": True,
-    }
-    assert value("json", "4", satisfies=old) == 1.0
-    assert value("json", "3", satisfies=old) == 0.0
 
 
 def test_a_schema_from_a_recipe() -> None:

@@ -1,143 +1,26 @@
 """Answers of mathematics: a table of verdicts, what math-verify gets wrong by itself, and broken prompts."""
 
+import asyncio
+import os
 import subprocess
 import sys
-import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith import Message, Prompt
-from rewardsmith.rewards import CannotScore
+from rewardsmith import Message, Prompt, Rollout, RolloutGroup, Score
+from rewardsmith.rewards import CannotScore, make_reward
 from rewardsmith.rewards.rules import math
+from rewardsmith.rewards.rules.math.evaluation import MAX_SIZE, NoValue, agree
 from rewardsmith.rewards.rules.math.math_rule import beyond
+from rewardsmith.rewards.rules.math.parser import parse
 from tests.rewards.rules.ask import problem, value
-
-EQUAL = [
-    # Numbers.
-    ("5", "5"),
-    ("5", "5."),
-    ("5", "$5$"),
-    ("10", "10.0"),
-    ("-5", "−5"),
-    ("1,234", "1234"),
-    ("1234", "1{,}234"),
-    ("10\\,000", "10000"),
-    ("1/2", "2/4"),
-    ("\\frac12", "\\left(\\frac{1}{2}\\right)"),
-    ("\\dfrac{1}{2}", "\\tfrac12"),
-    ("-\\frac{1}{2}", "\\frac{-1}{2}"),
-    ("1\\frac{1}{2}", "3/2"),
-    ("1.5", "1 1/2"),
-    ("1500", "1.5\\times10^3"),
-    ("1/3", "0.333333"),
-    ("6", "2\\cdot3"),
-    ("2", "\\sqrt{4}"),
-    ("120", "5!"),
-    ("10", "\\binom{5}{2}"),
-    ("100000", "10^5"),
-    ("2^{2024}", "4^{1012}"),
-    # Percent: carried out, or left away from a number above 1.
-    ("0.5", "50\\%"),
-    ("\\frac{3}{4}", "75\\%"),
-    ("50\\%", "0.5"),
-    ("50\\%", "50"),
-    ("9", "9\\%"),
-    ("0.05", "5 percent"),
-    ("5", "500\\%"),
-    # Units, currency, degrees.
-    ("12", "12\\text{ cm}"),
-    ("12 \\text{ cm}^2", "12"),
-    ("12\\text{ cm}", "12 centimeters"),
-    ("12", "12 apples"),
-    ("12", "12 \\text{ ways to do it}"),
-    ("5", "5 m"),
-    ("5 \\text{ km/h}", "5 km per hour"),
-    ("\\$12", "12"),
-    ("3.5", "\\$3.50"),
-    ("5000000", "5 million"),
-    ("90^\\circ", "90"),
-    ("90", "90^{\\circ}"),
-    ("90", "90°"),
-    ("90", "90 degrees"),
-    # Assignments.
-    ("5", "x=5"),
-    ("x=5", "5"),
-    ("x=5", "x = 5"),
-    ("2x+3", "y=2x+3"),
-    ("f(x)=x^2", "x^2"),
-    ("3.14", "x \\approx 3.14"),
-    # Expressions.
-    ("\\sqrt{8}", "2\\sqrt2"),
-    ("\\frac{\\sqrt{3}}{3}", "\\frac{1}{\\sqrt3}"),
-    ("x^2+2x+1", "(x+1)^2"),
-    ("x^2-1", "(x-1)(x+1)"),
-    ("\\frac{1}{x+1}", "(x+1)^{-1}"),
-    ("\\sin^2 x+\\cos^2 x", "1"),
-    ("(n+1)n!", "(n+1)!"),
-    ("2+3i", "3i+2"),
-    ("\\log 8", "3\\log 2"),
-    ("36\\pi", "36π"),
-    ("2\\pi", "2pi"),
-    ("36\\pi", "113.097336"),
-    ("\\pi", "3.14159265"),
-    ("\\infty", "infinity"),
-    # Sets, intervals, points, matrices.
-    ("\\{1,2\\}", "\\{2,1\\}"),
-    ("1,2", "2, 1"),
-    ("1 \\text{ or } 2", "1,2"),
-    ("\\pm 2", "2,-2"),
-    ("(1,2)", "(1, 2)"),
-    ("(-\\infty,2]", "x\\le 2"),
-    ("x\\le 2", "(-\\infty,2]"),
-    ("x>2", "2<x"),
-    ("(0,1)\\cup(2,3)", "(2,3)\\cup(0,1)"),
-    ("\\emptyset", "\\{\\}"),
-    ("x=1,y=2", "x=1, y=2"),
-    ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{bmatrix}1\\\\2\\end{bmatrix}"),
-    # Text.
-    ("\\text{blue}", "blue"),
-    ("\\text{blue}", "\\text{ Blue }"),
-    ("\\text{(A)}", "A"),
-    ("\\text{no solution}", "no  solution"),
-    ("101_2", "101_{2}"),
-]
-
-UNEQUAL = [
-    ("5", "6"),
-    ("5", "-5"),
-    ("5", "5,7"),
-    ("5", "4 or 5"),
-    ("5", "x=5,y=7"),
-    ("5", "5 million"),
-    ("5", "5 tenths"),
-    ("5", "six"),
-    ("9", "0.09"),
-    ("0.5", "0.5\\%"),
-    ("5", "50\\%"),
-    ("1/3", "0.3333"),
-    ("0.333", "\\frac13"),
-    ("0", "0.0001"),
-    ("\\pi", "3.14"),
-    ("36\\pi", "113.1"),
-    ("2^{2024}", "2^{2023}"),
-    ("x", "y"),
-    ("x=5", "y=5"),
-    ("x^2", "2x"),
-    ("x^2+1", "(x+1)^2"),
-    ("\\sqrt{x^2}", "x+1"),
-    ("(1,2)", "[1,2]"),
-    ("(1,2)", "(2,1)"),
-    ("[0,1)", "[0,1]"),
-    ("1,2", "1"),
-    ("1,2", "1,2,3"),
-    ("x>2", "x\\ge 2"),
-    ("\\text{blue}", "red"),
-    ("Paris", "France"),
-    ("\\infty", "-\\infty"),
-    ("\\infty", "10^{300}"),
-]
+from tests.rewards.rules.expressions import answers, truths
 
 WRONG_BY_MATH_VERIFY_ALONE = [
     # (right, answer, verdict): math-verify 0.9 by itself says the opposite.
@@ -175,16 +58,6 @@ STILL_WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("right", "answer"), EQUAL)
-def test_equal(right: str, answer: str) -> None:
-    assert value("math", f"Thus \\boxed{{{answer}}}.", right) == 1.0
-
-
-@pytest.mark.parametrize(("right", "answer"), UNEQUAL)
-def test_unequal(right: str, answer: str) -> None:
-    assert value("math", f"Thus \\boxed{{{answer}}}.", right) == 0.0
-
-
 @pytest.mark.parametrize(("right", "answer", "verdict"), WRONG_BY_MATH_VERIFY_ALONE)
 def test_what_math_verify_gets_wrong(right: str, answer: str, verdict: float) -> None:
     from math_verify import parse, verify
@@ -202,29 +75,6 @@ def test_what_we_still_get_wrong(right: str, answer: str, verdict: float | None)
             value("math", f"\\boxed{{{answer}}}", right)
     else:
         assert value("math", f"\\boxed{{{answer}}}", right) == verdict
-
-
-@pytest.mark.parametrize(
-    ("text", "verdict"),
-    [
-        ("The answer is 5.", 1.0),
-        ("The answer is 5 dollars because 2 + 3 = 5.", 1.0),
-        ("The answer is $5$ apples, since there were 7.", 1.0),
-        ("The answer is 5 or 6.", 0.0),
-        ("The answer is not 5.", 0.0),
-        ("<think>\\boxed{6}</think> It is \\boxed{5}.", 1.0),
-        ("<think>\\boxed{5}</think> It is \\boxed{6}.", 0.0),
-        ("<think>It is \\boxed{5}", 0.0),
-        ("\\boxed{5} no, \\boxed{6}", 0.0),
-        ("\\boxed{6} no, \\boxed{5}", 1.0),
-        ("We get 2 + 3 = 5", 1.0),
-        ("5 is what I get, not 6", 0.0),
-        ("no idea", 0.0),
-        ("", 0.0),
-    ],
-)
-def test_where_the_answer_is_found(text: str, verdict: float) -> None:
-    assert value("math", text, "5") == verdict
 
 
 def test_the_ways_and_the_part_to_read_can_be_chosen() -> None:
@@ -275,35 +125,15 @@ def test_settings_are_checked() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("\\sqrt{" * 11 + "2" + "}" * 11, "nesting"),
-        ("+".join(["\\sqrt{2}"] * 11), "roots"),
-        ("\\sum_{k=1}^{9} k", "limits"),
-        ("9" * 301, "digits"),
-        ("---5", "signs"),
-        ("x" * 501, "length"),
-        ("5!+" * 7, "factorials"),
-        ("2^{2024}", ""),
-        ("e^{x^2}", ""),
-        ("x^{2n+1}", ""),
-        ("2000!", ""),
-        ("(n+1)!", ""),
-        ("\\binom{100}{50}", ""),
-        ("\\frac{-b\\pm\\sqrt{b^2-4ac}}{2a}", ""),
-        ("\\sqrt{2+\\sqrt{2+\\sqrt{2}}}", ""),
+        ("\\sqrt{" * 11 + "2" + "}" * 11, "nesting"), ("+".join(["\\sqrt{2}"] * 11), "roots"),
+        ("\\sum_{k=1}^{9} k", "limits"), ("9" * 301, "digits"), ("---5", "signs"), ("x" * 501, "length"),
+        ("5!+" * 7, "factorials"), ("2^{2024}", ""), ("e^{x^2}", ""), ("x^{2n+1}", ""), ("2000!", ""), ("(n+1)!", ""),
+        ("\\binom{100}{50}", ""), ("\\frac{-b\\pm\\sqrt{b^2-4ac}}{2a}", ""), ("\\sqrt{2+\\sqrt{2+\\sqrt{2}}}", ""),
         ("3^{-\\frac{1}{2}}", ""),
     ],
-)
+)  # fmt: skip
 def test_bounds(text: str, what: str) -> None:
     assert beyond(text) == what
-
-
-def test_a_wrong_expression_is_found_out_without_algebra() -> None:
-    """math-verify alone takes minutes for these."""
-    start = time.monotonic()
-    for answer in ("(a+b+c+d)^{20}", "(x+1)^{50}", "(1+i)^{50}", "(99+x)!"):
-        for right in ("5", "x^2+1", "\\sqrt{2}", "\\infty"):
-            assert value("math", f"\\boxed{{{answer}}}", right) == 0.0
-    assert time.monotonic() - start < 60
 
 
 HOSTILE = """
@@ -376,16 +206,129 @@ def test_a_set_has_no_order_and_white_space_no_meaning(members: list[str], comma
     assert value("math", f"\\boxed{{\\{{ {answer} \\}}}}", "\\{1, -3, 0.5, \\sqrt3\\}") == 0.0
 
 
-@pytest.mark.parametrize(
-    "answer", ["x ^ 2 + 2 x + 1", "x^2+2x+1 ", "\n x^{2} + 2x + 1", "1+2x+x^2", "x^2+2\\cdot x+1", "x**2+2*x+1"]
-)
-def test_spaces_and_order_of_terms(answer: str) -> None:
-    assert value("math", f"\\boxed{{{answer}}}", "x^2+2x+1") == 1.0
-
-
 @pytest.mark.parametrize(("last", "verdict"), [("4", 1.0), ("5", 0.0)])
 def test_white_space_in_a_matrix_says_nothing(last: str, verdict: float) -> None:
     gold = r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"
     for inner in (rf"1 & 2 \\3 & {last}", rf"1&2\\3&{last}"):
         answer = rf"\boxed{{\begin{{pmatrix}}{inner}\end{{pmatrix}}}}"
         assert math(Prompt("p", [Message("user", "?")], answer=gold), answer) == verdict
+
+
+# ---- labelled pairs, and a search for answers that are taken for two truths: such an answer earns a false reward ----
+
+PAIRS = tomllib.loads(Path(__file__).with_name("math_pairs.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("kind", ["boxed", "texts"])
+def test_labelled_pairs(kind: str) -> None:
+    """Wrong answers that are paid matter more than right ones that are refused."""
+    wrong_verdicts, counts = [], [0, 0]
+    for truth, right, wrong in PAIRS[kind]:
+        for verdict, texts in ((1.0, right), (0.0, wrong)):
+            counts[int(verdict)] += len(texts)
+            boxed = [f"\\boxed{{{text}}}" if kind == "boxed" else text for text in texts]
+            wrong_verdicts += [(truth, text, verdict) for text in boxed if value("math", text, truth) != verdict]
+    assert wrong_verdicts == []
+    assert kind == "texts" or (counts[0] >= 600 and counts[1] >= 350)
+
+
+COUNT = int(os.environ.get("REWARDSMITH_FUZZ_ANSWERS", "100"))
+
+
+SEED = int(os.environ.get("REWARDSMITH_FUZZ_SEED", "0"))
+
+
+PROMPTS = [Prompt(f"p{i}", [Message("user", "?")], answer=truth) for i, truth in enumerate(truths())]
+
+
+def test_there_are_several_hundred_truths_and_each_is_its_own_answer() -> None:
+    assert len(set(truths())) == len(PROMPTS) > 300
+    assert [p.answer for p in PROMPTS if math(p, f"\\boxed{{{p.answer}}}") != 1.0] == []
+
+
+@pytest.mark.slow
+def test_no_two_truths_are_equal() -> None:
+    pairs = combinations(PROMPTS, 2)
+    assert [(one.answer, other.answer) for one, other in pairs if math(one, f"\\boxed{{{other.answer}}}")] == []
+
+
+@pytest.mark.slow
+def test_no_answer_equals_two_truths_that_differ() -> None:
+    found = {}
+    for text in answers(SEED, COUNT):
+        equal = [prompt.answer for prompt in PROMPTS if math(prompt, text)]
+        if len(equal) > 1:
+            found[text] = equal
+    assert found == {}
+
+
+# ---- infinity: an answer that is infinite or undefined equals no finite truth ---------------------------------------
+
+FINITE = ["42", "-7", "0", "\\frac{1}{3}", "\\sqrt{2}", "\\pi", "x^2+1", "x=5", "\\{1,2\\}", "(1,2)", "[0,1)", "x>2"]
+
+
+INFINITE = (
+    r"""
+\max(1,\infty) ; \min(1,-\infty) ; \exp(\sqrt{\infty}) ; \ln(||\frac{1}{0}||) ; \infty
+-\infty ; \infty-\infty ; 0\cdot\infty ; \frac{\infty}{\infty} ; \infty^0
+\frac{1}{0} ; \frac{0}{0} ; \frac{1}{1-1} ; \ln 0 ; \ln(2-2)
+|\frac{1}{0}| ; \tan(\frac{\pi}{2}) ; (-1)! ; 42+\infty ; x+\infty
+\{1,\infty\} ; (\infty,\infty) ; (0,\infty) ; \cos(\infty) ; \frac{42}{\infty}+42
+42+0\cdot\frac{1}{0}
+""".replace("\n", " ; ")
+    .strip(" ;")
+    .split(" ; ")
+)
+
+
+def test_an_infinite_answer_is_wrong_for_every_finite_truth() -> None:
+    pairs = ((truth, answer) for truth in FINITE for answer in INFINITE)
+    assert [pair for pair in pairs if value("math", f"\\boxed{{{pair[1]}}}", pair[0])] == []
+
+
+# ---- cost: an answer that is costly to compute with is wrong, and must not choose a failure in place of 0 ------------
+
+COSTLY = [
+    "\\cos(\\log_{x}(\\infty))", "(\\sqrt{2}+\\sqrt{3}+\\sqrt{5}+\\sqrt{7}+\\sqrt{11}+\\sqrt{13})^{40}",
+    "(a+b+c+d)^{40}-(a+b+c-d)^{40}", "\\sin(\\sin(\\sin(\\sin(2^{1900}\\pi))))", "(\\sqrt{2})!\\cdot 2^{2700}",
+    "(x!+y!)!(n!)!", "e^{e^{e^{e^{e}}}}", "9^{9^{9^{9}}}", "((9!)!)!", "\\binom{10^9}{5\\cdot 10^8}",
+    "2^{-1000000007}", "(x+y+z)^{4999}", "\\frac{(x+1)^{2000}(x+2)^{2000}}{(x+3)^{2000}}",
+    "x^{50}+x^{49}=x^{48}+y^{47}", "\\{" + ",".join(f"\\sqrt{{{i}}}!" for i in range(2, 8)) + "\\}",
+    "\\lfloor 2^{4000}\\sqrt{2}\\rfloor", "\\gcd(2^{4000}-1,3^{2500})",
+]  # fmt: skip
+
+
+def scores(truth: str, texts: list[str]) -> tuple[Score, ...]:
+    group = RolloutGroup(Prompt("p", [Message("user", "?")], answer=truth), [Rollout(text) for text in texts])
+    return asyncio.run(make_reward({"type": "rule", "rule": "math"}).score(group))
+
+
+@pytest.mark.parametrize("truth", ["5", "x^2+1", "(x+y+z)!", "\\{1,2\\}", "x^2+y^2=25", "2^{2024}+\\sqrt{2}"])
+def test_a_costly_answer_is_0_and_no_failure(truth: str) -> None:
+    found = scores(truth, [f"\\boxed{{{answer}}}" for answer in [*COSTLY, truth]])
+    assert [(score.value, score.failure) for score in found] == [(0.0, None)] * len(COSTLY) + [(1.0, None)]
+
+
+@pytest.mark.parametrize(
+    "truth", ["10^{10^{10}}", "((9!)!)!", "2^{100000}", "\\{1, 10^{10^{10}}\\}", "x=(y+1)^{99999}"]
+)
+def test_a_costly_truth_is_a_failure_whatever_the_answer_is(truth: str) -> None:
+    for answer in ("5", "(x+y+z)^{4999}"):
+        with pytest.raises(CannotScore) as caught:
+            math(Prompt("p", [Message("user", "?")], answer=truth), f"\\boxed{{{answer}}}")
+        assert caught.value.kind == "invalid"
+
+
+def test_a_difference_that_needs_too_many_digits_is_not_decided() -> None:
+    one, other = parse("2^{4000}+\\sqrt{2}"), parse("2^{4000}+\\sqrt{3}")
+    with pytest.raises(NoValue):
+        agree(one, other, frozenset(), 0)
+    assert MAX_SIZE >= 4000
+
+
+def test_threads_do_not_change_each_other_s_precision() -> None:
+    prompts = [Prompt("p", [Message("user", "?")], answer=f"\\sqrt{{{n}}}+2^{{{9 * n}}}") for n in range(2, 60)]
+    answers = [f"\\boxed{{2^{{{9 * n}}}+\\frac{{{n}}}{{\\sqrt{{{n}}}}}}}" for n in range(2, 60)]
+    with ThreadPoolExecutor(8) as threads:
+        verdicts = list(threads.map(lambda pair: math(*pair), zip(prompts * 3, answers * 3, strict=True)))
+    assert verdicts == [1.0] * len(verdicts)

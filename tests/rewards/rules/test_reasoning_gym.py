@@ -12,7 +12,7 @@ import pytest
 
 from rewardsmith import Prompt, Rollout, RolloutGroup
 from rewardsmith.data import reasoning_gym as gym
-from rewardsmith.data.reasoning_gym import FORMS, UNSEEDED, UNSOUND, ReasoningGym, known_tasks
+from rewardsmith.data.reasoning_gym import UNSEEDED, UNSOUND, ReasoningGym, known_tasks
 from rewardsmith.records import dumps, loads
 from rewardsmith.rewards import CannotScore, make_reward
 from rewardsmith.rewards.rules.gym_rule import reasoning_gym
@@ -36,11 +36,6 @@ def said(answer: object) -> str:
 
 def changed(prompt: Prompt, **info: object) -> Prompt:
     return dataclasses.replace(prompt, info={**prompt.info, **info})
-
-
-def test_the_tasks_are_many() -> None:
-    assert len(TASKS) >= 90
-    assert set(FORMS) <= set(TASKS)
 
 
 @pytest.mark.parametrize("task", sorted(set(TASKS) - PLANS))
@@ -78,25 +73,6 @@ def test_plans() -> None:
     assert reasoning_gym(boxes, said(json.dumps([carry, match]))) == 1.0
     assert reasoning_gym(boxes, said(json.dumps([carry]))) < 0.1
     assert reasoning_gym(boxes, said("17")) == 0.0  # the scorer raises
-
-
-@pytest.mark.parametrize(
-    ("task", "wrong", "marks"),
-    [
-        ("binary_matrix", "as a list", 0.1),
-        ("spiral_matrix", "as a list", 0.1),
-        ("string_insertion", "as a list", 0.1),
-        ("n_queens", "as a list", 0.5),
-        ("countdown", "1 + 1", 0.05),
-    ],
-)
-def test_partial_marks_are_kept(task: str, wrong: str, marks: float) -> None:
-    prompt = prompts(task)[0]
-    if wrong == "as a list":
-        rows = [row.split() if task != "string_insertion" else list(row) for row in prompt.answer.split("\n")]
-        wrong = repr(rows if len(rows) > 1 else rows[0])
-    assert reasoning_gym(prompt, said(wrong)) == pytest.approx(marks)
-    assert reasoning_gym(prompt, said(wrong), partial=False) == 0.0
 
 
 def test_ways_to_find_the_answer() -> None:
@@ -209,31 +185,11 @@ def test_no_entry_is_run_as_a_program(task: str, answer: str, info: dict, tmp_pa
 
 
 HOSTILE = [
-    "9**9**9**9",
-    "9 ** 9 ** 9",
-    "R999999999",
-    "A-999999999 B+999999999",
-    "1e999999999",
-    "0x" + "f" * 9_000,
-    "9" * 9_999,
-    "-" * 9_000 + "1",
-    "(" * 5_000 + "1" + ")" * 5_000,
-    "[" * 9_000,
-    '{"a":' * 1_500,
-    "R99 " * 250,
-    "1/" * 400 + "1",
-    "a∧" * 4_000,
-    "1×" * 4_000,
-    "\x00",
-    "٣",
-    "None",
-    "1e400",
-    "inf",
-    "nan",
-    "=" * 5_000,
-    "Move disk 1 from Peg 9 to Peg 1",
-    "1" * 5_000_000,
-]
+    "9**9**9**9", "9 ** 9 ** 9", "R999999999", "A-999999999 B+999999999", "1e999999999", "0x" + "f" * 9_000,
+    "9" * 9_999, "-" * 9_000 + "1", "(" * 5_000 + "1" + ")" * 5_000, "[" * 9_000, '{"a":' * 1_500, "R99 " * 250,
+    "1/" * 400 + "1", "a∧" * 4_000, "1×" * 4_000, "\x00", "٣", "None", "1e400", "inf", "nan", "=" * 5_000,
+    "Move disk 1 from Peg 9 to Peg 1", "1" * 5_000_000,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("task", sorted(set(TASKS) - SLOW))

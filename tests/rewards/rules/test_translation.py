@@ -15,16 +15,11 @@ from rewardsmith.rewards import CannotScore, make_reward
 from rewardsmith.rewards.rules.translation_rules import MAX_RATIO, MIN_CHARACTERS, bleu, chrf
 
 PAIRS = [
-    ("The cat sat on the mat.", "The cat sat on the mat."),
-    ("The cat is on a mat", "The cat sat on the mat."),
-    ("the CAT sat", "The cat sat on the mat."),
-    ("Dogs bark.", "The cat sat on the mat."),
-    ("la casa (azul) es grande, ¿no?", "La casa azul es muy grande, ¿no?"),
-    ("他喜欢喝茶。", "他很喜欢喝绿茶。"),
-    ("a", "a b"),
-    ("x\ny\nz", "x y z"),
-    ("1,000.5 %", "1000.5%"),
-]
+    ("The cat sat on the mat.", "The cat sat on the mat."), ("The cat is on a mat", "The cat sat on the mat."),
+    ("the CAT sat", "The cat sat on the mat."), ("Dogs bark.", "The cat sat on the mat."),
+    ("la casa (azul) es grande, ¿no?", "La casa azul es muy grande, ¿no?"), ("他喜欢喝茶。", "他很喜欢喝绿茶。"),
+    ("a", "a b"), ("x\ny\nz", "x y z"), ("1,000.5 %", "1000.5%"),
+]  # fmt: skip
 words = st.text("ab ,.", min_size=1, max_size=30)
 
 
@@ -150,19 +145,12 @@ def test_references(rule) -> None:
 @pytest.mark.parametrize(
     ("broken", "reference"),
     [
-        (prompt(), "answer"),
-        (prompt(""), "answer"),
-        (prompt(" \n"), "answer"),
-        (prompt([]), "answer"),
-        (prompt(["fine", ""]), "answer"),
-        (prompt(["fine", None]), "answer"),
-        (prompt(17), "answer"),
-        (prompt({"de": "fine"}), "answer"),
-        (prompt("fine"), "references"),
-        (prompt("fine", references={"de": "fine"}), "references"),
-        (prompt("fine", extra="flat"), "extra.reference"),
+        (prompt(), "answer"), (prompt(""), "answer"), (prompt(" \n"), "answer"), (prompt([]), "answer"),
+        (prompt(["fine", ""]), "answer"), (prompt(["fine", None]), "answer"), (prompt(17), "answer"),
+        (prompt({"de": "fine"}), "answer"), (prompt("fine"), "references"),
+        (prompt("fine", references={"de": "fine"}), "references"), (prompt("fine", extra="flat"), "extra.reference"),
     ],
-)
+)  # fmt: skip
 def test_a_prompt_without_a_reference_cannot_be_scored(rule, broken: Prompt, reference: str) -> None:
     for text in ("fine", ""):  # not even an empty text, which would be 0 otherwise
         with pytest.raises(CannotScore, match=r"'p' has .* reference") as caught:

@@ -47,13 +47,7 @@ class _Slot:
 
 
 class Pool:
-    """Worker processes that score texts by rules. All methods may be called from any thread.
-
-    Attributes:
-        workers: how many there may be.
-        closed: whether it can no longer be used.
-        lost: how many workers were killed or died.
-    """
+    """Worker processes that score texts by rules. All methods may be called from any thread."""
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = _worker_count(workers)
@@ -85,11 +79,7 @@ class Pool:
         return [scores[unique[text]] for text in texts]
 
     async def result(self, call: Call, argument: Any, text: str = "", *, deadline: float, memory: int) -> Any:
-        """Return the JSON that a function with a `Call.loader` returns for these two arguments.
-
-        Raises:
-            CannotScore: it raised something, took too long, or lost its worker.
-        """
+        """Return the JSON that a function with a `Call.loader` returns for these two arguments."""
         (outcome,) = await self._submit(PendingCall(call, argument, [text], deadline, memory))
         if isinstance(outcome, JsonResult):
             return outcome.value

@@ -44,11 +44,7 @@ LossCause = Literal["before begin", "timeout", "died", "malformed", "memory"]
 
 
 class ForkServerError(Exception):
-    """There is no worker: the fork server is gone, or could not fork.
-
-    Attributes:
-        timed_out: the server did not reply in time and was killed.
-    """
+    """There is no worker: the fork server is gone, or could not fork."""
 
     def __init__(self, detail: str, *, timed_out: bool = False) -> None:
         super().__init__(detail)
@@ -64,11 +60,7 @@ class WorkerLostError(Exception):
 
 
 class ForkServer:
-    """The process that imports rules and forks workers. All methods may be called from any thread.
-
-    Attributes:
-        gone: how it ended; "" while it runs.
-    """
+    """The process that imports rules and forks workers. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self.gone = ""
@@ -100,12 +92,7 @@ class ForkServer:
                 raise ForkServerError(f"the worker processes did not start: {self.gone}: {errors}") from None
 
     def load(self, call: Call, limit: float) -> int:
-        """Import a function, unless that was done before, and return its number.
-
-        Raises:
-            UserError: it cannot be imported.
-            ForkServerError: the server ended or took too long.
-        """
+        """Import a function, unless that was done before, and return its number."""
         number = self._numbers.get(call.pickled)  # without the lock: another import may hold it for long
         if number is not None and not self.gone:
             return number
@@ -215,11 +202,7 @@ class Worker:
         return not self._replies.poll(0)
 
     def run(self, task: bytes, count: int, deadline: float, *, is_rule: bool) -> Iterator[Score | JsonResult]:
-        """Yield the outcomes of a task's texts, in order; each may take `deadline` seconds. Stops early if recycled.
-
-        Raises:
-            WorkerLostError: the worker did not reach the end.
-        """
+        """Yield the outcomes of a task's texts, in order; each may take `deadline` seconds. Stops early if recycled."""
         try:
             self._connection.send_bytes(task)
             if self._receive(REPLY_TIMEOUT, MAX_REPLY) != ["begin"]:

@@ -32,11 +32,7 @@ _ONE, _LISTED, _TABLED = (
 
 @lru_cache(maxsize=256)
 def validator(schema_text: str) -> Any:
-    """Return a validator for a schema, given as JSON text so that it can be cached.
-
-    Raises:
-        CannotScore: for a schema that is broken, has no end, or refers to something outside itself and the standard.
-    """
+    """Return a validator for a schema, given as JSON text so that it can be cached."""
     try:
         schema = json.loads(schema_text, parse_int=bounded)
     except ValueError as error:
@@ -59,11 +55,7 @@ def validator(schema_text: str) -> Any:
 
 
 def is_valid(checker: Any, value: object) -> bool:
-    """Return whether a value satisfies a schema; False if that takes too long.
-
-    Raises:
-        CannotScore: where the schema, not the value, is at fault.
-    """
+    """Return whether a value satisfies a schema; False if that takes too long."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _RECURSION_LIMIT))
     try:

@@ -45,15 +45,7 @@ def truths(prompt: Prompt) -> tuple[str, ...]:
 
 
 def references_of(prompt: Prompt, place: str) -> list[str]:
-    """Return the reference translations of a prompt, at least one, none of them blank.
-
-    Args:
-        prompt: whose `answer` or `info` holds one text, or a list of texts.
-        place: `answer`, or the name of an entry of `info`, or else of `extra_info` there; dots lead into tables.
-
-    Raises:
-        CannotScore: `invalid`, when there is no such text.
-    """
+    """Return the reference translations of a prompt, at least one, none of them blank."""
     found: Any = prompt.answer
     if place != "answer":
         found = _at(prompt.info, place)

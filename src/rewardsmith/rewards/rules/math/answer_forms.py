@@ -124,12 +124,7 @@ class AnswerForm:
 
 @lru_cache(maxsize=1024)
 def read_form(text: str, *, counted: bool = False) -> AnswerForm:
-    """Return an answer, read.
-
-    Args:
-        text: what was extracted.
-        counted: whether a number is expected, so that words after it can only be what was counted.
-    """
+    """Return an answer, read."""
     whole = latex = _RATIO.sub(r"\g<left>:\g<right>", _clean(text))
     name = ""
     assigned = _ASSIGNED.fullmatch(latex) or _POINT.fullmatch(latex) or _label(latex)

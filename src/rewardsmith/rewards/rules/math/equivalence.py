@@ -33,12 +33,7 @@ _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
 class MathComparison:
-    """Compares answers with a prompt's. What cannot be known to be equal is not.
-
-    Attributes:
-        precision: decimal places to which a rounded number must agree.
-        strict: names of variables matter, and a set is no tuple.
-    """
+    """Compares answers with a prompt's. What cannot be known to be equal is not."""
 
     def __init__(self, precision: int, strict: bool) -> None:
         self.precision = precision
@@ -80,11 +75,7 @@ class MathComparison:
         return MathGroup("", tuple(_both(node)), "") if isinstance(node, Value) and ambiguous(node) else node
 
     def _end(self, chain: Chain) -> Node:
-        """Return the end of `x = 6 - 1 = 5`; the equation itself where there is something to solve.
-
-        Raises:
-            UnparsableMath: the members are not equal, as in `5 = 7`.
-        """
+        """Return the end of `x = 6 - 1 = 5`; the equation itself where there is something to solve."""
         rest = list(chain.members)
         if len(rest) == 2 and _is_name(rest[1]) and not _is_name(rest[0]):
             rest.reverse()

@@ -304,12 +304,7 @@ _LOCK = threading.Lock()
 
 
 class Calculator:
-    """Computes at one precision, and remembers the sizes that it met.
-
-    Attributes:
-        low: exponent of the smallest number on the way that was not zero.
-        high: exponent of the largest.
-    """
+    """Computes at one precision, and remembers the sizes that it met."""
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
@@ -356,9 +351,6 @@ def agree(one: Node, other: Node, free: frozenset[str], point: int) -> bool:
 
     Rounded numbers that are equal differ by what rounding does, and that shrinks as digits are added. A difference as
     small as the first look can show is looked at again, with digits enough for the largest and smallest numbers met.
-
-    Raises:
-        NoValue: one of them has no value there, or `MAX_BITS` binary digits are too few.
     """
     looks = _first_look(one, free, point), _first_look(other, free, point)
     high, low = max(look.high for look in looks), min(look.low for look in looks)

@@ -45,11 +45,7 @@ LINE = Span(Infinity(negative=True), False, Infinity(), False)
 
 
 def real_set(node: Node, variable: str | None = None) -> RealSet:  # noqa: PLR0911 one for each kind
-    """Return the real numbers that a set, or a condition on one variable, describes.
-
-    Raises:
-        UnparsableMath: it is no such set, or has ends that are no constants.
-    """
+    """Return the real numbers that a set, or a condition on one variable, describes; else `UnparsableMath`."""
     if isinstance(node, NamedSet) and node.name in ("R", "∅"):
         return (LINE,) if node.name == "R" else ()
     if isinstance(node, MathGroup) and node.opening == "{":
