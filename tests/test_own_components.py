@@ -76,11 +76,6 @@ def test_paths_tuples_and_enums_can_be_given_in_toml(own: Callable[[str], str]) 
     assert "sizes.0" in str(problems(table(reward=reward | {"sizes": ["2"]})))
 
 
-def test_a_nested_class_can_be_named(own: Callable[[str], str]) -> None:
-    name = own("class Outer:\n    class R:\n        async def score(self, group): ...")
-    assert parse_recipe(table(reward=f"{name}:Outer.R")).stages[0].settings.reward.target.__name__ == "R"
-
-
 @pytest.mark.parametrize(
     ("where", "code", "words"),
     [

@@ -35,7 +35,7 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:  # safetensors keeps of the system's error its text only
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
         if full:
-            remedy = "Make room and run the same command: it goes on from the last checkpoint, which is complete"
+            remedy = "Make room and run the same command: it resumes from the last checkpoint, which is complete"
             raise UserError(f"the disk of {str(path)!r} is full. {remedy}") from None
         raise UserError(f"cannot write to {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 

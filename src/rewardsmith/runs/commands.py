@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, replace
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -21,13 +23,12 @@ from rewardsmith.console import print_json, print_tables
 from rewardsmith.data import open_source
 from rewardsmith.errors import Problem, UserError
 from rewardsmith.jobs import Job, Result
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, WrappedModel
 from rewardsmith.recipe import load_table, parse_models
 from rewardsmith.rewards.component import Component
 from rewardsmith.runs.lookup import find_reward, find_source
 from rewardsmith.runs.model_registry import ModelRegistry, open_engine, usage_line
-from rewardsmith.runs.print_prompts import PromptPrinter
 from rewardsmith.runs.progress import Progress
-from rewardsmith.runs.stopping import stoppable
 from rewardsmith.trainers.protocol import Update
 
 if TYPE_CHECKING:
@@ -86,15 +87,9 @@ def option_classes(job: type[Job]) -> list[type[Settings]]:
 
 
 def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[str] = ()) -> int:
-    """Run a job with settings as the command line gives them; return the exit status.
+    """Run a job with flags by the name of the setting; return the exit status.
 
-    Args:
-        kind: the job.
-        values: the flags that were given, by the name of the setting.
-        overrides: `KEY.PATH=VALUE` changes of the file that the reward or the models come from.
-
-    Raises:
-        UserError: for every mistake of a user.
+    `overrides` are `KEY.PATH=VALUE` changes of the file that the reward or the models come from.
     """
     own = {name: value for name, value in values.items() if name in kind.model_fields}
     flags: dict[str, Any] = {name: value for name, value in values.items() if name not in own}
@@ -200,7 +195,7 @@ class CommandRun:
     def model(self, name: str) -> Any:
         """Return a model as rewards use it."""
         model = self._models(name)
-        return self._print_prompts(model) if self._print_prompts else model
+        return PrintedModel(model, self._print_prompts) if self._print_prompts else model
 
     def reward(self, chosen: Chosen) -> Component:
         """Return a reward, with its models."""
@@ -240,7 +235,10 @@ class CommandRun:
             return 130
         if self._folder is not None:
             rmtree(self._folder, ignore_errors=True)
-        print_result(result, as_json=self._options.as_json)
+        if self._options.as_json:
+            print_json(result.as_json())
+        else:
+            print_tables([*result.tables, *result.notes])
         return int(result.failed >= 1 or result.failed > self._options.fail_above)
 
     async def _run(self) -> Result:
@@ -254,9 +252,82 @@ class CommandRun:
             await self._models.close()
 
 
-def print_result(result: Result, *, as_json: bool) -> None:
-    """Print a result: tables for people, JSON for programs."""
-    if as_json:
-        print_json(result.as_json())
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
+        yield
         return
-    print_tables([*result.tables, *result.notes])
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# ---- --show-prompts --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class PromptPrinter:
+    """Prints the next `left` calls of all models together, each prompt with its reply."""
+
+    left: int
+    write: Callable[[str], None]
+    number: int = 0
+
+    def next(self) -> int | None:
+        """Return the number of a call, from 1; None when enough were printed."""
+        if self.left <= 0:
+            return None
+        self.left -= 1
+        self.number += 1
+        return self.number
+
+    def show(self, number: int, model: str, details: str, prompt: Conversation | str, reply: str) -> None:
+        """Print a prompt and its reply together, so that concurrent calls do not mix."""
+        messages = [("", prompt)] if isinstance(prompt, str) else [(one.role, one.content) for one in prompt]
+        text = "\n".join(f"[{role}]\n{content}" if role else content for role, content in messages)
+        self.write(f"--- prompt {number} to {model}{details}:\n{text}\n--- reply {number} of {model}:\n{reply}\n---")
+
+
+class PrintedModel(WrappedModel):
+    """A model whose first calls are printed."""
+
+    def __init__(self, model: Any, printer: PromptPrinter) -> None:
+        super().__init__(model)
+        self._printer = printer
+
+    async def chat(self, question: ChatRequest) -> ChatReply:
+        """Return the model's reply, and print both."""
+        number = self._printer.next()
+        if number is None:
+            return await super().chat(question)
+        text = "(nothing)"
+        try:
+            reply = await super().chat(question)
+            text = _reply_text(reply)
+        except BaseException as error:
+            text = f"(no reply: {error or type(error).__name__})"
+            raise
+        finally:
+            retry = f" (attempt {question.attempt + 1})" if question.attempt else ""
+            details = f"{retry}, temperature {question.temperature:g}, max_tokens {question.max_tokens}"
+            self._printer.show(number, self.name, details, question.prompt, text)
+        return reply
+
+    async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
+        """Return the model's numbers, and print them with the conversations."""
+        values = await super().rate(conversations)
+        for conversation, value in zip(conversations, values, strict=False):
+            number = self._printer.next()
+            if number is None:
+                break
+            self._printer.show(number, self.name, " (rate)", conversation, f"{value:g}")
+        return values
+
+
+def _reply_text(reply: ChatReply) -> str:
+    thought = f"(thought)\n{reply.thought}\n(answer)\n" if reply.thought else ""
+    notes = [note for note, holds in (("truncated", reply.truncated), ("from the cache", reply.cached)) if holds]
+    return f"{thought}{reply.text}" + (f"\n({', '.join(notes)})" if notes else "")

@@ -11,7 +11,7 @@ from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.rewards.tree import check
-from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup
+from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup, StoredRollouts
 from rewardsmith.trainers.evaluate.evaluate_policy import REASONING, JudgedGroup, at_least, evaluate_policy
 from rewardsmith.trainers.evaluate.scorer import FailureLog, score_rollouts
 from rewardsmith.trainers.settings import RewardChoice
@@ -47,7 +47,7 @@ class EvaluateRollouts(RolloutJob):
 
     async def run(self, context: JobContext) -> Result:
         """Judge the rollouts by stored scores or by rewards, and measure the policy."""
-        rollouts = self.stored()
+        rollouts = StoredRollouts(self)
         rollouts.count()
         for text in rollouts.incomplete:
             context.log(text)

@@ -49,14 +49,10 @@ def open_engine(
 
 
 class ModelRegistry:
-    """Finds models by name; each is made when it is first used.
+    """Finds models by name; each is opened at its first use.
 
-    Args:
-        tables: the `[models]` of the recipe.
-        engine: loads an embedded model.
-        folder: where started servers write their logs, or a function that makes it.
-        log: shows a message to the user.
-        cache: folder of the verdict cache; None for the user's own, "" for none.
+    `engine` loads an embedded model, started servers write their logs to `folder` (or a function that makes it), and
+    `cache` is the folder of the verdict cache: None for the user's own, "" for none.
     """
 
     def __init__(

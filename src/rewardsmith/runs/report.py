@@ -19,8 +19,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rewardsmith.runs.forms import chance_of, is_share, results
 from rewardsmith.runs.report_rollouts import MAX_ALL_VALUES, TokenBudget, number, parse_line, read_rollouts
+from rewardsmith.runs.summary import chance_of, is_share, results
 from rewardsmith.storage import write_atomically
 
 MAX_POINTS = 2_000

@@ -115,26 +115,6 @@ def test_what_is_not_there_is_said_with_what_is(place: Path, where: str, message
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("where", "message"),
-    [
-        ("runs/offlin", "there is no recipe or run 'runs/offlin'. Did you mean \"offline\"?"),
-        ("runs/offlin:greedy.reward", "there is no recipe or run 'runs/offlin'. Did you mean \"offline\"?"),
-        ("runs/ofline-note", "there is no recipe or run 'runs/ofline-note'."),  # a folder that is no run is no help
-        ("rnus/offline:greedy", "there is no recipe or run 'rnus/offline'. Did you mean \"runs\"?"),
-        ("one.toml/x/y", "there is no recipe or run 'one.toml/x/y'."),
-    ],
-)
-def test_a_run_that_is_not_there_is_said_with_the_nearest(place: Path, where: str, message: str) -> None:
-    (place / "runs" / "offline").mkdir(parents=True)
-    (place / "runs" / "offline" / "recipe.toml").write_text(MODELS + GREEDY)
-    (place / "runs" / "ofline-notes-of-mine").mkdir()
-    with pytest.raises(UserError) as caught:
-        find_reward(where)
-    assert str(caught.value).startswith(message)
-    assert "notes" not in str(caught.value)
-
-
 def test_all_problems_of_a_reward_table_are_named(place: Path) -> None:
     with pytest.raises(UserError) as caught:
         find_reward("bad.toml")
@@ -205,12 +185,6 @@ def test_a_run_folder_gives_the_models_that_it_published(place: Path, where: str
     assert list(found.warnings) == ["old"]  # of which state it was a copy nobody knows any more
 
 
-def test_what_a_run_has_not_published_is_doubted(place: Path) -> None:
-    run_folder(place)
-    found = find_reward("runs/one:judged")
-    assert "has not published models.judge: it is as before the stage learn" in found.warnings["judge"]
-
-
 def test_a_model_that_an_override_names_is_taken(place: Path) -> None:
     run_folder(place, "judge", "base")
     judge = find_reward("runs/one:judged", ["models.base.init=other"]).models
@@ -218,12 +192,6 @@ def test_a_model_that_an_override_names_is_taken(place: Path) -> None:
         "other",
         "runs/one/models/judge",
     ]
-
-
-def test_an_adapter_is_merged_in_what_was_published(place: Path) -> None:
-    run_folder(place, "base")
-    found = find_reward("runs/one", ["models.base.lora.rank=4"])
-    assert getattr(found.models["base"].settings, "lora", "") is None
 
 
 @pytest.mark.parametrize(("published", "remedy"), [((), "RUN:judged"), (("judge",), "runs/one:judged")])
@@ -235,15 +203,6 @@ def test_a_recipe_whose_stages_train_the_model_names_the_run_as_remedy(
     assert getattr(found.models["judge"].settings, "copy_of", "") == "base"
     assert list(found.warnings) == ["judge"]
     assert found.warnings["judge"].endswith(f"--reward {remedy}")
-
-
-def test_a_folder_that_is_no_run_is_refused(place: Path) -> None:
-    (place / "empty").mkdir()
-    for where in ("empty", "empty:judged"):
-        with pytest.raises(UserError, match=r"the folder has no recipe.toml: name the folder of a run"):
-            find_reward(where)
-    with pytest.raises(UserError, match=r"there is no recipe or run 'runs/onee'"):
-        find_reward("runs/onee:judged")
 
 
 # ---- explained -------------------------------------------------------------------------------------------------------
@@ -273,21 +232,3 @@ def test_a_reward_table_is_explained_with_its_models_and_can_be_used_as_it_is(
     assert again == found
     assert ("concurrency = 64" in printed) == ("models" in text)
     assert again.cache == ("verdicts" if "cache" in text else None)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (JUDGED.replace('model = "judge"', 'model = "jugde"'), "there is no [models.jugde]"),
-        ('type = "sum"\nparts.a = { type = "rule", rule = "aritmetic" }', 'Did you mean "arithmetic"?'),
-        ('type = "judge"\nmodel = "j"\nprompt = "x"\n[models.j]\ninit = "tiny-llama"', "{response}"),
-    ],
-)
-def test_what_is_wrong_with_a_reward_table_is_told_in_its_own_terms(
-    text: str, said: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (place / "table.toml").write_text(text)
-    assert run(monkeypatch, "explain", "table.toml") == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert "stages" not in told

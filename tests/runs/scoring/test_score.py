@@ -17,7 +17,7 @@ from rewardsmith.rewards.measure import measure
 from rewardsmith.runs.lookup import find_reward
 from rewardsmith.runs.score import _differences, _provenance
 from rewardsmith.storage import ResumableJsonl
-from rewardsmith.trainers.evaluate.scorer import READ_AHEAD, run_in_order
+from rewardsmith.trainers.evaluate.scorer import run_in_order
 from tests.command_line import Outcome, call
 from tests.runs.scoring.groups import REWARDS, lines, run_folder, scored, some, write
 from tests.test_imports import BLOCK
@@ -89,24 +89,6 @@ def test_results_come_in_order_and_no_more_at_a_time_than_allowed(concurrency: i
     asyncio.run(run_in_order(range(30), work, lambda *both: found.append(both), concurrency=concurrency))
     assert found == [(i, 10 * i) for i in range(30)]
     assert work.most == concurrency if concurrency < 10 else work.most > 3
-
-
-def test_one_slow_item_does_not_let_the_others_pile_up_without_bound() -> None:
-    taken = kept = ahead = 0
-
-    def reading() -> Any:
-        nonlocal taken
-        for item in range(100):
-            taken += 1
-            yield item
-
-    def keep(*_: object) -> None:
-        nonlocal kept, ahead
-        ahead = max(ahead, taken - kept)
-        kept += 1
-
-    asyncio.run(run_in_order(reading(), Watched([0.3, *[0.0] * 99]), keep, concurrency=4))
-    assert (kept, ahead) == (100, READ_AHEAD * 4 + 1)
 
 
 def test_an_error_of_the_work_of_the_reader_and_of_pause_ends_it_at_once_as_it_is() -> None:
@@ -388,12 +370,6 @@ def test_a_halt_reports_the_causes_and_what_is_saved(place: Path) -> None:
     message = refused("rows.jsonl", "--concurrency", "1", reward="exact.toml")
     for word in ("failure.share", "reward invalid, the first: the prompt", "--out FILE"):
         assert word in " ".join(message.split())
-
-
-def test_lines_that_a_run_left_incomplete_are_logged(place: Path) -> None:
-    file = place / "run" / "rollouts" / "policy.jsonl"
-    file.write_bytes(file.read_bytes()[:-9])
-    assert "policy.jsonl, line 12 is incomplete" in go("run").err
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)

@@ -13,7 +13,7 @@ from rewardsmith import UserError
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.records import from_json
-from rewardsmith.runs.lookup import find_reward, named_models
+from rewardsmith.runs.lookup import find_reward
 from rewardsmith.runs.start import start
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.types import Score
@@ -118,13 +118,6 @@ def test_a_reference_that_is_a_copy_is_what_it_was_when_it_was_copied(
     assert_same(found, parts(folder / "rollouts" / "learn.jsonl"))
 
 
-def test_a_model_that_the_user_names_now_is_taken(trained: Path) -> None:
-    for changed in ('models.prm={init="tiny-gpt2"}', "models.base.init=tiny-gpt2"):
-        name = changed.split(".")[1].partition("=")[0]
-        found = find_reward(f"{trained}:{PART}", [changed])
-        assert found.models[name].settings.init == "tiny-gpt2"  # type: ignore[attr-defined]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [{}, {"reference": "adapter-off"}, {"reference_model": "base"}], ids=str)
 def test_the_rewards_of_an_adapter_are_those_of_the_run(
@@ -226,23 +219,6 @@ def test_the_policy_as_reference_has_gone_on_and_another_model_must_stand_for_it
     assert_same(rescored(monkeypatch, folder, f"{folder}:{PART}", *chosen), parts(folder / "rollouts" / "learn.jsonl"))
 
 
-def test_a_made_up_name_does_not_hide_a_model_of_the_recipe(trained: Path) -> None:
-    found = find_reward(f"{trained}:{PART}", ["models.'learn.process'.init=tiny-llama"])
-    settings: Any = found.reward.settings
-    assert settings.reference_model == "learn.process_"
-    assert getattr(found.models["learn.process"].settings, "init", "") == "tiny-llama"
-    assert set(named_models(found.reward, found.models)) == {"prm", "learn.process_"}
-
-
-def test_a_run_without_the_reference_says_what_is_missing(tmp_path: Path, trained: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "recipe.toml").write_text((trained / "recipe.toml").read_text())
-    found = find_reward(f"{tmp_path / 'run'}:{PART}")
-    assert "has not published models.prm" in found.warnings["prm"]
-    settings: Any = found.reward.settings
-    assert settings.reference_model is None  # the reward itself will ask for one
-
-
 # ---- what it knows of the outcome ------------------------------------------------------------------------------------
 
 
@@ -263,28 +239,6 @@ def test_the_outcome_judges_it_as_in_the_run(
     assert (found["groups"], found["rollouts"], found["size"]) == (4, 16, 4)
 
 
-def test_an_outcome_that_is_nowhere_is_named(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "score", str(trained), "--reward", f"{trained}:{PART}", "--outcome", "anwser") == 2
-    said = capsys.readouterr().err
-    assert 'Did you mean "answer"? Known: answer, process, reward' in said
-    assert "loading" not in said  # that is known before
-
-
-def test_where_nothing_is_stored_the_outcome_must_be_a_part_of_the_reward(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path / "answers.jsonl", [{"prompt": "1+1?", "responses": ["1+1=2;#2", "no idea"]}])
-    command = ("score", "answers.jsonl", "--outcome", "answer", "--reward")
-    assert run(monkeypatch, *command, f"{trained}:{PART}") == 2
-    said = capsys.readouterr().err
-    assert "--outcome 'answer' is no part of the reward, and no scores are stored." in said
-    assert 'Choose a reward of type "sum" that has the outcome' in said
-    assert "loading" not in said
-    assert run(monkeypatch, *command, f"{trained}:learn") == 0
-
-
 # ---- as the beginning of another run -------------------------------------------------------------------------------
 
 
@@ -302,17 +256,6 @@ def test_a_trained_model_goes_on_in_another_run_against_what_it_began_as(
     metrics = lines(folder / "metrics.jsonl")[-1]["metrics"]
     assert abs(metrics["reward/process"]) > 0.01  # it knows from the first step on
     assert "warning: stages" not in capsys.readouterr().err
-
-
-def test_a_trained_model_that_is_its_own_reference_is_warned_of(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = recipe()
-    table["models"]["prm"] = {"init": str(trained / "models" / "prm")}
-    table["stages"][0]["steps"] = 1
-    start(parse_recipe(table), "x", folder=tmp_path / "next")
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"warning: stages.0: models.prm has been a process reward model before (the run {trained})" in said
 
 
 def test_an_adapter_is_read_beside_its_model_so_that_it_can_be_switched_off(trained: Path, tmp_path: Path) -> None:
