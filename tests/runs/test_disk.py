@@ -93,11 +93,11 @@ def fill_before_models_are_published() -> None:
 @pytest.mark.parametrize(
     ("when", "checkpoint"),
     [
-        (fill_before_the_optimizer_is_saved, "01-sft-000004"),
-        (fill_before_the_weights_are_saved, "01-sft-000005"),
+        pytest.param(fill_before_the_optimizer_is_saved, "01-sft-000004", marks=pytest.mark.slow),
+        pytest.param(fill_before_the_weights_are_saved, "01-sft-000005", marks=pytest.mark.slow),
         (fill_before_rollouts, "01-sft-000012"),
-        (fill_before_the_reference_is_saved, "01-sft-000012"),
-        (fill_before_models_are_published, "03-evaluate-000001"),
+        pytest.param(fill_before_the_reference_is_saved, "01-sft-000012", marks=pytest.mark.slow),
+        pytest.param(fill_before_models_are_published, "03-evaluate-000001", marks=pytest.mark.slow),
     ],
 )
 def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(

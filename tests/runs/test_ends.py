@@ -2,13 +2,12 @@
 
 import json
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runs.processes import RECIPE, Strike, prepared, run
+from tests.runs.processes import RECIPE, prepared, run
 from tests.runs.test_report import Page
 from tests.runs.test_report_scripts import run_page
 
@@ -48,15 +47,6 @@ def test_after_a_failed_start_the_next_one_uses_the_same_folder(resume: str, tmp
     assert (summary(folder)["state"], summary(folder)["error"]) == ("finished", "")
     assert reported(folder)["error"] == ""
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["small"]
-
-
-def test_a_failed_start_does_not_keep_a_stopped_run_from_going_on(tmp_path: Path) -> None:
-    prepared(tmp_path, SFT)
-    stop = Strike("rewardsmith.engines.embedded.learner:Learner.step", 1, signal.SIGINT)
-    assert run(tmp_path, strikes=[stop])[0] == 130
-    assert run(tmp_path, NO_MODEL, "--resume", "never")[0] == 2
-    assert summary(tmp_path / "runs/small-2")["state"] == "failed"
-    assert "resuming from 01-sft-000001" in run(tmp_path)[1]
 
 
 # ---- run.log ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pathlib import Path
 from rewardsmith import Score
 
 class Judge:
-    """Likes digits. From its n-th group on it breaks, until somebody mends it."""
+    """Likes digits. From its n-th group on it breaks, until the file `fixed` exists."""
 
     def __init__(self, *, breaks: int, how: str = "RuntimeError", comes_back: int = 0) -> None:
         self._breaks, self._how, self._comes_back, self._groups = breaks, how, comes_back, 0
@@ -22,7 +22,7 @@ class Judge:
     async def score(self, group):
         self._groups += 1
         broken = self._groups >= self._breaks and not (self._comes_back and self._groups >= self._comes_back)
-        if broken and not Path("mended").exists():
+        if broken and not Path("fixed").exists():
             raise {"RuntimeError": RuntimeError, "ConnectionError": ConnectionError}[self._how]("the judge is ill")
         return tuple(Score(sum(c.isdigit() for c in r.text) / max(1, len(r.tokens))) for r in group.rollouts)
 '''
@@ -57,11 +57,11 @@ reward = { type = "judge:Judge", breaks = BREAKS, FAILURE }
 """
 
 
-def world(folder: Path, breaks: int = 1000, failure: str = "", *, mended: bool = False) -> Path:
+def world(folder: Path, breaks: int = 1000, failure: str = "", *, fixed: bool = False) -> Path:
     prepared(folder, RECIPE.replace("BREAKS", str(breaks)).replace(", FAILURE", failure and f", {failure}"))
     (folder / "judge.py").write_text(JUDGE)
-    if mended:
-        (folder / "mended").touch()
+    if fixed:
+        (folder / "fixed").touch()
     return folder
 
 
@@ -75,20 +75,20 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Validation scores two groups of one, before the first step and after steps 2 and 4; a step scores three of three.
 @pytest.mark.parametrize(
-    ("breaks", "least", "failed", "saved"),
-    [(7, 5, 6, 1), (9, 2, 2, 2), (9, 5, 5, 2), (12, 5, 6, 2)],  # in a step, in a validation, across both, in a step
+    ("breaks", "min_failures", "failed", "saved"),
+    [(7, 5, 6, 1), pytest.param(9, 2, 2, 2, marks=pytest.mark.slow)],  # in a step, in a validation
 )
 def test_a_broken_judge_stops_the_run_and_nothing_is_lost(
-    breaks: int, least: int, failed: int, saved: int, undisturbed: Path, tmp_path: Path
+    breaks: int, min_failures: int, failed: int, saved: int, undisturbed: Path, tmp_path: Path
 ) -> None:
-    folder = world(tmp_path, breaks, f"failure = {{ share = 0.2, window = 8, min_failures = {least} }}")
+    folder = world(tmp_path, breaks, f"failure = {{ share = 0.2, window = 8, min_failures = {min_failures} }}")
     status, output = run(folder)
     assert status == 2
     assert f'error: the reward "judge.raw" could not score {failed} of its last' in output
     assert f"{failed} crashed, the last: RuntimeError: the judge is ill" in output
     assert "Traceback" not in output
     assert (folder / f"runs/small/checkpoints/01-policy-{saved:06d}").is_dir()
-    (folder / "mended").touch()
+    (folder / "fixed").touch()
     status, output = run(folder)
     assert status == 0, output
     assert "resuming from" in output

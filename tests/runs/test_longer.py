@@ -56,13 +56,6 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 # ---- what is counted -------------------------------------------------------------------------------------------------
 
 
-def test_more_and_fewer_steps_of_a_stage_that_has_not_ended(tmp_path: Path) -> None:
-    folder = prepared(tmp_path, SFT)
-    assert run(folder, strikes=[Strike(LEARN, 2, signal.SIGINT)])[0] == 130
-    assert run(folder, "stages.sft.steps=3", "--accept-changes")[0] == 0
-    assert counts(folder / "runs/small") == {"sft": (3, 3)}
-
-
 # ---- a finished run with more steps ----------------------------------------------------------------------------------
 
 
@@ -84,6 +77,7 @@ def test_a_finished_run_that_gets_more_steps_ends_like_one_that_had_them_from_th
     assert "has finished already" in run(finished, *MORE, "--folder", "runs/small")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [Strike(LEARN, 1), Strike("rewardsmith.runs.run:explain", 1), Strike(SAVE, 1)])
 def test_a_kill_while_it_gets_more_steps_changes_nothing(moment: Strike, finished: Path, six: dict[str, Any]) -> None:
     assert run(finished, *MORE, strikes=[moment])[0] == -signal.SIGKILL
@@ -131,6 +125,7 @@ def outcome_files(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name not in changing}
 
 
+@pytest.mark.slow
 def test_a_policy_that_gets_more_steps_keeps_its_reference_and_its_surplus(tmp_path: Path) -> None:
     one, two = (prepared(tmp_path / name, SFT.replace("steps = 4", "steps = 2") + POLICY) for name in ("one", "two"))
     assert run(one)[0] == 0

@@ -88,7 +88,7 @@ def refused(folder: Path, recipe: dict[str, Any], out: io.StringIO | None = None
     run = Run(parse_recipe(recipe), RunFolder(folder / "run"), Progress(Console(file=out or io.StringIO(), width=300)))
     with pytest.raises(UserError) as caught:
         asyncio.run(run.go())
-    assert not run._engines
+    assert not run._models._engines
     return str(caught.value)
 
 

@@ -106,22 +106,6 @@ def test_the_same_prompts_stand_before_and_after(whole: Page) -> None:
     assert found["drops"][0][0] == "too_easy"
 
 
-def test_failures_are_counted_by_part_and_kind(tmp_path: Path) -> None:
-    down = Score(failure=Failure("timeout"))
-    both = Score(failure=Failure("timeout"), parts={"judge": down, "rule": Score(1.0)})
-    one = Score(0.5, parts={"judge": Score(failure=Failure("unparsable")), "rule": Score(1.0)})
-    write_lines(tmp_path / "rollouts" / "policy.jsonl", [line("a", both), line("b", both), line("c", one)])
-    failures = page_of(tmp_path).data["stages"][0]["rollouts"]["failures"]
-    assert sorted(failures) == [["", "timeout", 2], ["judge", "timeout", 2], ["judge", "unparsable", 1]]
-
-
-def test_a_repeated_step_counts_as_it_was_written_last(tmp_path: Path) -> None:
-    rows = [{"stage": "p", "step": step, "metrics": {"a": value}} for step, value in [(1, 1), (2, 2), (3, 3), (2, 20)]]
-    write_lines(tmp_path / "metrics.jsonl", rows)
-    curve = page_of(tmp_path).data["stages"][0]["curves"][0]
-    assert (curve["x"], curve["y"]) == ([1, 2, 3], [1, 20, 3])
-
-
 # ---- the page itself -----------------------------------------------------------------------------------------------
 
 

@@ -1,11 +1,8 @@
 """Which folder a run goes to, when it goes on, and what is in the folder afterwards."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -182,18 +179,3 @@ def test_a_stage_that_was_removed_does_not_shift_the_others(tmp_path: Path) -> N
 
 
 # ---- messages while a run starts -------------------------------------------------------------------------------------
-
-
-def test_a_run_says_that_it_imports_torch_before_it_does(tmp_path: Path) -> None:
-    """Importing takes seconds; a torch that cannot be imported shows what was printed until then."""
-    folder = prepared(tmp_path, SFT)
-    (tmp_path / "broken" / "torch").mkdir(parents=True)
-    (tmp_path / "broken" / "torch" / "__init__.py").write_text("raise SystemExit('torch is imported now')")
-    path = os.pathsep.join([str(tmp_path / "broken"), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-m", "rewardsmith.cli", "run", "small.toml"],
-        cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    first, last = done.stderr.splitlines()
-    assert "torch" in first
-    assert last == "torch is imported now"

@@ -139,14 +139,13 @@ def test_trackio_keeps_one_run_over_a_resume(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", TRACKERS)
-def test_a_missing_library_is_told_with_its_remedy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_its_remedy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # None in sys.modules makes an import fail as if nothing were there; tensorboard's modules may be loaded already.
     for module in [m for m in sys.modules if m.partition(".")[0] == name]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=rf'trackers: {name} is not installed.* "rewardsmith\[{name}\]"'):
         Guarded(name, TRACKERS[name]()).start(tmp_path, "n", "")
-    assert str(caught.value) == f'trackers: {name} is not installed: pip install "rewardsmith[{name}]"'
 
 
 def test_settings_are_named_as_an_override_names_them() -> None:
@@ -195,7 +194,7 @@ def test_a_tracker_that_fails_is_switched_off_with_one_warning(
     assert "ConnectionError: log broke" in record.getMessage()
 
 
-def test_a_tracker_that_cannot_start_is_told_before_the_run(tmp_path: Path) -> None:
+def test_a_tracker_that_cannot_start_is_an_error_before_the_run(tmp_path: Path) -> None:
     broken = Broken("start")
     guarded = Guarded("mine", broken)
     with pytest.raises(UserError, match=r'mine could not start \(ConnectionError: start broke\).*remove "mine"'):

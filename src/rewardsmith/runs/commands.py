@@ -27,7 +27,7 @@ from rewardsmith.llm import ChatReply, ChatRequest, Conversation, WrappedModel
 from rewardsmith.recipe import load_table, parse_models
 from rewardsmith.rewards.component import Component
 from rewardsmith.runs.lookup import find_reward, find_source
-from rewardsmith.runs.model_registry import ModelRegistry, open_engine, usage_line
+from rewardsmith.runs.model_registry import ModelRegistry, usage_line
 from rewardsmith.runs.progress import Progress
 from rewardsmith.trainers.protocol import Update
 
@@ -169,7 +169,6 @@ class CommandRun:
     def __init__(self, job: Job, inputs: CommandInputs, options: CommandOptions) -> None:
         self._job, self._inputs, self._options = job, inputs, options
         self._progress = Progress(Console(stderr=True))
-        self._engines: dict[str, Engine] = {}
         self._folder: Path | None = None
         self.seed: int = getattr(job, "seed", inputs.seed)
         self.fresh = options.fresh
@@ -178,7 +177,12 @@ class CommandRun:
         self._phase, self._done = "", 0
         self._print_prompts = PromptPrinter(options.show_prompts, self.log) if options.show_prompts else None
         self._models = ModelRegistry(
-            inputs.models, self._engine, folder=lambda: self.folder, log=self.log, cache=inputs.cache
+            inputs.models,
+            seed=inputs.seed,
+            folder=lambda: self.folder,
+            log=self.log,
+            cache=inputs.cache,
+            on_open=self._warn,
         )
 
     @property
@@ -216,14 +220,9 @@ class CommandRun:
     def pause(self) -> None:
         """Ctrl-C raises where it comes: nothing is to be saved here."""
 
-    def _engine(self, name: str) -> Engine:
-        if name not in self._engines:
-            if name in self._inputs.warnings:
-                self.log(f"warning: {self._inputs.warnings[name]}")
-            tables, seed = self._inputs.models, self._inputs.seed
-            self._engines[name] = open_engine(tables, name, self._engine, seed=seed, log=self.log)
-            self._models.share(self._engines[name])
-        return self._engines[name]
+    def _warn(self, engine: Engine) -> None:
+        if engine.name in self._inputs.warnings:
+            self.log(f"warning: {self._inputs.warnings[engine.name]}")
 
     def run(self) -> int:
         """Run the job, print its result, and return the exit status."""

@@ -77,10 +77,7 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
         warnings = untrained_warnings(recipe, Path(name).parent, path)
     else:
         recipe, warnings = with_trained_models(recipe, run, overrides)
-    reward = _select(recipe, name, path)
-    if run is not None:
-        warnings = trained_later(recipe, reward) | dict(warnings)
-    return NamedReward(reward, recipe.models, recipe.cache, recipe.seed, warnings)
+    return NamedReward(_select(recipe, name, path), recipe.models, recipe.cache, recipe.seed, warnings)
 
 
 def _split(where: str) -> tuple[str, str]:
@@ -284,29 +281,6 @@ def _with_references(stage: Chosen, models: dict[str, Chosen], references: Path)
     return replace(stage, settings=settings.model_copy(update={"reward": whole}))
 
 
-def training_stages(recipe: Recipe) -> dict[str, str]:
-    """Return the models that are trained, and the first stage in which each is."""
-    trained: dict[str, str] = {}
-    for stage in recipe.stages:
-        for name in _trained_in(stage):
-            trained.setdefault(name, _stage_name(stage))
-    return trained
-
-
-def trained_later(recipe: Recipe, reward: Chosen) -> dict[str, str]:
-    """Return a warning for each model of an implicit reward in `reward` that was trained after its own stage."""
-    inside = [table for _, table in places(reward)]
-    warnings = {}
-    for i, stage in enumerate(recipe.stages):
-        for part in process_parts(stage).values():
-            implicit: Any = part.settings
-            later = [_stage_name(other) for other in recipe.stages[i + 1 :] if implicit.model in _trained_in(other)]
-            if later and any(table is part for table in inside):
-                stages = f"{', '.join(later)}, after the stage {_stage_name(stage)}"
-                warnings[implicit.model] = f"models.{implicit.model} was trained in {stages}"
-    return warnings
-
-
 def untrained_warnings(recipe: Recipe, run: Path, path: str) -> Mapping[str, str]:
     """Return a warning for each model of a recipe file that its stages train: here it has its initial weights."""
     return {
@@ -316,15 +290,16 @@ def untrained_warnings(recipe: Recipe, run: Path, path: str) -> Mapping[str, str
     }
 
 
-def _trained_in(stage: Chosen) -> list[str]:
-    names = []
-    for _, table in places(stage):
-        settings: Any = table.settings if isinstance(table, Chosen) else table
-        if hasattr(settings, "optimizer") and hasattr(settings, "model"):
-            names.append(settings.model)
-    parts: list[Any] = [part.settings for part in process_parts(stage).values()]
-    return [*names, *(part.model for part in parts if part.update != "none")]
-
-
-def _stage_name(stage: Chosen) -> str:
-    return str(getattr(stage.settings, "name", stage.name))
+def training_stages(recipe: Recipe) -> dict[str, str]:
+    """Return the models that are trained, and the first stage in which each is."""
+    trained: dict[str, str] = {}
+    for stage in recipe.stages:
+        names = []
+        for _, table in places(stage):
+            settings: Any = table.settings if isinstance(table, Chosen) else table
+            if hasattr(settings, "optimizer") and hasattr(settings, "model"):
+                names.append(settings.model)
+        parts: list[Any] = [part.settings for part in process_parts(stage).values()]
+        for name in [*names, *(part.model for part in parts if part.update != "none")]:
+            trained.setdefault(name, str(getattr(stage.settings, "name", stage.name)))
+    return trained

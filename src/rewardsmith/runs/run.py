@@ -23,7 +23,7 @@ from rewardsmith.rewards.pool import shared
 from rewardsmith.rewards.tree import check, connect, load
 from rewardsmith.runs.folder import RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.lineage import Lineage
-from rewardsmith.runs.model_registry import ModelRegistry, add_usage, open_engine
+from rewardsmith.runs.model_registry import ModelRegistry, add_usage
 from rewardsmith.runs.preflight import RewardTrees, check_recipe
 from rewardsmith.runs.progress import LOG, Progress, RunLog
 from rewardsmith.runs.resume import Checkpoint, RunState, describe_new_length, read_checkpoint, stage_names
@@ -55,7 +55,6 @@ class Run:
         self.progress = progress.within
         self._files = folder
         self._progress = progress
-        self._engines: dict[str, Engine] = {}
         self._saved: set[str] = set()  # models that checkpoints hold
         self._sources: dict[str, Source] = {}
         self._stage = ""
@@ -64,7 +63,14 @@ class Run:
         self._earlier_usage: dict[str, Usage] = {}
         if recipe.workers is not None:
             shared(recipe.workers)
-        self._models = ModelRegistry(recipe.models, self.engine, folder=self.folder, log=self.log, cache=recipe.cache)
+        self._models = ModelRegistry(
+            recipe.models,
+            seed=recipe.seed,
+            folder=self.folder,
+            log=self.log,
+            cache=recipe.cache,
+            on_open=self._load_weights,
+        )
         self._rewards = rewards or RewardTrees(recipe)
         self._lineage = Lineage(recipe, folder, self._identify, self._rewards)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
@@ -73,15 +79,13 @@ class Run:
 
     def engine(self, name: str) -> Engine:
         """Return a model of the recipe, loaded at its first use, with the weights of the last checkpoint."""
-        if name not in self._engines:
-            engine = open_engine(self.recipe.models, name, self.engine, seed=self.seed, log=self.log)
-            if self._resumed is not None and name in self._saved:
-                engine.load(self._files.model(self._resumed.name, name))
-            elif engine.settings.copy_of is not None:
-                self._saved.add(name)  # its origin may have changed when the run is resumed
-            self._models.share(engine)
-            self._engines[name] = engine
-        return self._engines[name]
+        return self._models.engine(name)
+
+    def _load_weights(self, engine: Engine) -> None:
+        if self._resumed is not None and engine.name in self._saved:
+            engine.load(self._files.model(self._resumed.name, engine.name))
+        elif engine.settings.copy_of is not None:
+            self._saved.add(engine.name)  # its origin may have changed when the run is resumed
 
     def model(self, name: str) -> Any:
         """Return a model of the recipe as rewards use it."""

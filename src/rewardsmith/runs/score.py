@@ -42,8 +42,8 @@ from rewardsmith.types import ScoredGroup
 
 REMEDY = "add --fresh to start again, or name another file with --out"
 
-# When a reward gives up is no part of what a score is: these may change between two starts.
-_BUDGETS = ("failure.share", "failure.window", "failure.min_failures", "failure.wait", "asking.deadline")
+# When a reward gives up does not change a score: these may differ between two starts.
+_BUDGETS = ("failure.share", "failure.window", "failure.min_failures", "failure.wait", ".deadline")
 
 
 class ScoreRollouts(RolloutJob):

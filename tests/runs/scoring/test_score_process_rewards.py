@@ -145,29 +145,6 @@ def test_an_adapter_that_had_learned_when_the_stage_began_has_the_reference_of_t
     assert find.warnings["prm"] == "models.prm was trained in again, after the stage learn"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("table", "same"),
-    [
-        ({"granularity": "step", "separator": "1"}, True),
-        ({"smooth": 0.5}, True),
-        ({"value": "mean"}, False),
-    ],
-    ids=str,
-)
-def test_how_rewards_are_placed_is_as_in_training_but_what_an_answer_is_worth_may_be_chosen(
-    table: dict[str, Any], same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = train(tmp_path / "run", **table)
-    found, expected = rescored(monkeypatch, folder, f"{folder}:{PART}"), parts(folder / "rollouts" / "learn.jsonl")
-    if same:
-        assert_same(found, expected)
-        assert [s.token_support is None for s in found] == [s.token_support is None for s in expected]
-    else:
-        means = [(s.value or 0) / len(s.token_values) for s in expected if s.token_values is not None]
-        assert [s.value for s in found] == pytest.approx(means, abs=1e-5)
-
-
 # ---- elsewhere -----------------------------------------------------------------------------------------------------
 
 
