@@ -95,7 +95,7 @@ def test_what_cannot_be_a_function_of_the_recipe_is_named(
     assert " a advantage" not in message
 
 
-def test_a_reward_named_as_a_rule_is_told_to_be_a_reward(own: Callable[[str], str]) -> None:
+def test_a_reward_named_as_a_rule_is_reported_to_be_a_reward(own: Callable[[str], str]) -> None:
     name = own("class R:" + SCORE)
     message = problems(table(reward={"type": "rule", "rule": f"{name}:R"}))["stages.0.reward.rule.type"]
     assert "is a class" in message

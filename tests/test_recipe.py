@@ -110,7 +110,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert set(problems(recipe)) == {"models.policy", "stages.0.steps", "stages.0.loss.type", "sed"}
 
 
-def test_a_users_own_classes_and_functions_are_found_beside_the_recipe(tmp_path: Path) -> None:
+def test_a_users_own_classes_and_functions_are_found_next_to_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "my_own_rewards_f3a.py").write_text(
         "from rewardsmith import Score\n"
         "class Length:\n"

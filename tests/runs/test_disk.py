@@ -100,7 +100,7 @@ def fill_before_models_are_published() -> None:
         pytest.param(fill_before_models_are_published, "03-evaluate-000001", marks=pytest.mark.slow),
     ],
 )
-def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(
+def test_a_full_disk_stops_the_run_and_room_lets_it_resume(
     when: object, checkpoint: str, disk: Path, whole: dict[str, object]
 ) -> None:
     status, output = run(disk, set_up=when)  # type: ignore[arg-type]

@@ -223,7 +223,7 @@ MEASURED = {
 }  # fmt: skip
 
 
-def test_the_results_of_a_process_reward_model_are_few_and_chance_stands_beside_what_it_is_the_chance_of() -> None:
+def test_the_results_of_a_process_reward_model_are_few_and_chance_stands_next_to_what_it_is_the_chance_of() -> None:
     made = Summary("")
     made.begin("learn", "process_model", 1)
     made.add("learn", Update(0, {f"validation/process/{name}": value for name, value in MEASURED.items()}), 1.0)
@@ -243,7 +243,7 @@ def table_of(made: Summary) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_what_was_asked_of_models_adds_up_and_is_told() -> None:
+def test_what_was_asked_of_models_adds_up_and_is_reported() -> None:
     before = {"judge": Usage(calls=1, prompt_tokens=10, tokens=5, cost=0.5), "old": Usage(cached=1)}
     now = {"judge": Usage(calls=1_000, retries=1, failed=2, tokens=1), "idle": Usage()}
     sums = add_usage(before, now)

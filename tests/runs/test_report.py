@@ -78,7 +78,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Page:
 # ---- a whole run ---------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_told_from_its_title_to_its_recipe(whole: Page) -> None:
+def test_a_run_is_reported_from_its_title_to_its_recipe(whole: Page) -> None:
     data = whole.data
     assert data["state"] == "finished"
     assert whole.texts["title"] == [data["title"]]

@@ -148,7 +148,7 @@ def test_a_reference_that_is_a_copy_stays_what_it_was(
         (Strike(PRUNE, 1, signal.SIGINT), "01-sft-000004"),  # which is there already: its validation was the best
     ],
 )
-def test_a_signal_saves_and_the_same_command_goes_on(
+def test_a_signal_saves_and_the_same_command_resumes(
     moment: Strike, checkpoint: str, tmp_path: Path, expected: Callable[[str], dict[str, Any]]
 ) -> None:
     folder = prepared(tmp_path)
@@ -213,7 +213,7 @@ def test_a_stop_does_not_wait_for_long_answers(tmp_path: Path) -> None:
     ],
     ids=["learning", "saving"],
 )
-def test_a_second_signal_ends_at_once_and_the_run_can_go_on(
+def test_a_second_signal_ends_at_once_and_the_run_can_resume(
     strikes: list[Strike], tmp_path: Path, expected: Callable[[str], dict[str, Any]]
 ) -> None:
     folder = prepared(tmp_path)

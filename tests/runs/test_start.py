@@ -93,7 +93,7 @@ def test_changes_that_the_checkpoint_cannot_follow_are_named(stopped: Path) -> N
 # ---- --resume and --folder -------------------------------------------------------------------------------------------
 
 
-def test_auto_goes_on_and_then_starts_anew(stopped: Path) -> None:
+def test_auto_resumes_and_then_starts_a_new_run(stopped: Path) -> None:
     assert "resuming from 01-sft-000002" in run(stopped)[1]
     assert steps(stopped / "runs/small") == [0, 1, 2, 3, 4]
     status, output = run(stopped)

@@ -24,7 +24,7 @@ from rewardsmith.types import NOT_ASKED, Prompt, Rollout, Score
 
 MAX_END = 4_000_000  # bytes read at each end of a rollouts file
 MAX_TEXT = 4_000  # characters shown of one text
-MAX_FEEDBACK = 1_000  # characters shown of what a judge or a failure said, and of the right answer
+MAX_FEEDBACK = 1_000  # characters shown of feedback, of the detail of a failure, and of the right answer
 MAX_PAIRS = 6  # validation prompts shown before and after
 MAX_TRAINING = 3  # training groups shown of the first and of the last step, and dropped ones
 MAX_ROLLOUTS = 8  # rollouts shown of one group

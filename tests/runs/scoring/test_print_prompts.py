@@ -58,7 +58,7 @@ def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() 
         (question("again", attempt=1), " (attempt 2), "),
     ],
 )
-def test_what_is_special_about_an_answer_is_told(asked: ChatRequest, shown: str) -> None:
+def test_what_is_special_about_an_answer_is_reported(asked: ChatRequest, shown: str) -> None:
     output: list[str] = []
     asyncio.run(PrintedModel(Scripted(), PromptPrinter(1, output.append, number=9)).chat(asked))
     assert shown in output[0]

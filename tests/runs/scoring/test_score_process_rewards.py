@@ -220,7 +220,7 @@ def test_the_outcome_judges_it_as_in_the_run(
 
 
 @pytest.mark.slow
-def test_a_trained_model_goes_on_in_another_run_against_what_it_began_as(
+def test_a_trained_model_resumes_in_another_run_against_what_it_began_as(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = recipe(reference_model="base", update="none")
@@ -235,7 +235,7 @@ def test_a_trained_model_goes_on_in_another_run_against_what_it_began_as(
     assert "warning: stages" not in capsys.readouterr().err
 
 
-def test_an_adapter_is_read_beside_its_model_so_that_it_can_be_switched_off(trained: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_read_next_to_its_model_so_that_it_can_be_switched_off(trained: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     text = (trained / "recipe.toml").read_text().replace('copy_of = "policy"', 'init = "tiny-llama"\nlora.rank = 8')
