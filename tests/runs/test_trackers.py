@@ -140,8 +140,6 @@ def test_trackio_keeps_one_run_over_a_resume(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_missing_library_is_reported(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     # None in sys.modules makes an import fail as if nothing were there; tensorboard's modules may be loaded already.
     for module in [m for m in sys.modules if m.partition(".")[0] == name]:
         monkeypatch.delitem(sys.modules, module)
