@@ -159,14 +159,6 @@ def test_an_unreachable_server_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
         asyncio.run(asker.request("?", number))
 
 
-def test_a_name_must_be_connected() -> None:
-    asker = Asker("judge", RequestSettings())
-    with pytest.raises(RuntimeError, match="call connect"):
-        asyncio.run(asker.model.check())
-    asker.connect({"judge": Scripted(["7"])}.__getitem__)
-    assert asyncio.run(asker.request("?", number)).value == 7
-
-
 def test_settle_returns_failures_and_raises_only_what_stops_the_run() -> None:
     ended: list[str] = []
 

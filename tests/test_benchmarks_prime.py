@@ -69,27 +69,6 @@ def test_answers_end_by_themselves_on_both_sides_alike(modules: dict[str, Module
     assert after.tokens == pytest.approx(without.tokens, rel=0.5)
 
 
-def test_arithmetic_of_the_figures(modules: dict[str, ModuleType]) -> None:
-    workload = modules["prime_workload"]
-    first = workload.Figures(10.0, tuple(workload.Step(s, {"learn": s / 2}) for s in (1.0, 4.0)), 5)
-    second = workload.Figures(20.0, (workload.Step(2.0, {"learn": 1.5, "process": 1.0}, {"reference": 0.5}),), 3)
-    both = first.join(second)
-    assert (both.tokens, both.seconds, both.peak_bytes) == (15.0, 2.0, 5)
-    assert (both.part("learn"), both.part("process"), second.inside("reference")) == (1.5, 0.0, 0.5)
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(11.9, "aim of +20% met"), (15.0, "aim of +20% missed by 30 points")])
-def test_the_verdict_says_how_far_the_aim_is_missed(modules: dict[str, ModuleType], seconds: float, words: str) -> None:
-    workload, prime = modules["prime_workload"], modules["prime"]
-    without = workload.Figures(1.0, (workload.Step(10.0, {"learn": 5.0}),), 1)
-    parts, inside = {"process": seconds - 10}, {"reference": 0.5, "learning": 1.0}
-    found = workload.Figures(1.0, (workload.Step(seconds, parts, inside),), 2)
-    told = prime.verdict(workload.SIDES["after"], found, without)
-    assert told.endswith(words)
-    assert f"reference 0.500 s, learning 1.000 s, other {seconds - 11.5:.3f} s" in told
-    assert "aim" not in prime.verdict(workload.SIDES["before"], found, without)
-
-
 def test_the_command_measures_in_turns_and_prints_everything(
     modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,28 +91,6 @@ def test_the_command_measures_in_turns_and_prints_everything(
     told = capsys.readouterr().out
     assert told.count("+50%") == told.count("missed by 30 points") == 2
     assert "680.3 s with a process reward, 530.7 s without, +28%" in told
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--rounds 0", "at least 1"),
-        ("--clock cpu --threads 2", "--threads 1"),
-        ("--rollouts 1 --threads 1", "rollouts = 1"),
-        ("--sides sideways", "sideways"),
-    ],
-)
-def test_wrong_options_are_told(
-    modules: dict[str, ModuleType],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: str,
-    words: str,
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["prime.py", *options.split()])
-    with pytest.raises(SystemExit) as stopped:
-        modules["prime"].main()
-    assert words in f"{stopped.value}{capsys.readouterr().err}"
 
 
 def test_the_rule_tells_the_answers_of_a_group_apart(modules: dict[str, ModuleType]) -> None:

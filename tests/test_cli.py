@@ -1,6 +1,5 @@
 """The command line as a user meets it."""
 
-import os
 import re
 import subprocess
 import sys
@@ -56,28 +55,6 @@ def test_a_real_process_shows_no_traceback_and_survives_a_closed_pipe(tmp_path: 
     )  # fmt: skip
     assert piped.stdout.startswith("title = ")
     assert piped.stderr == ""
-    plain = subprocess.run(
-        [*command, QUICKSTART], env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False
-    )
-    assert plain.returncode == 0
-    assert b"\\u03b3: how much" in plain.stdout
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["explain", "--help"]])
-def test_help_teaches(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, *arguments) == 0
-    assert "explain" in capsys.readouterr().out
-
-
-def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "--version") == 0
-    assert __version__ in capsys.readouterr().out
-
-
-def test_an_unknown_command_exits_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(monkeypatch, "explian", QUICKSTART) == 2
 
 
 COMMANDS = [

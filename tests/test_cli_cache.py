@@ -11,7 +11,7 @@ import pytest
 
 from rewardsmith.cli import main
 from rewardsmith.rewards.cache import VerdictCache
-from rewardsmith.rewards.cache_file import FILE, CacheRow
+from rewardsmith.rewards.cache_file import CacheRow
 
 DAY = 86400
 
@@ -55,12 +55,12 @@ def test_stats_show_each_model(
 ) -> None:
     assert run(monkeypatch, "stats") == 0
     printed = capsys.readouterr().out
-    rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line.strip()}
-    now = time.time()
-    oldest, newest, today = (time.strftime("%Y-%m-%d", time.localtime(now - s)) for s in (29 * DAY + 60, 60, 0))
-    assert [rows["m@1"], rows["r@1"]] == [[], []]  # in the lines below
-    assert rows["judge"] == ["chat", "30", "600.0", "kB", "3,300", oldest, newest]
-    assert rows["[red]rater"] == ["rate", "5", "20", "bytes", today, today]
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]
+    oldest, newest, today = (time.strftime("%Y-%m-%d", time.localtime(time.time() - s)) for s in (29 * DAY + 60, 60, 0))
+    assert rows == [
+        ["judge", "m@1", "chat", "30", "600.0 kB", "3,300", oldest, newest],
+        ["[red]rater", "r@1", "rate", "5", "20 bytes", "-", today, today],
+    ]
     assert re.search(r"^35 verdicts, 6\d\d\.\d kB on disk in (.*)$", printed, re.M)[1] == str(filled)  # type: ignore[index]
 
 
@@ -76,21 +76,12 @@ def test_stats_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("command", [["stats"], ["clear", "--yes"], ["clear", "--model", "judge"]])
-def test_an_empty_cache_says_so(
+def test_an_empty_cache(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path, command: list[str]
 ) -> None:
     assert run(monkeypatch, *command) == 0
     assert capsys.readouterr().out.startswith(f"no verdicts in {home}")
     assert not home.exists()
-
-
-def test_an_empty_cache_as_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path
-) -> None:
-    assert run(monkeypatch, "stats", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "folder": str(home), "verdicts": 0, "bytes_on_disk": 0, "models": []
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -104,7 +95,7 @@ def test_an_empty_cache_as_json(
         (["--older-than", "40"], "no verdict is that old: there is nothing", {"judge": 30, "[red]rater": 5}),
     ],
 )
-def test_clear_removes_what_is_asked_for(
+def test_clear_removes_the_selected_verdicts(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     filled: Path,
@@ -117,24 +108,11 @@ def test_clear_removes_what_is_asked_for(
     assert left(filled) == remain
 
 
-def test_the_space_comes_back(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], filled: Path
-) -> None:
-    before = (filled / FILE).stat().st_size
-    assert run(monkeypatch, "clear", "-y", "--model", "judge") == 0
-    assert before > 600_000
-    assert (filled / FILE).stat().st_size < 60_000
-    back = float(capsys.readouterr().out.split("; ")[1].split(" kB of disk space freed")[0])
-    assert 540 < back < 700
-
-
 COMMAND = [sys.executable, "-m", "rewardsmith.cli", "cache", "clear"]
 
 
-@pytest.mark.parametrize(
-    ("typed", "status", "remain"), [("y\n", 0, {}), ("n\n", 1, None), ("", 1, None), ("\n", 1, None)]
-)
-def test_clear_asks_first(filled: Path, typed: str, status: int, remain: dict[str, int] | None) -> None:
+@pytest.mark.parametrize(("typed", "status", "remain"), [("y\n", 0, {}), ("\n", 1, None)])
+def test_clear_needs_confirmation(filled: Path, typed: str, status: int, remain: dict[str, int] | None) -> None:
     done = subprocess.run(COMMAND, input=typed, capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert f"Remove 35 verdicts by [red]rater, judge from {filled}? The models will be called again." in done.stdout
@@ -164,22 +142,3 @@ def test_mistakes_end_with_a_message_and_status_2(
     assert run(monkeypatch, *options) == 2
     assert message in capsys.readouterr().err
     assert left(filled) == {"judge": 30, "[red]rater": 5}
-
-
-@pytest.mark.parametrize("command", [["stats"], ["clear", "--yes"]])
-def test_a_damaged_file_ends_with_the_remedy(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path, command: list[str]
-) -> None:
-    home.mkdir()
-    (home / FILE).write_bytes(b"no database" * 1000)
-    assert run(monkeypatch, *command) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"error: '{home / FILE}' is damaged")
-    assert "remove it" in told
-    assert (home / FILE).exists()
-
-
-@pytest.mark.parametrize("command", [[], ["stats"], ["clear"]])
-def test_help_teaches(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    assert run(monkeypatch, *command, "--help") == 0
-    assert "cache" in capsys.readouterr().out

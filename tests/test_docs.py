@@ -18,11 +18,11 @@ from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS
 from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.recipe import parse_recipe
-from rewardsmith.recipe_checks import RewardTrees
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rules import RULES
-from rewardsmith.runs.lineage import forgotten
 from rewardsmith.runs.lookup import find_reward
+from rewardsmith.runs.preflight import RewardTrees
+from rewardsmith.runs.preflight import warnings as recipe_warnings
 from rewardsmith.trainers.telling import warn_of_rate
 
 ROOT = Path(__file__).parents[1]
@@ -86,7 +86,7 @@ def test_recipes_on_the_page_of_process_rewards_are_valid(tmp_path: Path) -> Non
     assert len(recipes) == 2
     for recipe in recipes:
         RewardTrees(recipe)
-        assert not [text for i in range(len(recipe.stages)) for text in forgotten(recipe, i)]
+        assert not list(recipe_warnings(recipe))
     (tmp_path / "prm.toml").write_text(blocks("docs/process_rewards.md", "toml")[-1], encoding="utf-8")
     assert find_reward(str(tmp_path / "prm.toml")).reward.name == "implicit"
 

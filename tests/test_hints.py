@@ -7,8 +7,7 @@ import pytest
 
 from rewardsmith.config import Chosen, Settings, import_name, settings_of
 from rewardsmith.errors import nearest
-from rewardsmith.hints import NAMES, hint
-from rewardsmith.recipe import parse_recipe
+from rewardsmith.hints import NAMES
 from tests.test_recipe import problems, table
 
 
@@ -16,36 +15,23 @@ from tests.test_recipe import problems, table
     ("change", "path", "ours"),
     [
         ({"n_samples": 8}, "n_samples", "rollouts_per_prompt"),
-        ({"num_generations": 8}, "num_generations", "rollouts_per_prompt"),
-        ({"n": 8}, "n", "rollouts_per_prompt"),
         ({"train_batch_size": 8}, "train_batch_size", "prompts_per_step"),
         ({"ppo_mini_batch_size": 8}, "ppo_mini_batch_size", "mini_batches"),
         ({"total_epochs": 8}, "total_epochs", "steps"),
-        ({"total_training_steps": 8}, "total_training_steps", "steps"),
         ({"max_response_length": 8}, "max_response_length", "sampling.max_tokens"),
-        ({"max_completion_length": 8}, "max_completion_length", "sampling.max_tokens"),
-        ({"max_prompt_length": 8}, "max_prompt_length", "max_prompt_tokens"),
         ({"temperature": 1.0}, "temperature", "sampling.temperature"),
-        ({"lr": 1e-6}, "lr", "optimizer.lr"),
-        ({"learning_rate": 1e-6}, "learning_rate", "optimizer.lr"),
         ({"optimizer": {"lr": 1e-6, "learning_rate": 1e-6}}, "optimizer.learning_rate", "lr"),
         ({"kl_coef": 0.1}, "kl_coef", "kl.coefficient"),
-        ({"beta": 0.1}, "beta", "kl.coefficient"),
         ({"kl": {"kl_loss_type": "k3"}}, "kl.kl_loss_type", "estimator"),
         ({"clip_ratio_low": 0.1}, "clip_ratio_low", "loss.low"),
-        ({"epsilon_high": 0.1}, "epsilon_high", "loss.high"),
         ({"loss": {"type": "clip", "clip_ratio_high": 0.1}}, "loss.clip_ratio_high", "high"),
-        ({"norm_adv_by_std_in_grpo": False}, "norm_adv_by_std_in_grpo", 'scale = "none"'),
         ({"advantage": {"type": "gae", "gamma": 1.0}}, "advantage.gamma", "discount"),
         ({"loss_agg_mode": "token-mean"}, "loss_agg_mode", "reduction"),
         ({"advantage": "ppo"}, "advantage.type", 'advantage = "gae"'),
-        ({"advantage": "dapo"}, "advantage.type", 'advantage = "grpo"'),
-        ({"loss": "ppo"}, "loss.type", '"clip"'),
         ({"loss": "grpo"}, "loss.type", 'advantage = "grpo"'),
         ({"advantage": "gspo"}, "advantage.type", 'loss = "gspo"'),
         ({"reduction": "seq-mean-token-mean"}, "reduction.type", '"sequence-mean-token-mean"'),
         ({"reward": {"type": "add"}}, "reward.type", '"sum"'),
-        ({"reward": {"type": "mul"}}, "reward.type", '"product"'),
         ({"kl": {"estimator": "low_var_kl"}}, "kl.estimator", '"k3"'),
         ({"validation": {"data": "train", "test_freq": 5}}, "validation.test_freq", "every"),
     ],
@@ -54,11 +40,6 @@ def test_a_name_of_another_system_leads_to_ours(change: dict[str, Any], path: st
     found = problems(table(**change))[f"stages.0.{path}"]
     assert "Did you mean" not in found
     assert f"{ours}" in found.partition(" Known:")[0]
-
-
-@pytest.mark.parametrize("key", ["actor_rollout_ref", "algorithm", "trainer"])
-def test_a_table_of_verl_is_recognised(key: str) -> None:
-    assert "verl" in problems(table() | {key: {"x": 1}})[key]
 
 
 def test_a_model_that_vllm_serves_is_a_managed_one() -> None:
@@ -71,11 +52,8 @@ def test_a_model_that_vllm_serves_is_a_managed_one() -> None:
     ("name", "known"),
     [
         ("total_epochs", ["epochs", "steps"]),
-        ("add", ["addon", "sum"]),
         ("n_samples", ["name", "sampling"]),
         ("ppo", ["opo", "grpo"]),
-        ("dpo", ["opo"]),
-        ("lambda", ["name", "data"]),
         ("critic_warmup", ["critic"]),
         ("", ["a"]),
     ],
@@ -88,16 +66,9 @@ def test_a_name_that_only_looks_alike_is_not_suggested(name: str, known: list[st
     ("name", "meant"),
     [
         ("stepz", "steps"),
-        ("rlo", "rloo"),
-        ("pmr", "prm"),
         ("weigth", "weight"),
-        ("arithmetik", "arithmetic"),
         ("per_char", "per_character"),
-        ("optim", "optimizer"),
         ("held", "held_out"),
-        ("trane", "train"),
-        ("sqroot", "sqrt"),
-        ("Digts", "Digits"),
         ("rollout_per_prompt", "rollouts_per_prompt"),
         ("promts_per_setp", "prompts_per_step"),
     ],
@@ -185,12 +156,3 @@ def test_what_the_table_calls_ours_is_ours(context: str) -> None:
     else:
         cls, _, field = context.partition(".")
         assert field in settings_of(import_name(CLASSES[cls])).model_fields
-
-
-def test_a_hint_is_found_for_any_spelling_and_for_no_other_place() -> None:
-    assert hint(["reduction"], "Seq_Mean_Token_Mean") == hint(["reduction"], "seq-mean-token-mean") != ""
-    assert hint(["rule"], "seq-mean-token-mean") == ""
-
-
-def test_a_recipe_with_our_names_has_no_problem() -> None:
-    parse_recipe(table(rollouts_per_prompt=4, prompts_per_step=2, sampling={"max_tokens": 8}))

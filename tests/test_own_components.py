@@ -76,11 +76,6 @@ def test_paths_tuples_and_enums_can_be_given_in_toml(own: Callable[[str], str]) 
     assert "sizes.0" in str(problems(table(reward=reward | {"sizes": ["2"]})))
 
 
-def test_a_nested_class_can_be_named(own: Callable[[str], str]) -> None:
-    name = own("class Outer:\n    class R:\n        async def score(self, group): ...")
-    assert parse_recipe(table(reward=f"{name}:Outer.R")).stages[0].settings.reward.target.__name__ == "R"
-
-
 @pytest.mark.parametrize(
     ("where", "code", "words"),
     [
@@ -100,7 +95,7 @@ def test_what_cannot_be_a_function_of_the_recipe_is_named(
     assert " a advantage" not in message
 
 
-def test_a_reward_named_as_a_rule_is_told_to_be_a_reward(own: Callable[[str], str]) -> None:
+def test_a_reward_named_as_a_rule_is_reported_to_be_a_reward(own: Callable[[str], str]) -> None:
     name = own("class R:" + SCORE)
     message = problems(table(reward={"type": "rule", "rule": f"{name}:R"}))["stages.0.reward.rule.type"]
     assert "is a class" in message

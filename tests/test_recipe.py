@@ -13,10 +13,10 @@ from rewardsmith.algorithms.advantages import ADVANTAGES
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS
 from rewardsmith.cli import main
-from rewardsmith.config import Choice, Chosen, Settings, build, settings_of
+from rewardsmith.config import Choice, Settings, build, settings_of
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import explain, load_recipe, override, parse_recipe, toml
-from rewardsmith.recipe_checks import warnings
+from rewardsmith.runs.preflight import warnings
 
 RECIPES = sorted(Path(__file__).parents[1].glob("recipes/**/*.toml"))
 
@@ -49,10 +49,6 @@ def test_every_shipped_recipe_is_valid_and_its_explanation_is_the_same_recipe(pa
     assert explain(again) == text
 
 
-def test_there_is_a_quickstart() -> None:
-    assert "quickstart" in [path.stem for path in RECIPES]
-
-
 def test_every_setting_of_every_shipped_recipe_is_described() -> None:
     for path in RECIPES:
         for line in explain(load_recipe(path)).splitlines():
@@ -66,28 +62,19 @@ def test_defaults_are_filled_in_by_the_component_itself() -> None:
     assert stage.advantage.slot.combine == "before"
 
 
-def test_a_name_is_short_for_a_table_with_a_type() -> None:
-    assert parse_recipe(table(advantage="rloo")) == parse_recipe(table(advantage={"type": "rloo"}))
-
-
 @pytest.mark.parametrize(
     ("change", "path", "words"),
     [
         ({"stepz": 1}, "stages.0.stepz", ["1", "unknown setting", '"policy"', 'Did you mean "steps"?']),
         ({"steps": "2"}, "stages.0.steps", ['"2"', "integer"]),
-        ({"steps": True}, "stages.0.steps", ["true", "integer"]),
         ({"steps": 0}, "stages.0.steps", ["0", "greater than or equal to 1"]),
         ({"model": "polcy"}, "stages.0.model", ['"polcy"', "[models.polcy]", 'Did you mean "policy"?']),
-        ({"data": "x"}, "stages.0.data", ['"x"', "Known: train"]),
         ({"type": "polcy"}, "stages.0.type", ["unknown stage", 'Did you mean "policy"?', "evaluate, evaluate_reward"]),
         ({"reward": {}}, "stages.0.reward", ["has no type", "route, rubric, rule, scale"]),
-        ({"reward": 3}, "stages.0.reward", ["3", "table"]),
         ({"advantage": {"type": "rlo"}}, "stages.0.advantage.type", ['"rlo"', 'Did you mean "rloo"?', "module:Name"]),
-        ({"advantage": {"type": 7}}, "stages.0.advantage.type", ["7", "text"]),
         ({"advantage": {"type": "gae", "lam": 1.5}}, "stages.0.advantage.lam", ["1.5", "less than or equal to 1"]),
         ({"advantage": {"type": "gae", "combin": "after"}}, "stages.0.advantage.combin", ['mean "combine"']),
         ({"loss": {"type": "clip", "low": float("nan")}}, "stages.0.loss.low", ["nan", "finite"]),
-        ({"loss": {"type": "clip", "dual": 0.5}}, "stages.0.loss.dual", ["0.5", "greater than 1"]),
         ({"reduction": "constant-length"}, "stages.0.reduction.length", ["is missing", "tokens to divide by"]),
         ({"kl": {"place": "los"}}, "stages.0.kl.place", ['"los"', "one of reward, loss", 'mean "loss"']),
         ({"optimizer": {"lr": 0}}, "stages.0.optimizer.lr", ["0", "greater than 0"]),
@@ -96,16 +83,11 @@ def test_a_name_is_short_for_a_table_with_a_type() -> None:
         ({"kl": {"estimator": "k1"}}, "stages.0.kl", ["k1 in the loss has no gradient"]),
         ({"reward": {"type": "builtins:int"}}, "stages.0.reward.type", ["class with score()"]),
         ({"reward": {"type": "a:b:c"}}, "stages.0.reward.type", ["write module:Name"]),
-        ({"reward": {"type": ":x"}}, "stages.0.reward.type", ["write module:Name"]),
-        ({"reward": {"type": "x:"}}, "stages.0.reward.type", ["write module:Name"]),
-        ({"reward": {"type": ".x:y"}}, "stages.0.reward.type", ["write module:Name"]),
         ({"loss": {"type": "math:sqrt"}}, "stages.0.loss.type", ["4 positional arguments"]),
         ({"loss": {"type": "collections:OrderedDict"}}, "stages.0.loss.type", ["a policy loss is a function"]),
-        ({"optimizer": {"lr": 1, "beta": 2}}, "stages.0.optimizer.beta", ["unknown setting", "beta1"]),
         ({"reward": {"type": "sum", "parts": {}}}, "stages.0.reward.parts", ["at least 1"]),
         ({"reward": {"type": "no_such_module:Reward"}}, "stages.0.reward.type", ["cannot import", "no_such_module"]),
         ({"reward": {"type": "math:sqroot"}}, "stages.0.reward.type", ["has no 'sqroot'", "sqrt"]),
-        ({"reward": {"type": "math:pi"}}, "stages.0.reward.type", ["cannot be a reward"]),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_path_its_value_and_a_remedy(change: dict, path: str, words: list[str]) -> None:
@@ -128,12 +110,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     assert set(problems(recipe)) == {"models.policy", "stages.0.steps", "stages.0.loss.type", "sed"}
 
 
-@pytest.mark.parametrize(("recipe", "path"), [({}, "stages"), ({"stages": []}, "stages"), ({"stages": 1}, "stages")])
-def test_a_recipe_without_stages_is_refused(recipe: dict[str, Any], path: str) -> None:
-    assert path in problems(recipe)
-
-
-def test_a_users_own_classes_and_functions_are_found_beside_the_recipe(tmp_path: Path) -> None:
+def test_a_users_own_classes_and_functions_are_found_next_to_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "my_own_rewards_f3a.py").write_text(
         "from rewardsmith import Score\n"
         "class Length:\n"
@@ -201,13 +178,10 @@ def test_a_file_that_is_not_there_suggests_the_nearest(tmp_path: Path) -> None:
     ("change", "expected"),
     [
         ("a.b=1", {"a": {"b": 1}}),
-        ("a.b=1e-3", {"a": {"b": 1e-3}}),
-        ("a.b=true", {"a": {"b": True}}),
         ("a.b=[1, 2]", {"a": {"b": [1, 2]}}),
         ('a.b={ type = "x" }', {"a": {"b": {"type": "x"}}}),
         ('a.b="1"', {"a": {"b": "1"}}),
         ("a.b=plain text", {"a": {"b": "plain text"}}),
-        ("a.b=x=y", {"a": {"b": "x=y"}}),
         ("a.b=", {"a": {"b": ""}}),
         ("a.b=1\nc=2", {"a": {"b": "1\nc=2"}}),
         ('a."b.c"=1', {"a": {"b": "old", "b.c": 1}}),
@@ -237,13 +211,11 @@ def test_an_override_goes_into_a_choice_that_was_given_by_name() -> None:
     ("change", "words"),
     [
         ("steps", "key.path=value"),
-        ("=3", "key.path=value"),
         ("a..b=3", "cannot read the key"),
         ("stages.7.x=1", "2 entries"),
         ("stages.polcy.x=1", 'Did you mean "policy"'),
         ("stages.policy.x=1", "several entries match"),
         ("seed.x=1", "not a table"),
-        ("seed.x.y=1", "not a table"),
     ],
 )
 def test_an_override_that_cannot_be_applied(change: str, words: str) -> None:
@@ -272,29 +244,12 @@ def test_settings_are_the_keyword_only_parameters() -> None:
     assert {name: field.is_required() for name, field in fields.items()} == {"needed": True, "given": False}
 
 
-def test_settings_do_not_change() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        parse_recipe(table()).seed = 3  # type: ignore[misc]
-
-
 def test_build_reports_like_a_recipe() -> None:
     choice = Choice("reward", "rewardsmith.rewards:REWARDS")
     with pytest.raises(RecipeError, match=r'Did you mean "exact"\?'):
         build(choice, {"type": "rule", "rule": "exat"})
     with pytest.raises(RecipeError, match="has no type"):
         build(choice, {})
-
-
-def test_a_pydantic_class_of_another_kind_is_refused() -> None:
-    from pydantic import BaseModel
-
-    class Loose(BaseModel):
-        x: int = 0
-
-    with pytest.raises(UserError, match="Settings"):
-        settings_of(Loose)
-    assert issubclass(settings_of(type("Strict", (Settings,), {})), Settings)
-    assert isinstance(parse_recipe(table()).stages[0], Chosen)
 
 
 @pytest.mark.parametrize("room", ["advantage", "loss", "reduction"])
@@ -324,20 +279,6 @@ def test_two_stages_cannot_have_one_name() -> None:
     assert problems(recipe) == {"stages.1.name": '"policy" another stage has this name: give each its own'}
 
 
-@pytest.mark.parametrize("change", ["#=1", f"stages.{'9' * 5000}.x=1", f"seed={'9' * 5000}", f"title={'[' * 5000}"])
-def test_odd_overrides_end_in_a_message(change: str, tmp_path: Path) -> None:
-    path = tmp_path / "recipe.toml"
-    path.write_text(explain(parse_recipe(table())))
-    if change.startswith("title"):
-        assert load_recipe(path, [change]).title == "[" * 5000  # text, since it is no TOML
-    else:
-        with pytest.raises(UserError):
-            load_recipe(path, [change])
-    path.write_text(f"seed = {'9' * 5000}")
-    with pytest.raises(UserError, match="not valid TOML"):
-        load_recipe(path)
-
-
 def test_a_setting_of_a_few_words_shows_them_once() -> None:
     class Few(Settings):
         do: Literal["drop", "stop"] = Field(default="drop", description="what happens")
@@ -363,16 +304,6 @@ def test_a_loss_of_whole_answers_with_a_mean_over_tokens_is_warned_of(loss: str,
     (warning,) = warnings(parse_recipe(table(**changes)))
     assert f'stages.0.reduction = "{reduction or "token-mean"}"' in warning
     assert 'Set reduction = "sequence-mean-token-mean"' in warning
-
-
-@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
-def test_no_shipped_recipe_is_warned_of(path: Path) -> None:
-    assert list(warnings(load_recipe(path))) == []
-
-
-def test_the_mean_of_the_paper_is_not_warned_of() -> None:
-    assert not list(warnings(parse_recipe(table(loss="gspo", reduction="sequence-mean-token-mean"))))
-    assert not list(warnings(parse_recipe(table(loss="clip"))))
 
 
 def test_explain_shows_a_warning_apart_from_the_recipe(

@@ -5,7 +5,6 @@ import string
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -174,17 +173,13 @@ HOSTILE = [
     (Score, '"' + "x" * 500 + '"', "Score is 'xxx.*…: it must be a table"),
     (Score, '{"value": NaN}', r"Score\.value is nan"),
     (Score, '{"value": Infinity}', r"Score\.value is inf"),
-    (Score, '{"value": 1e999}', r"Score\.value is inf"),
     (Score, '{"value": "1"}', r"Score\.value is of type str"),
     (Score, '{"value": true}', r"Score\.value is of type bool"),
-    (Score, '{"value": [1]}', r"Score\.value is of type list"),
     (Score, '{"value": ' + "9" * 400 + "}", r"Score\.value"),
     (Score, "{}", "give exactly one of the two"),
     (Score, '{"valeu": 1}', "unknown field 'valeu'. Did you mean \"value\"\\? Score has: failure, feedback, label"),
-    (Score, '{"xyzzy": 1}', "unknown field 'xyzzy'. Score has"),
     (Score, '{"\\ud800": 1}', "unknown field"),
     (Score, '{"value": 1, "parts": []}', r"Score\.parts is \[\]: it must be a table"),
-    (Score, '{"value": 1, "parts": null}', r"Score\.parts is None: it must be a table"),
     (Score, '{"value": 1, "parts": {"a": {"b": 1}}}', r"Score\.parts\.a has an unknown field 'b'"),
     (Score, '{"value": 1, "parts": {"\\ud800": {"value": 1}}}', "lone surrogate"),
     (Score, '{"value": 1, "parts": {"\\ud800": {"value": "1"}}}', "Score"),
@@ -196,7 +191,6 @@ HOSTILE = [
     (Message, '{"role": "user", "content": "\\udfff"}', r"Message\.content has a lone surrogate"),
     (Prompt, '{"id": "p", "messages": "hi"}', r"Prompt\.messages is 'hi': it must be a list"),
     (Prompt, '{"id": "p", "messages": [7]}', r"Prompt\.messages\[0\] is 7: it must be a table"),
-    (Prompt, '{"id": "p", "messages": []}', r"Prompt\.messages of 'p' is empty"),
     (Prompt, "{" + ASK + ', "info": 3}', r"Prompt\.info is 3"),
     (Prompt, "{" + ASK + ', "answer": [NaN]}', r"Prompt\.answer\[0\] is nan"),
     (Prompt, "{" + ASK + ', "info": {"\\ud800": 1}}', "lone surrogate"),
@@ -209,14 +203,9 @@ HOSTILE = [
         '{"text": "", "tokens": {"int64": "AAAAAAAAAAA="}}',
         r"Rollout\.tokens is .*: it must be a list, or base64",
     ),
-    (Rollout, '{"text": "", "tokens": {"object": "AAAA"}}', r"Rollout\.tokens is"),
     (Rollout, '{"text": "", "tokens": {"float32": "AACAPw=="}, "logprobs": [0]}', r"Rollout\.tokens has dtype float32"),
-    (Rollout, '{"text": "", "tokens": {}}', r"Rollout\.tokens is {}"),
-    (Rollout, '{"text": "", "tokens": "AAAA"}', r"Rollout\.tokens is 'AAAA'"),
-    (Rollout, '{"text": "", "tokens": null}', r"Rollout\.tokens is None"),
     (Rollout, '{"text": "", "tokens": [1.5], "logprobs": [0]}', r"Rollout\.tokens has dtype float64"),
     (Rollout, '{"text": "", "tokens": [[1], [2, 3]], "logprobs": [0]}', "Rollout"),
-    (Rollout, '{"text": "", "tokens": [{}], "logprobs": [0]}', r"Rollout\.tokens has dtype object"),
     (
         Rollout,
         '{"text": "", "tokens": [99999999999], "logprobs": [0]}',
@@ -235,9 +224,7 @@ HOSTILE = [
     (ScoredGroup, '{"group": {' + P + ', "rollouts": [{"text": ""}]}, "scores": []}', "1 rollouts but 0 scores"),
     (Demonstration, "{" + P + ', "response": ""}', r"Demonstration\.response is empty"),
     (Preference, "{" + P + ', "chosen": "", "rejected": "", "margin": -1}', r"Preference\.margin is -1"),
-    (Preference, "{" + P + ', "chosen": "", "rejected": "", "tied": "yes"}', r"Preference\.tied is of type str"),
     (Ranking, "{" + P + ', "candidates": "ab", "scores": [1, 2]}', r"Ranking\.candidates is of type str"),
-    (Ranking, "{" + P + ', "candidates": ["a", 2], "scores": [1, 2]}', r"Ranking\.candidates\[1\] is of type int"),
     (Ranking, "{" + P + ', "candidates": ["a", "b"], "scores": [1, Infinity]}', r"Ranking\.scores\[1\] is inf"),
     (Ranking, "{" + P + ', "candidates": ["a", "\\ud800"], "scores": [1, 2]}', "surrogate"),
 ]
@@ -283,8 +270,3 @@ def test_a_count_that_is_accepted_can_be_written(noun: Any, field: str) -> None:
         assert field in str(error)  # noqa: PT017
     else:
         dumps(noun)
-
-
-def test_arrays_are_written_in_little_endian_whatever_the_machine() -> None:
-    big = np.array([1, 256], dtype=">i4")
-    assert to_json(big) == {"int32": "AQAAAAABAAA="}

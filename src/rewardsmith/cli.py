@@ -19,8 +19,10 @@ from rewardsmith.config import import_name
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import explain as explain_recipe
 from rewardsmith.recipe import load_recipe, load_table, parse_recipe
-from rewardsmith.recipe_checks import RewardTrees, warnings
+from rewardsmith.runs.cache_command import cache
+from rewardsmith.runs.commands import input_kind, option_classes, run_command
 from rewardsmith.runs.lookup import explain_reward, is_reward
+from rewardsmith.runs.preflight import RewardTrees, warnings
 
 JOBS: dict[str, str] = {
     "prepare gqm-sft": "rewardsmith.data.prepare.gqm:GqmSft",
@@ -41,15 +43,11 @@ app = App(
     help_format="markdown",
     default_parameter=Parameter(negative=()),
 )
-cache = App(name="cache", help="Show or delete the cached replies of models.")
 app.command(cache)
 app.command(App(name="prepare", help="Make the data that reward models are trained on."))
 
 RecipeFile = Annotated[Path, Parameter(help="a TOML file, such as recipes/quickstart.toml")]
 Overrides = Annotated[str, Parameter(help="KEY.PATH=VALUE: settings to change, such as stages.policy.steps=10")]
-CacheFolder = Annotated[
-    Path | None, Parameter(help="folder of the cache; default: $REWARDSMITH_CACHE, or ~/.cache/rewardsmith")
-]
 
 
 @app.command
@@ -116,61 +114,22 @@ def run(
     return 0
 
 
-@cache.command
-def stats(*, folder: CacheFolder = None, json: Annotated[bool, Parameter(help="print JSON")] = False) -> None:
-    """Show the cached replies of each model: their number, size, tokens and age.
-
-    Example: `rewardsmith cache stats`
-    """
-    from rewardsmith.runs.caching import show  # noqa: PLC0415 other commands need not wait for it
-
-    show(folder, json=json)
-
-
-@cache.command
-def clear(
-    *,
-    folder: CacheFolder = None,
-    model: Annotated[str | None, Parameter(help="only this model: its name in the recipe, or its identity")] = None,
-    older_than: Annotated[float | None, Parameter(help="only replies that are older than so many days")] = None,
-    yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="delete without asking for confirmation")] = False,
-) -> int:
-    """Delete cached replies and return their disk space. Models are called again when a reply is needed.
-
-    Everything, after confirmation: `rewardsmith cache clear`
-
-    Replies of one model that are older than 30 days: `rewardsmith cache clear --model judge --older-than 30 --yes`
-    """
-    from rewardsmith.runs.caching import clear  # noqa: PLC0415
-
-    def confirmed(question: str) -> bool:
-        if not yes:
-            sys.stdout.write(f"{question} [y/N] ")
-            sys.stdout.flush()
-        return yes or sys.stdin.readline().strip().lower() in ("y", "yes")
-
-    if clear(folder, model=model, older_than=older_than, agreed=confirmed):
-        return 0
-    sys.stderr.write("nothing was deleted; --yes skips the confirmation\n")
-    return 1
-
-
 def _command(job: Any) -> Callable[..., int]:
     """Return a function whose parameters are the settings of a job, for the library that reads flags."""
-    from rewardsmith.runs.commands import input_kind, option_classes, run_command  # noqa: PLC0415
-
     positional, flags = [], []
     kinds = inspect.Parameter
     for settings in (job, *option_classes(job)):
         for name, info in settings.model_fields.items():
             if name == "name":  # of a stage
                 continue
-            text = input_kind(info) != "value"
-            kind = (str if info.is_required() else str | None) if text else info.annotation
+            given_as = input_kind(info)
+            kind: Any = info.annotation
+            if given_as != "value":
+                kind = str if info.is_required() else str | None
             default = kinds.empty if info.is_required() else info.get_default(call_default_factory=True)
             flag = f"--{name.removeprefix('as_').replace('_', '-')}"
-            about = Parameter(help=_help(info, input_kind(info)), name=None if name in job.arguments else flag)
-            of_type: Any = Annotated[kind, about]
+            about = ". ".join(text for text in (info.description, _INPUT_HELP.get(given_as)) if text)
+            of_type: Any = Annotated[kind, Parameter(help=about, name=None if name in job.arguments else flag)]
             if settings is job and name in job.arguments:
                 positional.append(kinds(name, kinds.POSITIONAL_ONLY, annotation=of_type, default=default))
             else:
@@ -187,7 +146,7 @@ def _command(job: Any) -> Callable[..., int]:
     return command
 
 
-_HELP = {
+_INPUT_HELP = {
     "reward": "RECIPE[:PATH] or RUN[:PATH]: which reward of a recipe, or of a run with its trained models, such as"
     " recipe.toml:policy; or a TOML file that is a reward table",
     "data": "JSONL or Parquet files: a file, a folder, a pattern; or RECIPE.toml:NAME of its data",
@@ -195,17 +154,10 @@ _HELP = {
 }
 
 
-def _help(info: Any, kind: str) -> str:
-    about = info.description or ""
-    return f"{about}. {_HELP[kind]}".lstrip(". ") if kind in _HELP else about
-
-
 def _register(words: str, job: Any) -> None:
     """Add a job as a command of one or two words."""
     *group, name = words.split()
-    place = app
-    for word in group:
-        place = place[word]
+    place = app[group[0]] if group else app
     if name not in place:
         place.command(_command(job), name=name)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -46,13 +46,9 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a table with a `type` key stands for.
+    """A table with a `type`: the function or class behind the name, and its validated settings with every default.
 
-    Attributes:
-        name: the type as the recipe gives it.
-        target: the function or class behind the name.
-        settings: its validated settings, every default filled in.
-        slot: validated settings of the place where the choice stands, such as the weight of a reward in a sum.
+    `slot` has the settings of the place where the choice stands, such as the weight of a reward in a sum.
     """
 
     name: str
@@ -80,10 +76,8 @@ class Chosen:
 class Refers:
     """Marks a setting that must name an entry of a table of the recipe, such as `models`.
 
-    Attributes:
-        table: of the recipe.
-        offer: what a model must be able to do here: `learn`, `read`, `value`, `ask`, `rate` or `embed`; "" for any.
-        offer_if: another setting of the same table, and what the model must be able to do where that one is set.
+    `offer` is what a model must be able to do here (`learn`, `value`, `chat`, `rate`, `embed`; "" for any), `offer_if`
+    another setting of the same table, and what the model must be able to do where that one is set.
     """
 
     table: str
@@ -105,13 +99,12 @@ class Choice:
 
     Attributes:
         what: what is chosen, for messages: "reward".
-        table: where the dictionary of names lives, as `module:NAME`. Imported when the first recipe needs it, so that
-            reading a recipe without estimators never loads torch.
+        table: `module:NAME` of the dictionary of names, imported at its first use: it may load torch.
         slot: settings that belong to the place and stand in the same table as those of the component.
         default: the type of a table that does not say one; "" when it must.
         methods: what a class must have to be chosen; a component without any is a function.
         inputs: how many positional arguments a function must take.
-        otherwise: what to advise about a function where a class is needed, or the other way round; has {name}.
+        otherwise: advice about a function where a class is needed, or the other way round; has {name}.
     """
 
     what: str
@@ -123,7 +116,7 @@ class Choice:
     otherwise: str = ""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Let pydantic ask us instead of looking into `Chosen`."""
+        """Validate with `choose`."""
         return no_info_plain_validator_function(self.choose)
 
     def choose(self, value: object) -> Chosen:
@@ -137,7 +130,7 @@ class Choice:
         name = table.get("type", self.default)
         if name == "":
             known = listing(names)
-            raise PydanticCustomError("no_type", f'has no type. Say which {self.what}: type = "…". Known: {known}')
+            raise PydanticCustomError("no_type", f'has no type. Set type = "…". Known: {known}')
         try:
             target = self._resolve(names, name)
             model = settings_of(target)
@@ -152,12 +145,12 @@ class Choice:
             raise _found([self._of_another_type(problem, names) for problem in problems_in(error, self.what)]) from None
 
     def _of_another_type(self, problem: Problem, names: Mapping[str, Callable[..., Any]]) -> Problem:
-        """Say so where a setting belongs to a kind that the table did not name."""
+        """Name the type where a setting belongs to one that the table did not name."""
         others = [name for name, target in names.items() if problem.path in settings_of(target).model_fields]
         if not problem.message.startswith("unknown setting") or not others:
             return problem
         kinds = " or ".join(f'type = "{name}"' for name in others)
-        return Problem(problem.path, f"is a setting of {kinds}: say which, beside it", problem.value)
+        return Problem(problem.path, f"is a setting of {kinds}: set the type too", problem.value)
 
     def _resolve(self, names: Mapping[str, Callable[..., Any]], name: object) -> Callable[..., Any]:
         """Return what `name` stands for: an entry of `names`, or the object at `module:Name`."""
@@ -220,11 +213,7 @@ DEFAULT: Any = {}
 
 
 def build(choice: Choice, table: str | dict[str, Any]) -> Any:
-    """Return the component that a table describes, for programs that have no recipe file.
-
-    Raises:
-        RecipeError: with every problem that was found in the table.
-    """
+    """Return the component that a table describes; a `RecipeError` has every problem that was found."""
     try:
         return choice.choose(table).build()
     except PydanticCustomError as error:
@@ -246,7 +235,7 @@ def import_name(name: str) -> Any:
     except (Exception, SystemExit) as error:  # a user's module may do anything while it is imported
         raise UserError(
             f"cannot import the module {module_name!r} ({type(error).__name__}: {error})."
-            " It must be installed, or lie beside the recipe or in the current folder"
+            " It must be installed, or be in the folder of the recipe or in the current folder"
         ) from error
     found: Any = module
     for attribute in attributes.split("."):
@@ -258,13 +247,9 @@ def import_name(name: str) -> Any:
     return found
 
 
+@cache
 def settings_of(target: Callable[..., Any]) -> type[Settings]:
     """Return the settings of a component as a class: itself, or one made from its keyword-only parameters."""
-    # One class per component, so that equal settings are equal; only odd callables cannot be remembered.
-    return _remembered(target) if isinstance(target, Hashable) else _read_settings(target)
-
-
-def _read_settings(target: Callable[..., Any]) -> type[Settings]:
     if isinstance(target, type) and issubclass(target, BaseModel):
         if not issubclass(target, Settings):
             raise UserError(f"{target.__name__} must derive from rewardsmith.config.Settings")
@@ -292,9 +277,6 @@ def _read_settings(target: Callable[..., Any]) -> type[Settings]:
         return create_model(name, __base__=Settings, __doc__=target.__doc__, **definitions)
     except Exception as error:  # noqa: BLE001 pydantic refuses types and names in many ways
         raise UserError(f"the settings of {name} cannot be read from a recipe: {error}") from None
-
-
-_remembered = cache(_read_settings)
 
 
 def _readable(kind: Any) -> Any:
@@ -340,14 +322,7 @@ def _found(problems: list[Problem]) -> PydanticCustomError:
 def problems_of(
     error: ValidationError, model: type[BaseModel], *, owner: str = "the recipe", also: Iterable[str] = ()
 ) -> Iterator[Problem]:
-    """Yield a problem for each of pydantic's findings.
-
-    Args:
-        error: from validating `model`.
-        model: what was validated; the known names of an unknown setting are looked up in it.
-        owner: what to call the table at the top.
-        also: further settings that may stand in the table at the top.
-    """
+    """Yield a problem for each of pydantic's findings; `also` are further settings of the table at the top."""
     for detail in error.errors(include_url=False):
         path = ".".join(str(part) for part in detail["loc"])
         inner = detail.get("ctx", {}).get("problems")

@@ -28,13 +28,9 @@ PIPE_WIDTH = 200
 
 @dataclass(frozen=True)
 class Table:
-    """A table of values.
+    """A table with an optional title, and a note below it; a cell is None or NaN where there is no value.
 
-    Attributes:
-        title: what it shows; "" has none.
-        columns: from left to right.
-        rows: one cell per column; None or NaN where there is no value. A column without any value is not printed.
-        note: a sentence below it.
+    A column without any value is not printed.
     """
 
     title: str

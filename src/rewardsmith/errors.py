@@ -1,7 +1,6 @@
-"""What a user is told when something is wrong: the setting, its value, and the remedy.
+"""Errors for users: the setting, its value, and the remedy.
 
-Every mistake that a user can make ends in a `UserError`. The command line prints it without a traceback and exits
-with status 2; a program that uses rewardsmith as a library can catch it as a `ValueError`.
+Every mistake of a user ends in a `UserError`: the command line prints it without a traceback and exits with status 2.
 """
 
 from __future__ import annotations
@@ -14,18 +13,12 @@ from traceback import walk_tb
 
 
 class UserError(ValueError):
-    """Something that the user gave cannot be used; the message says what, and how to mend it."""
+    """Something that the user gave cannot be used; the message has what, and the remedy."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in a recipe.
-
-    Attributes:
-        path: where, as the user would write it in an override: `stages.1.loss.high`.
-        message: what is wrong and how to mend it, in one or two sentences.
-        value: the offending value as TOML would show it, or "" when there is none (a missing table).
-    """
+    """One thing wrong in a recipe, at a path such as `stages.1.loss.high`; `value` is TOML, "" when there is none."""
 
     path: str
     message: str

@@ -94,13 +94,25 @@ class JobContext(Protocol):
         ...
 
 
-class Job(Settings):
-    """Something a user can run.
+class StageSettings(Settings):
+    """What every stage of a recipe has.
 
     Attributes:
-        arguments: the settings that are positional on the command line, in order.
-        runs_by: what runs it as a stage.
+        runs_by: what runs it, as `module:Name`; it is called with the settings and the context.
+        trains_rewards: whether its trainer scores implicit rewards; elsewhere they are called as all others are.
     """
+
+    runs_by: ClassVar[str]
+    trains_rewards: ClassVar[bool] = False
+
+    @property
+    def reads(self) -> str:
+        """What it reads of its data, such as `prompts`."""
+        return "prompts"
+
+
+class Job(StageSettings):
+    """Something a user can run; `arguments` are the settings that are positional on the command line, in order."""
 
     arguments: ClassVar[tuple[str, ...]] = ()
     runs_by: ClassVar[str] = "rewardsmith.trainers.job_stage:JobStage"

@@ -40,7 +40,7 @@ CacheFolder = Annotated[
 
 
 class Around(Settings):
-    """What a reward needs around it: the models that it asks, and where their verdicts are kept."""
+    """What a reward table may have in addition: the models that it calls, and the folder of their cached verdicts."""
 
     cache: CacheFolder = None
     models: ModelTables = Field(default={})
@@ -60,7 +60,7 @@ class Recipe(Settings):
         default={}, description="where prompts and demonstrations come from, by name"
     )
     trackers: list[TrackerChoice] = Field(
-        default=[], description="where metrics go beside metrics.jsonl: tensorboard, wandb, trackio"
+        default=[], description="where metrics are also written: tensorboard, wandb, trackio"
     )
     stages: list[Annotated[Chosen, Choice("stage", "rewardsmith.trainers:STAGES")]] = Field(
         min_length=1, description="what happens, in order"
@@ -68,26 +68,17 @@ class Recipe(Settings):
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Return the validated recipe of a file.
-
-    Args:
-        path: the TOML file.
-        overrides: changes as `key.path=value`; see `override`.
-
-    Raises:
-        RecipeError: with every problem that was found.
-        UserError: when the file cannot be read, or an override cannot be understood.
-    """
+    """Return the validated recipe of a file after `key.path=value` overrides; a `RecipeError` has every problem."""
     return parse_recipe(load_table(path, overrides), source=str(path))
 
 
 def load_table(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what a TOML file says after the overrides, not yet checked; its `module:Name`s can then be imported."""
+    """Return a TOML file after the overrides, not yet checked; its `module:Name`s can then be imported."""
     file = Path(path)
     table = _read(file)
     for change in overrides:
         override(table, change)
-    # A user's own `module:Name` may lie beside the recipe or in the current folder. Last, so that nothing is shadowed.
+    # A user's own `module:Name` may be in the folder of the recipe or in the current one. Last: nothing is shadowed.
     for folder in (str(file.resolve().parent), str(Path.cwd())):
         if folder not in sys.path:
             sys.path.append(folder)
@@ -100,21 +91,19 @@ def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
         raise RecipeError(source, problems_of(error, Recipe)) from None
-    problems = [*_dangling(recipe, vars(recipe)), *_repeated(recipe), *_unfit_names(recipe), *_circles(recipe.models)]
-    problems += _without_adapter(recipe, recipe.models)
+    problems = [*_dangling(recipe, vars(recipe)), *_stage_names(recipe), *_model_problems(recipe, recipe.models)]
     if problems:
         raise RecipeError(source, problems)
     return recipe
 
 
 def parse_models(table: dict[str, Any], reward: Settings | Chosen, *, source: str) -> Around:
-    """Return the validated `[models]` and `cache` beside a reward; every model that it names must be there."""
+    """Return the validated `[models]` and `cache` of a reward; every model that it names must be there."""
     try:
         around = Around.model_validate(table)
     except ValidationError as error:
         raise RecipeError(source, problems_of(error, Around)) from None
-    problems = [*_dangling(reward, vars(around)), *_unfit_models(around.models), *_circles(around.models)]
-    problems += _without_adapter(reward, around.models)
+    problems = [*_dangling(reward, vars(around)), *_model_problems(reward, around.models)]
     if problems:
         raise RecipeError(source, problems)
     return around
@@ -229,7 +218,7 @@ def _tables(path: str, value: Any) -> Iterator[tuple[str, Settings | Chosen]]:
 
 
 def places(table: Settings | Chosen) -> Iterator[tuple[str, Settings | Chosen]]:
-    """Yield every table of a recipe, or of one of its tables, with its path (`stages.1.reward`), outer before inner."""
+    """Yield every table inside a table with its path (`stages.1.reward`), outer before inner."""
     return _tables("", table)
 
 
@@ -284,37 +273,33 @@ def marked(whole: Settings | Chosen) -> Iterator[tuple[str, Refers, str]]:
                     yield f"{path}.{name}".lstrip("."), mark.within(settings), value
 
 
-def _repeated(recipe: Recipe) -> Iterator[Problem]:
-    """Yield a problem for every name of two stages, and for every `same_prompts_as` that names no stage before."""
+def _stage_names(recipe: Recipe) -> Iterator[Problem]:
+    """Yield a problem for each stage name that is taken or no file name, and for an unknown `same_prompts_as`."""
     names: set[str] = set()
     for i, stage in enumerate(recipe.stages):
-        name = getattr(stage.settings, "name", f"stage-{i}")
-        if name in names:
-            yield Problem(f"stages.{i}.name", "another stage has this name: give each its own", shown(name))
-        twin = getattr(stage.settings, "same_prompts_as", "")
+        settings: Any = stage.settings
+        if settings.name in names:
+            yield Problem(f"stages.{i}.name", "another stage has this name: give each its own", shown(settings.name))
+        yield from _file_name(f"stages.{i}.name", settings.name)
+        twin = getattr(settings, "same_prompts_as", "")
         if twin and twin not in names:
             known = f"{nearest(twin, names)} Known: {listing(names)}"
             yield Problem(f"stages.{i}.same_prompts_as", f"is no stage before this one.{known}", shown(twin))
-        names.add(name)
+        names.add(settings.name)
 
 
-def _unfit_names(recipe: Recipe) -> Iterator[Problem]:
-    """Yield a problem for every name of a stage or model that cannot be the name of a file."""
-    stages = [(f"stages.{i}.name", getattr(stage.settings, "name", "")) for i, stage in enumerate(recipe.stages)]
-    yield from _unfit(stages)
-    yield from _unfit_models(recipe.models)
-
-
-def _unfit_models(models: Mapping[str, Chosen]) -> Iterator[Problem]:
-    yield from _unfit([(f"models.{name}", name) for name in models])
+def _model_problems(whole: Settings | Chosen, models: Mapping[str, Chosen]) -> Iterator[Problem]:
+    for name in models:
+        yield from _file_name(f"models.{name}", name)
     yield from offload_problems(models)
+    yield from _circles(models)
+    yield from _without_adapter(whole, models)
 
 
-def _unfit(names: Sequence[tuple[str, str]]) -> Iterator[Problem]:
-    for path, name in names:
-        if name and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
-            message = "files are named after it: use up to 64 letters, digits, dots, dashes and underscores"
-            yield Problem(path, message, shown(name))
+def _file_name(path: str, name: str) -> Iterator[Problem]:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
+        message = "files are named after it: use up to 64 letters, digits, dots, dashes and underscores"
+        yield Problem(path, message, shown(name))
 
 
 def _circles(models: Mapping[str, Chosen]) -> Iterator[Problem]:

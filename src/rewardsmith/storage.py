@@ -29,28 +29,28 @@ _HASHING_THREADS = 4  # hashing releases the interpreter lock
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while writing below `path` into a `UserError` that says so plainly."""
+    """Turn an error while writing below `path` into a `UserError`."""
     try:
         yield
     except (OSError, SafetensorError) as error:  # safetensors keeps of the system's error its text only
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
         if full:
-            remedy = "Make room and run the same command: it goes on from the last checkpoint, which is complete"
+            remedy = "Make room and run the same command: it resumes from the last checkpoint, which is complete"
             raise UserError(f"the disk of {str(path)!r} is full. {remedy}") from None
         raise UserError(f"cannot write to {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Write a text file: beside its place, synced, then renamed."""
-    beside = file.with_name(f".{file.name}.part")
+    """Write a text file to a temporary path, sync it, and rename it."""
+    temp_path = file.with_name(f".{file.name}.part")
     try:
-        with beside.open("w", encoding="utf-8", errors="backslashreplace") as handle:
+        with temp_path.open("w", encoding="utf-8", errors="backslashreplace") as handle:
             handle.write(text)
             handle.flush()
             os.fsync(handle.fileno())
-        beside.replace(file)
+        temp_path.replace(file)
     except OSError:
-        beside.unlink(missing_ok=True)
+        temp_path.unlink(missing_ok=True)
         raise
     _sync(file.parent)
 
@@ -61,23 +61,23 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
     A process that dies inside the block leaves a hidden folder behind, which the next one to try removes.
     """
-    beside = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
+    temp_path = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(temp_path, ignore_errors=True)
+    temp_path.mkdir(parents=True)
     try:
-        yield beside
-        for path in [beside, *beside.rglob("*")]:
+        yield temp_path
+        for path in [temp_path, *temp_path.rglob("*")]:
             _sync(path)
         if folder.exists():  # a folder cannot be replaced in one step; the old one moves out of the way first
             old = folder.with_name(f".{folder.name}.old")
             shutil.rmtree(old, ignore_errors=True)
             folder.rename(old)  # `recover` puts it back if we die here
-            beside.rename(folder)
+            temp_path.rename(folder)
             shutil.rmtree(old, ignore_errors=True)
         else:
-            beside.rename(folder)
+            temp_path.rename(folder)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temp_path, ignore_errors=True)
         raise
     _sync(folder.parent)
 
@@ -236,7 +236,7 @@ def write_sums(folder: Path) -> None:
 def damaged(folder: Path) -> str:
     """Return which file below a folder is not as `write_sums` found it, and why; "" when all are.
 
-    Files that were added since do not count. A folder without `SHA256SUMS` cannot be checked; ask for it first.
+    Files that were added since do not count.
     """
     try:
         lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()

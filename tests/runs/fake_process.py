@@ -80,10 +80,10 @@ def _score(rng: random.Random, rollout: Rollout, skill: float) -> Score:
     starts = np.concatenate(([0], np.flatnonzero(ends)[:-1] + 1))
     sums = np.zeros_like(values)
     sums[ends] = np.add.reduceat(values, starts)
-    said = "" if right else "first wrong step: 1"
+    output = "" if right else "first wrong step: 1"
     parts = {
         "answer": Score(float(right)),
-        "process": dense(values.tolist(), feedback=said),
+        "process": dense(values.tolist(), feedback=output),
         "step": dense(sums.tolist(), ends.tolist()),
     }
     return replace(Score(float(right)), parts=parts)

@@ -31,8 +31,17 @@ class Digits:
     async def score(self, group):
         return tuple(Score(sum(c.isdigit() for c in r.text) / max(1, len(r.tokens))) for r in group.rollouts)
 
+class Keyless:
+    """Cannot be built."""
+
+    def __init__(self):
+        raise RuntimeError("no key")
+
+    async def score(self, group):
+        return ()
+
 class Broken:
-    """Breaks when it is asked."""
+    """Breaks when it is called."""
 
     async def score(self, group):
         raise ZeroDivisionError("a user's own mistake")
@@ -107,11 +116,11 @@ class Launched:
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
-            pytest.fail(f"the run did not end in {LIMIT} s:\n{self.said}")
+            pytest.fail(f"the run did not end in {LIMIT} s:\n{self.text}")
         return int(self.process.exitcode)
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return self.output.read_text(encoding="utf-8", errors="replace")
 
 
@@ -132,14 +141,7 @@ def prepared(folder: Path, recipe: str = RECIPE) -> Path:
 def launch(
     folder: Path, *arguments: str, strikes: Sequence[Strike] = (), set_up: Callable[[], None] | None = None
 ) -> Launched:
-    """Start `rewardsmith run small.toml` in a prepared.
-
-    Args:
-        folder: the prepared.
-        arguments: more of the command line.
-        strikes: where the process sends itself a signal.
-        set_up: called in the process first.
-    """
+    """Start `rewardsmith run small.toml` in a prepared folder; `set_up` is called in the process first."""
     output = folder / "output.txt"
     process = _fork.Process(target=_main, args=(folder, ["run", "small.toml", *arguments], output, strikes, set_up))
     process.start()
@@ -149,9 +151,9 @@ def launch(
 def run(
     folder: Path, *arguments: str, strikes: Sequence[Strike] = (), set_up: Callable[[], None] | None = None
 ) -> tuple[int, str]:
-    """Run to the end; return the exit status and what was said."""
+    """Run to the end; return the exit status and the output."""
     launched = launch(folder, *arguments, strikes=strikes, set_up=set_up)
-    return launched.wait(), launched.said
+    return launched.wait(), launched.text
 
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -214,7 +216,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl without what a clock says."""
+    """Return the lines of metrics.jsonl without times."""
     return [_untimed(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -226,7 +228,7 @@ def _untimed(value: Any) -> Any:
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Compare outcomes, and say where the first difference is."""
+    """Compare outcomes, and show the first difference."""
     for here, there in zip(found["metrics"], expected["metrics"], strict=False):
         where = f"{there['stage']} step {there['step']}, beside (stage, step) {here['stage'], here['step']}"
         names = here["metrics"].keys() | there["metrics"].keys()

@@ -80,7 +80,7 @@ def test_a_flipped_bit_in_a_checkpoint_stops_the_resume(name: str, stopped: Path
     before = (stopped / "runs/small/summary.json").read_bytes()
     message = refused(stopped)
     assert f"runs/small/checkpoints/{LAST}/{name} is damaged" in message
-    assert "remove that checkpoint's folder to resume from an earlier one" in message
+    assert "remove that folder to resume from an earlier one" in message
     assert (stopped / "runs/small/summary.json").read_bytes() == before
     assert message.strip() in (stopped / "runs/small/run.log").read_text().replace("\n    ", "\n")
 
@@ -90,15 +90,6 @@ def test_a_flipped_bit_in_a_reference_stops_the_resume(stopped: Path) -> None:
     message = refused(stopped)
     assert "runs/small/references/policy/model.safetensors is damaged" in message
     assert "--resume never" in message
-
-
-def test_the_hashes_are_those_of_sha256sum(stopped_once: Path) -> None:
-    folder = stopped_once / "runs/small/checkpoints" / LAST
-    lines = (folder / "SHA256SUMS").read_text().splitlines()
-    assert {line.split("  ")[1] for line in lines} == {
-        str(f.relative_to(folder)) for f in folder.rglob("*") if f.is_file() and f.name != "SHA256SUMS"
-    }
-    assert os.system(f"cd {folder} && sha256sum --check --strict --quiet SHA256SUMS") == 0
 
 
 def test_files_that_lost_lines_are_named(stopped: Path) -> None:

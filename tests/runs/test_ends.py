@@ -1,16 +1,13 @@
 """However a run ends, its folder says why; one that never began leaves a folder that the next start uses."""
 
 import json
-import re
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rewardsmith.runs.folder import RunFolder
-from tests.runs.processes import RECIPE, Strike, prepared, run
+from tests.runs.processes import RECIPE, prepared, run
 from tests.runs.test_report import Page
 from tests.runs.test_report_scripts import run_page
 
@@ -52,26 +49,6 @@ def test_after_a_failed_start_the_next_one_uses_the_same_folder(resume: str, tmp
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["small"]
 
 
-def test_a_failed_start_does_not_keep_a_stopped_run_from_going_on(tmp_path: Path) -> None:
-    prepared(tmp_path, SFT)
-    stop = Strike("rewardsmith.engines.embedded.learner:Learner.step", 1, signal.SIGINT)
-    assert run(tmp_path, strikes=[stop])[0] == 130
-    assert run(tmp_path, NO_MODEL, "--resume", "never")[0] == 2
-    assert summary(tmp_path / "runs/small-2")["state"] == "failed"
-    assert "resuming from 01-sft-000001" in run(tmp_path)[1]
-
-
-def test_a_folder_in_which_no_run_began_or_one_goes_on_is_not_used(tmp_path: Path) -> None:
-    prepared(tmp_path, SFT)
-    (tmp_path / "runs/small").mkdir(parents=True)
-    (tmp_path / "runs/small/notes.txt").touch()  # somebody's own
-    with RunFolder(tmp_path / "runs/small-2").locked():
-        status, output = run(tmp_path, NO_DATA, "--resume", "never")
-    assert status == 2
-    assert "run folder: runs/small-3" in output
-    assert [path.name for path in (tmp_path / "runs/small").iterdir()] == ["notes.txt"]
-
-
 # ---- run.log ---------------------------------------------------------------------------------------------------------
 
 
@@ -99,22 +76,6 @@ def test_an_error_that_nobody_expected_has_its_traceback_in_the_log(tmp_path: Pa
     assert run(tmp_path)[0] == 0
     assert (summary(folder)["state"], summary(folder)["error"]) == ("finished", "")
     assert "RuntimeError" in (folder / "run.log").read_text()  # what happened stays
-
-
-def test_the_log_tells_of_the_whole_run_with_times(tmp_path: Path) -> None:
-    prepared(tmp_path, SFT)
-    stop = Strike("rewardsmith.engines.embedded.learner:Learner.step", 1, signal.SIGINT)
-    assert run(tmp_path, strikes=[stop])[0] == 130
-    assert run(tmp_path)[0] == 0
-    lines = (tmp_path / "runs/small/run.log").read_text().splitlines()
-    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S", line) for line in lines)
-    texts = [line[20:] for line in lines]
-    wanted = ["rewardsmith ", "loading policy", "stage sft begins: 2 steps", "stopping", "stopped", "rewardsmith ",
-              "resuming from 01-sft-000001", "stage sft begins: 2 steps, resuming after 1", "stage sft has ended",
-              "finished after "]  # fmt: skip
-    rest = iter(texts)
-    for start in wanted:
-        assert any(line.startswith(start) for line in rest), (start, texts)
 
 
 def test_a_warning_of_this_package_reaches_the_log_and_the_console(tmp_path: Path) -> None:

@@ -40,19 +40,6 @@ def dies(function: Callable[..., None], *arguments: Any) -> None:
 # ---- one file --------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    file = tmp_path / "summary.json"
-    write_atomically(file, "old and long\n")
-    write_atomically(file, "γ\n")
-    assert file.read_bytes() == "γ\n".encode()
-    assert names(tmp_path) == {"summary.json"}
-
-
-def test_text_that_is_not_unicode_is_still_written(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "file", "a\ud800b")
-    assert (tmp_path / "file").read_text() == "a\\ud800b"
-
-
 def write_and_die(file: Path, function: str) -> None:
     arm(Strike(function))
     write_atomically(file, "new")
@@ -79,24 +66,7 @@ def test_an_error_while_a_file_is_written_leaves_nothing_behind(tmp_path: Path) 
 # ---- one folder ------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_appears_when_its_block_ends(tmp_path: Path) -> None:
-    with new_folder(tmp_path / "a/b") as folder:
-        (folder / "deep").mkdir()
-        (folder / "deep/file").write_text("1")
-        assert not (tmp_path / "a/b").exists()
-    assert (tmp_path / "a/b/deep/file").read_text() == "1"
-    assert names(tmp_path / "a") == {"b"}
-
-
-def test_a_folder_replaces_another_with_all_that_was_in_it(tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        with new_folder(tmp_path / "it") as folder:
-            (folder / name).touch()
-    assert names(tmp_path / "it") == {"second"}
-    assert names(tmp_path) == {"it"}
-
-
-@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
 def test_an_error_leaves_the_old_folder(kind: type[BaseException], tmp_path: Path) -> None:
     with new_folder(tmp_path / "it") as folder:
         (folder / "old").touch()
@@ -163,18 +133,6 @@ def test_a_death_while_the_only_checkpoint_is_written_again_leaves_one(tmp_path:
 # ---- the run folder --------------------------------------------------------------------------------------------------
 
 
-def test_checkpoints_are_in_the_order_in_which_they_were_made(tmp_path: Path) -> None:
-    files = RunFolder(tmp_path)
-    made = ["01-sft-000009", "01-sft-000010", "02-policy-000000", "02-policy-000001", "10-evaluate-000001"]
-    for name in reversed(made):
-        files.save(name, {}, {})
-    (tmp_path / "checkpoints/03-not-a-checkpoint").mkdir()
-    (tmp_path / "checkpoints/notes.txt").touch()
-    assert files.checkpoints() == made
-    files.prune({made[1], made[3]})
-    assert files.checkpoints() == [made[1], made[3]]
-
-
 def test_growing_files_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:
     files = RunFolder(tmp_path)
     with files.locked():
@@ -193,31 +151,30 @@ def test_growing_files_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:
 def test_two_processes_cannot_use_one_folder(tmp_path: Path) -> None:
     prepared(tmp_path)
     with RunFolder(tmp_path / "it").locked():
-        status, said = run(tmp_path, "--folder", "it")
+        status, output = run(tmp_path, "--folder", "it")
         assert status == 2
-        assert "error: another process is running in 'it': stop it, or use --folder" in said
-        assert "Traceback" not in said
+        assert "error: another process is running in 'it': stop it, or use --folder" in output
+        assert "Traceback" not in output
         assert names(tmp_path / "it") == {".lock", "checkpoints", "rollouts"}
     with RunFolder(tmp_path / "it").locked():  # and free again
         pass
 
 
-@pytest.mark.parametrize("best", ["true", "false"])
-def test_the_last_checkpoints_and_the_best_are_kept(best: str, tmp_path: Path) -> None:
+def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     overrides = [
         "stages.sft.optimizer={ lr = 0.3, warmup = 12 }",  # more and more: the best validation is the first
         "stages.sft.validation.every=2",
-        f"stages.sft.save={{ every = 3, keep = 2, best = {best} }}",
+        "stages.sft.save={ every = 3, keep = 2 }",
     ]
     only_sft = prepared(tmp_path).joinpath("small.toml").read_text().split('[[stages]]\ntype = "policy"')[0]
     (tmp_path / "small.toml").write_text(only_sft)
-    status, said = run(tmp_path, *overrides, "--folder", "it")
-    assert status == 0, said
+    status, output = run(tmp_path, *overrides, "--folder", "it")
+    assert status == 0, output
     losses = {m["step"]: m["metrics"].get("validation/loss") for m in metrics(tmp_path / "it") if m["step"]}
     first = min((s for s in losses if losses[s] is not None), key=lambda s: losses[s])
     assert first < 9, losses
     kept = names(tmp_path / "it/checkpoints")
-    assert kept == {"01-sft-000009", "01-sft-000012"} | ({f"01-sft-{first:06d}"} if best == "true" else set())
+    assert kept == {"01-sft-000009", "01-sft-000012", f"01-sft-{first:06d}"}
     assert {"config.json", "model.safetensors"} <= names(tmp_path / "it/checkpoints/01-sft-000009/policy")
 
 
@@ -228,12 +185,13 @@ def test_the_last_checkpoints_and_the_best_are_kept(best: str, tmp_path: Path) -
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared with a run that was stopped in its second stage."""
     folder = prepared(tmp_path_factory.mktemp("stopped"))
-    status, said = run(folder, strikes=[Strike("rewardsmith.trainers.scoring:score", 5, signal.SIGINT)])
-    assert status == 130, said
+    status, output = run(folder, strikes=[Strike("rewardsmith.trainers.scoring:score", 5, signal.SIGINT)])
+    assert status == 130, output
     return folder
 
 
-def test_without_the_damaged_checkpoint_the_run_goes_on_before_it(stopped: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_without_the_damaged_checkpoint_the_run_resumes_before_it(stopped: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(stopped, tmp_path / "it")
     checkpoints = folder / "runs/small/checkpoints"
     assert len(names(checkpoints)) == 2  # the stop's own, and the best of sft

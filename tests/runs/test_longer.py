@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.runs.fake_run import write_fake_run
-from tests.runs.processes import RECIPE, Strike, assert_same, metrics, outcome, prepared, run
+from tests.runs.processes import RECIPE, Strike, assert_same, outcome, prepared, run
 from tests.runs.test_report import Page
-from tests.runs.test_report_scripts import run_page
 
 LEARN = "rewardsmith.engines.embedded.learner:Learner.step"
 SAVE = "rewardsmith.runs.folder:RunFolder.save"
@@ -58,45 +56,6 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 # ---- what is counted -------------------------------------------------------------------------------------------------
 
 
-def test_fewer_steps_than_were_taken_are_counted_as_taken(tmp_path: Path) -> None:
-    folder = prepared(tmp_path, SFT)
-    assert run(folder, strikes=[Strike(LEARN, 2, signal.SIGINT)])[0] == 130
-    assert counts(folder / "runs/small") == {"sft": (2, 4)}
-    status, output = run(folder, "stages.sft.steps=1", "--accept-changes")
-    assert status == 0, output
-    assert counts(folder / "runs/small") == {"sft": (2, 1)}
-    assert "2 steps have been taken already, and the recipe has 1" in output
-    assert len(metrics(folder / "runs/small")) == 1 + 2
-
-
-def test_more_and_fewer_steps_of_a_stage_that_has_not_ended(tmp_path: Path) -> None:
-    folder = prepared(tmp_path, SFT)
-    assert run(folder, strikes=[Strike(LEARN, 2, signal.SIGINT)])[0] == 130
-    assert run(folder, "stages.sft.steps=3", "--accept-changes")[0] == 0
-    assert counts(folder / "runs/small") == {"sft": (3, 3)}
-
-
-def test_a_stage_that_was_stopped_before_its_first_step_has_taken_none(tmp_path: Path) -> None:
-    folder = prepared(tmp_path, SFT + POLICY)
-    moment = Strike("rewardsmith.trainers.scoring:score", 5, signal.SIGINT)
-    assert run(folder, strikes=[moment])[0] == 130
-    assert counts(folder / "runs/small") == {"sft": (4, 4), "policy": (0, 2)}
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the page")
-@pytest.mark.parametrize(
-    ("done", "steps", "shown"),
-    [(0, 40, "0 of 40 steps"), (8, 40, "8 of 40 steps"), (8, 6, "8 steps"), (1, 1, "1 step")],
-)
-def test_the_report_says_how_many_steps_were_taken(done: int, steps: int, shown: str, tmp_path: Path) -> None:
-    write_fake_run(tmp_path)
-    table = json.loads((tmp_path / "summary.json").read_text())
-    table["stages"][1] |= {"done": done, "steps": steps}
-    (tmp_path / "summary.json").write_text(json.dumps(table))
-    rail = run_page(tmp_path, "console.log(page.all('nav').map((one) => one.text()).join(' '))")
-    assert f"policy {shown} ·" in rail
-
-
 # ---- a finished run with more steps ----------------------------------------------------------------------------------
 
 
@@ -118,18 +77,13 @@ def test_a_finished_run_that_gets_more_steps_ends_like_one_that_had_them_from_th
     assert "has finished already" in run(finished, *MORE, "--folder", "runs/small")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [Strike(LEARN, 1), Strike("rewardsmith.runs.run:explain", 1), Strike(SAVE, 1)])
 def test_a_kill_while_it_gets_more_steps_changes_nothing(moment: Strike, finished: Path, six: dict[str, Any]) -> None:
     assert run(finished, *MORE, strikes=[moment])[0] == -signal.SIGKILL
     status, output = run(finished, *MORE)
     assert status == 0, output
     assert outcome(finished / "runs/small") == six
-
-
-def test_more_steps_without_accept_changes_are_another_run(finished: Path) -> None:
-    status, output = run(finished, "stages.sft.steps=6", "--folder", "runs/small")
-    assert (status, "stages.0.steps: 4 -> 6" in output, "--accept-changes" in output) == (2, True, True)
-    assert "run folder: runs/small-2" in run(finished, "stages.sft.steps=6", strikes=[Strike(LEARN, 1)])[1]
 
 
 def test_a_finished_run_stays_finished_when_the_longer_recipe_is_refused(finished: Path) -> None:
@@ -142,11 +96,6 @@ def test_a_finished_run_stays_finished_when_the_longer_recipe_is_refused(finishe
     assert (status, "has finished already" in output) == (0, True)
 
 
-def test_other_changes_do_not_start_a_finished_run_again(finished: Path) -> None:
-    status, output = run(finished, "stages.sft.steps=3", "seed=1", "--accept-changes", "--folder", "runs/small")
-    assert (status, "has finished already" in output) == (0, True)
-
-
 def test_a_learning_rate_that_depends_on_the_number_of_steps_is_warned_of(tmp_path: Path) -> None:
     recipe = SFT.replace("lr = 2e-3", 'lr = 2e-3, schedule = "cosine"')
     folder = prepared(tmp_path, recipe.replace("steps = 4", "steps = 1"))
@@ -154,21 +103,6 @@ def test_a_learning_rate_that_depends_on_the_number_of_steps_is_warned_of(tmp_pa
     status, output = run(folder, "stages.sft.steps=2", "--accept-changes")
     assert status == 0, output
     assert 'warning: 2 steps instead of 1. With optimizer.schedule = "cosine"' in output
-
-
-def test_more_epochs_go_on_too(tmp_path: Path) -> None:
-    rows = [{"prompt": f"{i}+1?", "response": str(i + 1)} for i in range(8)]
-    recipe = SFT.replace('type = "arithmetic"', 'type = "jsonl"\npath = "rows.jsonl"', 1)
-    recipe = recipe.replace("steps = 4", "epochs = 1").partition("validation = ")[0] + EVALUATE
-    one, two = (prepared(tmp_path / name, recipe) for name in ("one", "two"))
-    for folder in (one, two):
-        (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert run(one)[0] == 0
-    status, output = run(one, "stages.sft.epochs=2", "--accept-changes")
-    assert status == 0, output
-    assert run(two, "stages.sft.epochs=2")[0] == 0
-    assert counts(one / "runs/small")["sft"] == (4, 4)
-    assert outcome(one / "runs/small")["models"] == outcome(two / "runs/small")["models"]
 
 
 def test_a_stage_from_which_a_later_one_has_trained_cannot_have_more_steps(tmp_path: Path) -> None:
@@ -191,6 +125,7 @@ def outcome_files(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name not in changing}
 
 
+@pytest.mark.slow
 def test_a_policy_that_gets_more_steps_keeps_its_reference_and_its_surplus(tmp_path: Path) -> None:
     one, two = (prepared(tmp_path / name, SFT.replace("steps = 4", "steps = 2") + POLICY) for name in ("one", "two"))
     assert run(one)[0] == 0

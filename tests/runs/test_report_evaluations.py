@@ -13,7 +13,6 @@ from rewardsmith.runs.report import read_evaluations
 from rewardsmith.trainers.evaluate.eval_measures import evaluation_result
 from rewardsmith.trainers.evaluate.evaluate_grades import GradedAnswer, measure_grades
 from rewardsmith.trainers.evaluate.evaluate_policy import JudgedGroup, evaluate_policy
-from tests.runs.fake_run import write_fake_run, write_lines
 from tests.runs.test_report import HOSTILE, page_of
 from tests.runs.test_report_scripts import run_page
 
@@ -42,10 +41,6 @@ def test_stages_of_a_kind_stand_in_their_order_with_their_main_measures(tmp_path
     assert read_evaluations(tmp_path, [])[0]["name"] == "a_judged"
 
 
-def test_a_report_without_evaluations_has_none(tmp_path: Path) -> None:
-    assert page_of(write_fake_run(tmp_path)).data["evaluations"] == []
-
-
 def shown(folder: Path, query: str) -> Any:
     """Return what a query of the page comes to, in node."""
     return json.loads(run_page(folder, f"\nconsole.log(JSON.stringify({query}))"))
@@ -70,69 +65,7 @@ def test_the_page_compares_stages_and_shows_their_tables(tmp_path: Path) -> None
     assert "100.0%" in shown(tmp_path, 'page.all("table").map((t) => t.text()).join(" ")')
 
 
-def test_chance_stands_beside_the_accuracy_where_it_is_known(tmp_path: Path) -> None:
-    metrics = {"accuracy": 0.4, "chance": 0.3, "kendall": 0.2}
-    main = ("accuracy", "kendall")
-    keep(tmp_path, a=evaluation("rankings", metrics, main), b=evaluation("rankings", {"accuracy": 1}, main))
-    found = read_evaluations(tmp_path, [])
-    assert [list(one["main"]) for one in found] == [["accuracy", "chance", "kendall"], ["accuracy"]]
-    assert found[0]["shares"] == ["accuracy", "chance"]
-
-
 # ---- cards and charts ------------------------------------------------------------------------------------------------
-
-
-def write_metrics(folder: Path, **stages: list[dict[str, float]]) -> None:
-    rows = [
-        {"stage": stage, "step": step, "metrics": {f"validation/{name}": value for name, value in metrics.items()}}
-        for stage, steps in stages.items()
-        for step, metrics in enumerate(steps)
-    ]
-    write_lines(folder / "metrics.jsonl", rows)
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the scripts")
-def test_every_stage_has_a_card_before_any_has_its_second(tmp_path: Path) -> None:
-    judge = {
-        "loss": 0.7,
-        "reward/mean": 0.1,
-        "accuracy/x": 0.2,
-        "accuracy": 0.5,
-        "margin": 0.1,
-        "tied": 0,
-        "a": 1,
-        "b": 1,
-        "c": 1,
-    }
-    policy = {"length": 3.0, "best@2": 0.5, "mean@2": -0.5, "pass@1": 0.5, "failed": 0.0}
-    write_metrics(
-        tmp_path, judge=[judge, judge | {"accuracy": 0.75}], policy=[policy, policy | {"mean@2": 0.25}], end=[policy]
-    )
-    cards = shown(
-        tmp_path,
-        'page.all("article").filter((x) => /head/.test(x["@class"])).map((x) => x.all("p").map((y) => y.text()))',
-    )
-    names = [" ".join(card[0].split()) for card in cards]
-    assert names[:5] == ["mean@2 policy", "accuracy judge", "mean@2 end", "loss judge", "pass@1 policy"]
-    assert names[-1] == "accuracy/x judge"
-    assert not [name for name in names if name.startswith(("tied", "failed"))]
-    assert [" ".join(card[1].split()) for card in cards[:3]] == [
-        "−0.500 → 0.250 ▲ 0.750",
-        "50.0% → 75.0% ▲ 25.0%",
-        "−0.500",
-    ]
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the scripts")
-def test_held_out_parts_of_a_reward_share_a_chart(tmp_path: Path) -> None:
-    write_metrics(
-        tmp_path,
-        policy=[{"reward/rule": 0.5, "reward/judge": 0.25, "accuracy": 0.5, "accuracy/x": 0.5, "reward/other": 1}],
-    )
-    charts = 'window.report.grouped(window.report.data.stages[0].curves, ["rule", "judge"])[0][1]'
-    found = dict(shown(tmp_path, f"{charts}.map(([name, all]) => [name, all.map((one) => one.label)])"))
-    assert found["validation/reward"] == ["rule", "judge"]
-    assert found["validation/accuracy"] == ["accuracy", "x"]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node runs the scripts")

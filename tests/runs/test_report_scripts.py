@@ -69,7 +69,7 @@ def test_the_page_shows_the_parts_words_the_times_of_a_step_and_the_models(tmp_p
     judge = Score(0.5, feedback="Step 2 is wrong.")
     parts = {"judge": judge, "rule": Score(failure=Failure("crashed", "division by zero"))}
     rows = [line("a", Score(0.5, parts=parts)), line("b", Score(0.5, parts={"judge": judge, "rule": judge}))]
-    rows[1]["scored"]["scores"][0]["feedback"] = judge.feedback  # what a part said too is not said twice
+    rows[1]["scored"]["scores"][0]["feedback"] = judge.feedback  # what a part output too is not output twice
     write_lines(tmp_path / "rollouts" / "policy.jsonl", rows)
     times = {"time/write": 1.0, "time/wait": 2.0, "time/reward/p50": 3.0}
     write_lines(tmp_path / "metrics.jsonl", [{"stage": "policy", "step": 1, "metrics": times}])
@@ -85,6 +85,3 @@ def test_the_page_shows_the_parts_words_the_times_of_a_step_and_the_models(tmp_p
     ]
     assert models == "model calls cost judge 11 0.125"
     assert charts == ["time/step", "time/reward/p50"]
-
-
-# ---- hostile and damaged folders -----------------------------------------------------------------------------------

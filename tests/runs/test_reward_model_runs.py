@@ -113,8 +113,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[s
     def of(variant: str) -> dict[str, Any]:
         if variant not in found:
             folder = folder_of(tmp_path_factory.mktemp(variant), variant)
-            status, said = run(folder)
-            assert status == 0, said
+            status, output = run(folder)
+            assert status == 0, output
             found[variant] = outcome(folder / "runs/small")
         return found[variant]
 
@@ -145,26 +145,8 @@ def test_killed_inside_and_between_the_stages(
 ) -> None:
     folder = folder_of(tmp_path, variant)
     for moment in MOMENTS if variant == "full" else MOMENTS[::2]:
-        status, said = run(folder, strikes=[moment])
-        assert status == -signal.SIGKILL, f"{moment} was not reached:\n{said}"
-    status, said = run(folder)
-    assert status == 0, said
+        status, output = run(folder, strikes=[moment])
+        assert status == -signal.SIGKILL, f"{moment} was not reached:\n{output}"
+    status, output = run(folder)
+    assert status == 0, output
     assert_same(outcome(folder / "runs/small"), expected(variant))
-
-
-def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path: Path, expected: Callable[[str], dict[str, Any]]) -> None:
-    folder = folder_of(tmp_path, "full")
-    status, said = run(folder, strikes=[Strike(LEARN, 3, signal.SIGINT)])
-    assert status == 130, said
-    assert (folder / "runs/small/checkpoints/01-reward_model-000003").exists()
-    status, said = run(folder)
-    assert status == 0, said
-    assert_same(outcome(folder / "runs/small"), expected("full"))
-
-
-def test_data_without_pairs_is_told_without_a_traceback(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, "full")
-    status, said = run(folder, "stages.reward_model.data=sums")
-    assert status == 2, said
-    assert "Traceback" not in said
-    assert "has no preferences" in said

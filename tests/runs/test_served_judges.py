@@ -152,7 +152,7 @@ def test_an_outage_is_waited_for_and_leaves_no_trace(tmp_path, serving):
     assert weights(tmp_path / "outage") == weights(tmp_path / "clean")
 
 
-def test_a_judge_that_stays_away_stops_the_run_and_the_run_goes_on_when_it_is_back(tmp_path, serving):
+def test_a_judge_that_stays_away_stops_the_run_and_the_run_resumes_when_it_is_back(tmp_path, serving):
     run(tmp_path / "clean", recipe(serving))
 
     async def dies(server, request, body):

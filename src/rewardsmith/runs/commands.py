@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, replace
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -21,13 +23,12 @@ from rewardsmith.console import print_json, print_tables
 from rewardsmith.data import open_source
 from rewardsmith.errors import Problem, UserError
 from rewardsmith.jobs import Job, Result
+from rewardsmith.llm import ChatReply, ChatRequest, Conversation, WrappedModel
 from rewardsmith.recipe import load_table, parse_models
 from rewardsmith.rewards.component import Component
 from rewardsmith.runs.lookup import find_reward, find_source
-from rewardsmith.runs.model_registry import ModelRegistry, open_engine, usage_line
-from rewardsmith.runs.print_prompts import PromptPrinter
+from rewardsmith.runs.model_registry import ModelRegistry, usage_line
 from rewardsmith.runs.progress import Progress
-from rewardsmith.runs.stopping import stoppable
 from rewardsmith.trainers.protocol import Update
 
 if TYPE_CHECKING:
@@ -86,15 +87,9 @@ def option_classes(job: type[Job]) -> list[type[Settings]]:
 
 
 def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[str] = ()) -> int:
-    """Run a job with settings as the command line gives them; return the exit status.
+    """Run a job with flags by the name of the setting; return the exit status.
 
-    Args:
-        kind: the job.
-        values: the flags that were given, by the name of the setting.
-        overrides: `KEY.PATH=VALUE` changes of the file that the reward or the models come from.
-
-    Raises:
-        UserError: for every mistake of a user.
+    `overrides` are `KEY.PATH=VALUE` changes of the file that the reward or the models come from.
     """
     own = {name: value for name, value in values.items() if name in kind.model_fields}
     flags: dict[str, Any] = {name: value for name, value in values.items() if name not in own}
@@ -174,7 +169,6 @@ class CommandRun:
     def __init__(self, job: Job, inputs: CommandInputs, options: CommandOptions) -> None:
         self._job, self._inputs, self._options = job, inputs, options
         self._progress = Progress(Console(stderr=True))
-        self._engines: dict[str, Engine] = {}
         self._folder: Path | None = None
         self.seed: int = getattr(job, "seed", inputs.seed)
         self.fresh = options.fresh
@@ -183,7 +177,12 @@ class CommandRun:
         self._phase, self._done = "", 0
         self._print_prompts = PromptPrinter(options.show_prompts, self.log) if options.show_prompts else None
         self._models = ModelRegistry(
-            inputs.models, self._engine, folder=lambda: self.folder, log=self.log, cache=inputs.cache
+            inputs.models,
+            seed=inputs.seed,
+            folder=lambda: self.folder,
+            log=self.log,
+            cache=inputs.cache,
+            on_open=self._warn,
         )
 
     @property
@@ -200,7 +199,7 @@ class CommandRun:
     def model(self, name: str) -> Any:
         """Return a model as rewards use it."""
         model = self._models(name)
-        return self._print_prompts(model) if self._print_prompts else model
+        return PrintedModel(model, self._print_prompts) if self._print_prompts else model
 
     def reward(self, chosen: Chosen) -> Component:
         """Return a reward, with its models."""
@@ -221,14 +220,9 @@ class CommandRun:
     def pause(self) -> None:
         """Ctrl-C raises where it comes: nothing is to be saved here."""
 
-    def _engine(self, name: str) -> Engine:
-        if name not in self._engines:
-            if name in self._inputs.warnings:
-                self.log(f"warning: {self._inputs.warnings[name]}")
-            tables, seed = self._inputs.models, self._inputs.seed
-            self._engines[name] = open_engine(tables, name, self._engine, seed=seed, log=self.log)
-            self._models.share(self._engines[name])
-        return self._engines[name]
+    def _warn(self, engine: Engine) -> None:
+        if engine.name in self._inputs.warnings:
+            self.log(f"warning: {self._inputs.warnings[engine.name]}")
 
     def run(self) -> int:
         """Run the job, print its result, and return the exit status."""
@@ -240,7 +234,10 @@ class CommandRun:
             return 130
         if self._folder is not None:
             rmtree(self._folder, ignore_errors=True)
-        print_result(result, as_json=self._options.as_json)
+        if self._options.as_json:
+            print_json(result.as_json())
+        else:
+            print_tables([*result.tables, *result.notes])
         return int(result.failed >= 1 or result.failed > self._options.fail_above)
 
     async def _run(self) -> Result:
@@ -254,9 +251,82 @@ class CommandRun:
             await self._models.close()
 
 
-def print_result(result: Result, *, as_json: bool) -> None:
-    """Print a result: tables for people, JSON for programs."""
-    if as_json:
-        print_json(result.as_json())
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
+        yield
         return
-    print_tables([*result.tables, *result.notes])
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# ---- --show-prompts --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class PromptPrinter:
+    """Prints the next `left` calls of all models together, each prompt with its reply."""
+
+    left: int
+    write: Callable[[str], None]
+    number: int = 0
+
+    def next(self) -> int | None:
+        """Return the number of a call, from 1; None when enough were printed."""
+        if self.left <= 0:
+            return None
+        self.left -= 1
+        self.number += 1
+        return self.number
+
+    def show(self, number: int, model: str, details: str, prompt: Conversation | str, reply: str) -> None:
+        """Print a prompt and its reply together, so that concurrent calls do not mix."""
+        messages = [("", prompt)] if isinstance(prompt, str) else [(one.role, one.content) for one in prompt]
+        text = "\n".join(f"[{role}]\n{content}" if role else content for role, content in messages)
+        self.write(f"--- prompt {number} to {model}{details}:\n{text}\n--- reply {number} of {model}:\n{reply}\n---")
+
+
+class PrintedModel(WrappedModel):
+    """A model whose first calls are printed."""
+
+    def __init__(self, model: Any, printer: PromptPrinter) -> None:
+        super().__init__(model)
+        self._printer = printer
+
+    async def chat(self, question: ChatRequest) -> ChatReply:
+        """Return the model's reply, and print both."""
+        number = self._printer.next()
+        if number is None:
+            return await super().chat(question)
+        text = "(nothing)"
+        try:
+            reply = await super().chat(question)
+            text = _reply_text(reply)
+        except BaseException as error:
+            text = f"(no reply: {error or type(error).__name__})"
+            raise
+        finally:
+            retry = f" (attempt {question.attempt + 1})" if question.attempt else ""
+            details = f"{retry}, temperature {question.temperature:g}, max_tokens {question.max_tokens}"
+            self._printer.show(number, self.name, details, question.prompt, text)
+        return reply
+
+    async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
+        """Return the model's numbers, and print them with the conversations."""
+        values = await super().rate(conversations)
+        for conversation, value in zip(conversations, values, strict=False):
+            number = self._printer.next()
+            if number is None:
+                break
+            self._printer.show(number, self.name, " (rate)", conversation, f"{value:g}")
+        return values
+
+
+def _reply_text(reply: ChatReply) -> str:
+    thought = f"(thought)\n{reply.thought}\n(answer)\n" if reply.thought else ""
+    notes = [note for note, holds in (("truncated", reply.truncated), ("from the cache", reply.cached)) if holds]
+    return f"{thought}{reply.text}" + (f"\n({', '.join(notes)})" if notes else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from pydantic import Field
@@ -11,7 +12,7 @@ from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.rewards.tree import check
-from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup
+from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup, StoredRollouts
 from rewardsmith.trainers.evaluate.evaluate_policy import REASONING, JudgedGroup, at_least, evaluate_policy
 from rewardsmith.trainers.evaluate.scorer import FailureLog, score_rollouts
 from rewardsmith.trainers.settings import RewardChoice
@@ -47,20 +48,27 @@ class EvaluateRollouts(RolloutJob):
 
     async def run(self, context: JobContext) -> Result:
         """Judge the rollouts by stored scores or by rewards, and measure the policy."""
-        rollouts = self.stored()
+        rollouts = StoredRollouts(self)
         rollouts.count()
         for text in rollouts.incomplete:
             context.log(text)
         groups = list(rollouts)
         logs = [FailureLog("correct")]
-        scores = await self._scores(context, groups, self.reward, "correct_part", logs[0], None)
+        scores = await self._scores(context, groups, "correct_part", self.reward, None)
+        _add_failures(logs[0], groups, scores)
         right = [[at_least(score, self.correct_threshold) for score in some] for some in scores]
         sound: list[list[bool | None]] = [[] for _ in groups]
         if self.reasoning_check is not None or self.reasoning_part:
-            logs.append(FailureLog(REASONING))
             wanted = [[bool(one) for one in some] for some in right]
-            scores = await self._scores(context, groups, self.reasoning_check, "reasoning_part", logs[1], wanted)
-            sound = [[at_least(score, self.reasoning_threshold) for score in some] for some in scores]
+            scores = await self._scores(context, groups, "reasoning_part", self.reasoning_check, wanted)
+            # A wrong answer needs no check of its reasoning.
+            checked = [
+                [score if needed else _SKIPPED for score, needed in zip(some, needs, strict=True)] if some else []
+                for some, needs in zip(scores, wanted, strict=True)
+            ]
+            logs.append(FailureLog(REASONING))
+            _add_failures(logs[1], groups, checked)
+            sound = [[at_least(score, self.reasoning_threshold) for score in some] for some in checked]
         judged = [JudgedGroup(tuple(right[i]), tuple(sound[i]), _place(one)) for i, one in enumerate(groups)]
         return evaluate_policy(judged, seed=context.seed, failures=logs)
 
@@ -68,53 +76,25 @@ class EvaluateRollouts(RolloutJob):
         self,
         context: JobContext,
         groups: Sequence[StoredGroup],
-        chosen: Chosen | None,
         setting: str,
-        log: FailureLog,
+        chosen: Chosen | None,
         wanted: Wanted | None,
     ) -> list[Sequence[Score]]:
         """Return the scores of the part that a setting names, of a reward or as stored; [] for a group without any."""
+        whole: Sequence[Sequence[Score] | None] = [group.scores for group in groups]
         if chosen is not None:
-            whole: Sequence[Sequence[Score] | None] = await self._score(context, groups, chosen, wanted)
-        else:
-            whole = [group.scores for group in groups]
-        scores = self._parts(groups, whole, setting, required=wanted is None)
-        if wanted is not None:
-            scores = [
-                [score if needed else _SKIPPED for score, needed in zip(some, needs, strict=True)] if some else []
-                for some, needs in zip(scores, wanted, strict=True)
-            ]
-        for group, some in zip(groups, scores, strict=True):
-            if some:
-                log.add(ScoredGroup(group.group, some))
-        return scores
-
-    async def _score(
-        self, context: JobContext, groups: Sequence[StoredGroup], chosen: Chosen, wanted: Wanted | None
-    ) -> Sequence[Sequence[Score]]:
-        reward = context.reward(chosen)
-        await check(reward)
-        done = 0
-
-        def tick() -> None:
-            nonlocal done
-            done += 1
-            context.progress("scoring", done, len(groups), unit="groups")
-
-        rollouts = [group.group for group in groups]
-        return await score_rollouts(
-            reward, rollouts, wanted, concurrency=self.concurrency, pause=context.pause, tick=tick
-        )
-
-    def _parts(
-        self,
-        groups: Sequence[StoredGroup],
-        whole: Sequence[Sequence[Score] | None],
-        setting: str,
-        *,
-        required: bool,
-    ) -> list[Sequence[Score]]:
-        part, flag = getattr(self, setting), f"--{setting.replace('_', '-')}"
+            reward = context.reward(chosen)
+            await check(reward)
+            done = count(1)
+            whole = await score_rollouts(
+                reward,
+                [group.group for group in groups],
+                wanted,
+                concurrency=self.concurrency,
+                pause=context.pause,
+                tick=lambda: context.progress("scoring", next(done), len(groups), unit="groups"),
+            )
+        part = getattr(self, setting)
         found: list[Sequence[Score]] = []
         missing: tuple[StoredGroup, Sequence[Score]] | None = None
         for group, scores in zip(groups, whole, strict=True):
@@ -124,13 +104,19 @@ class EvaluateRollouts(RolloutJob):
             complete = all(part in names for names in by_name)
             found.append([names[part] for names in by_name] if complete else [])
             missing = missing or (None if complete else (group, scores))
-        if missing is not None and (required or not any(found)):
-            names = dict.fromkeys(name for score in missing[1] for name, _ in score.named_parts())
+        if missing is not None and (wanted is None or not any(found)):
+            known = dict.fromkeys(name for score in missing[1] for name, _ in score.named_parts())
             raise UserError(
-                f"{flag} is {part!r}: {missing[0].place} has no such part.{nearest(part, names)} Known parts:"
-                f" {listing(names)}"
+                f"--{setting.replace('_', '-')} is {part!r}: {missing[0].place} has no such part."
+                f"{nearest(part, known)} Known parts: {listing(known)}"
             )
         return found
+
+
+def _add_failures(log: FailureLog, groups: Sequence[StoredGroup], scores: Sequence[Sequence[Score]]) -> None:
+    for group, some in zip(groups, scores, strict=True):
+        if some:
+            log.add(ScoredGroup(group.group, some))
 
 
 def _place(stored: StoredGroup) -> str:

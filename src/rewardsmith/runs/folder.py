@@ -16,15 +16,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.records import to_json
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import save
-from rewardsmith.storage import (
-    damaged,
-    new_folder,
-    recover,
-    remove,
-    write_atomically,
-    write_sums,
-    writing,
-)
+from rewardsmith.storage import damaged, new_folder, recover, remove, write_atomically, write_sums, writing
 from rewardsmith.trainers.protocol import GroupRecord
 
 CHECKPOINTS = "checkpoints"
@@ -38,11 +30,7 @@ _REWARDS = ".rewards"
 
 
 class RunFolder:
-    """Files of one run. Use it inside `locked`, so that no two processes write to the same one.
-
-    Args:
-        path: the folder; made if it is not there.
-    """
+    """Files of one run. Use it inside `locked`, so that no two processes write to the same one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +43,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder; another process that wants it is told so."""
+        """Hold the folder; a `UserError` if another process does."""
         with writing(self.path):
             handle = (self.path / LOCK).open("w")
         with handle:
@@ -149,10 +137,7 @@ class RunFolder:
     def save(
         self, name: str, facts: dict[str, Any], models: Mapping[str, Any], reward: Component | None = None
     ) -> None:
-        """Write a checkpoint: facts as JSON, each model's folder, and what online rewards have learned.
-
-        It is there as a whole or not at all, with the hash of every file.
-        """
+        """Write a checkpoint atomically: facts as JSON, models, what online rewards have learned, and hashes."""
         with writing(self.path), new_folder(self.path / CHECKPOINTS / name) as folder:
             for model, engine in models.items():
                 engine.save(folder / model)
@@ -170,17 +155,15 @@ class RunFolder:
     def require_intact(self, name: str) -> None:
         """Raise a `UserError` if a file of a checkpoint has changed since it was written."""
         if problem := damaged(self.path / CHECKPOINTS / name):
-            raise UserError(f"{problem}: remove that checkpoint's folder to resume from an earlier one")
+            raise UserError(f"{problem}: remove that folder to resume from an earlier one")
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return the facts of a checkpoint."""
         file = self.path / CHECKPOINTS / name / _FACTS
         try:
             return dict(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{file} is damaged ({error}): remove that checkpoint's folder to resume from an earlier one"
-            ) from None
+        except ValueError as error:
+            raise UserError(f"{file} is damaged ({error}): remove that folder to resume from an earlier one") from None
 
     def model(self, checkpoint: str, name: str) -> Path:
         """Return the folder of a model in a checkpoint."""

@@ -15,15 +15,14 @@ without any adapter and stays the same while it learns, and that of the adapter.
 
 A judge is only what it was trained to be under the prompt that it was trained with and the parser that reads it. The
 record has a hash of the weights before and after each stage, and of every template, so that the two can be compared
-years later. What a reward or a data source tells of itself comes from its method `facts()`, where it has one.
+years later. A reward or a data source describes itself by its method `facts()`, where it has one.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from rewardsmith import __version__
@@ -31,28 +30,18 @@ from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
 from rewardsmith.recipe import Recipe, places, references
-from rewardsmith.recipe_checks import RewardTrees
 from rewardsmith.rewards import REWARDS
 from rewardsmith.rewards.tree import walk
 from rewardsmith.runs.folder import RunFolder
-from rewardsmith.trainers.process.implicit_parts import process_parts
+from rewardsmith.runs.preflight import LINEAGE, RewardTrees
 from rewardsmith.trainers.protocol import Trainer
-
-LINEAGE = "lineage.json"
 
 Identify = Callable[[str], Awaitable[str]]
 """From the name of a model to what it is now."""
 
 
 class Lineage:
-    """Writes the record of a run.
-
-    Args:
-        recipe: of the run.
-        files: of the run. What an earlier process has recorded of the stages before is kept.
-        identify: returns what a model is.
-        trees: the rewards of the recipe.
-    """
+    """Writes the record of a run; `identify` returns what a model is."""
 
     def __init__(self, recipe: Recipe, files: RunFolder, identify: Identify, trees: RewardTrees) -> None:
         self._recipe = recipe
@@ -63,20 +52,11 @@ class Lineage:
 
     def resume(self, stage: int, *, begun: bool) -> None:
         """Take over what was recorded before stage number `stage`, and of it too if it had begun."""
-        try:
-            found = json.loads(self._files.read(LINEAGE) or "{}")
-            records = [dict(record) for record in found.get("stages", [])]
-        except (ValueError, TypeError, AttributeError):  # damaged: it is written anew from here on
-            records = []
+        records = json.loads(self._files.read(LINEAGE) or '{"stages": []}')["stages"]
         self._records = records[: stage + begun]
 
     async def begin(self, number: int, sources: Callable[[str], Any]) -> None:
-        """Record what a stage starts from, unless that is known from before it was interrupted.
-
-        Args:
-            number: of the stage.
-            sources: from the name of a data source to the source.
-        """
+        """Record what a stage starts from, unless it was recorded before an interruption."""
         chosen = self._recipe.stages[number]
         name = getattr(chosen.settings, "name", chosen.name)
         if len(self._records) > number and self._records[number].get("stage") == name:
@@ -97,9 +77,7 @@ class Lineage:
 
     async def end(self, number: int, trainer: Trainer) -> None:
         """Record what the models that learned in a stage have become."""
-        if len(self._records) <= number:
-            return
-        models = self._records[number].setdefault("models", {})
+        models = self._records[number]["models"]
         for model in trainer.learners:
             models.setdefault(model, {})["after"] = await self._identity(model)
         self._write()
@@ -120,7 +98,7 @@ class Lineage:
 
 
 def _rewards(stage: Chosen, trees: RewardTrees) -> dict[str, Any]:
-    """Return what each reward of a stage says of itself, those of its validation too, by its place in the stage."""
+    """Return the description of each reward of a stage and of its validation, by its place in the stage."""
     found: dict[str, Any] = {}
     for place, table in places(stage):
         if isinstance(table, Chosen) and re.fullmatch(r"(validation\.)?(reward|reasoning_check)", place):
@@ -139,57 +117,6 @@ def _reference(about: Mapping[str, Any], models: Mapping[str, Mapping[str, str]]
         return {}  # it changes from step to step
     before = models.get(reference if reference in models else model, {}).get("before", "unknown")
     return {"reference_weights": before.partition("+")[0] if reference == "adapter-off" else before}
-
-
-def forgotten(recipe: Recipe, number: int) -> Iterator[str]:
-    """Yield a word on each implicit reward of a stage that measures a model against what it has learned already.
-
-    With the reference "start" a model's rewards are 0 when a stage begins. That is right for one that has learned
-    nothing; one that was a process reward model before would begin anew.
-
-    Args:
-        recipe: of the run.
-        number: of the stage.
-    """
-    stage = recipe.stages[number]
-    for name, part in process_parts(stage).items():
-        of: Any = part.settings
-        if of.reference != "start" or of.reference_model is not None:
-            continue
-        if taught := _taught(recipe, number, of.model):
-            yield (
-                f"models.{of.model} has been a process reward model before ({taught}). With parts.{name}.reference ="
-                ' "start" all its rewards are 0 when this stage begins: what it knows does not count. Name what it'
-                f" began as in parts.{name}.reference_model: a model that does not learn"
-            )
-
-
-def _taught(recipe: Recipe, number: int, model: str) -> str:
-    """Return where a model, or one that it is a copy of, learned to be a process reward model; "" if nowhere."""
-    names = [model]
-    while (copied := getattr(recipe.models[names[-1]].settings, "copy_of", None)) is not None:
-        names.append(copied)
-    for earlier in recipe.stages[:number]:
-        parts: list[Any] = [part.settings for part in process_parts(earlier).values()]
-        if any(of.model in names and of.update != "none" for of in parts):
-            return f"the stage {getattr(earlier.settings, 'name', earlier.name)}"
-    settings: Any = recipe.models[names[-1]].settings
-    adapter = getattr(getattr(settings, "lora", None), "init", None)
-    published = Path(adapter).parent if adapter else Path(getattr(settings, "init", None) or "")
-    run = published.parent.parent
-    return f"the run {run}" if _was_taught(run, published.name) else ""
-
-
-def _was_taught(run: Path, model: str) -> bool:
-    """Whether the record of a run says that a model of it learned to be a process reward model."""
-    if not (run / LINEAGE).is_file():  # a pipe would wait for ever
-        return False
-    try:
-        stages = json.loads((run / LINEAGE).read_text(encoding="utf-8"))["stages"]
-        rewards = [about for stage in stages for about in stage["rewards"].values()]
-        return any(about["type"] == "implicit" and about["model"] == model and "loss" in about for about in rewards)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # an older one
-        return False
 
 
 _NAMES = {kind: name for name, kind in REWARDS.items()}

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-from rewardsmith.config import Choice, Chosen, Refers, Settings, problems_in
+from rewardsmith.config import Choice, Chosen, Settings, problems_in
+from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.recipe import (
     Around,
@@ -21,10 +22,12 @@ from rewardsmith.recipe import (
     parse_models,
     parse_recipe,
     places,
+    references,
 )
 from rewardsmith.rewards import REWARD
 from rewardsmith.rewards.component import Component
-from rewardsmith.runs.trained_models import trained_later, untrained_warnings, with_trained_models
+from rewardsmith.runs.preflight import copies_of
+from rewardsmith.trainers.process.implicit_parts import process_parts
 
 RECIPE = "recipe.toml"
 """The file of a run folder that holds its recipe."""
@@ -35,14 +38,9 @@ _SOURCE = Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",)
 
 @dataclass(frozen=True)
 class NamedReward:
-    """A reward of a file.
+    """A reward of a file, with the models and settings of that file.
 
-    Attributes:
-        reward: the reward.
-        models: the `[models]` of the file.
-        cache: see `Recipe.cache`.
-        seed: of the recipe.
-        warnings: by the name of a model, a message for when it is loaded: its weights may not be those meant.
+    `warnings` has, by the name of a model, a message for when it is loaded: its weights may not be those meant.
     """
 
     reward: Chosen
@@ -55,16 +53,10 @@ class NamedReward:
 def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
     """Return the reward that `where` names, with its settings checked, and the models of the file.
 
-    Args:
-        where: a TOML file, and where it has several rewards `:` and a path: the name of a stage (`policy`), or a dotted
-            path to a reward (`policy.reward.parts.judge`, `stages.1.validation.reward`). A file with a `type` at its
-            top is a reward table, and a path leads to one of its parts (`parts.judge`); it may have `[models]`.
-            A run folder stands for its recipe, with the models that the run published.
-        overrides: changes of the file as `key.path=value`.
-
-    Raises:
-        UserError: there is no such file or reward, or several.
-        RecipeError: with every problem of the file.
+    `where` is a TOML file, and where it has several rewards `:` and a path: the name of a stage (`policy`), or a dotted
+    path to a reward (`policy.reward.parts.judge`, `stages.1.validation.reward`). A file with a `type` at its top is a
+    reward table, and a path leads to one of its parts (`parts.judge`); it may have `[models]`. A run folder stands for
+    its recipe, with the models that the run published.
     """
     name, path = _split(where)
     run = Path(name) if Path(name).is_dir() else None
@@ -85,10 +77,7 @@ def find_reward(where: str, overrides: Sequence[str] = ()) -> NamedReward:
         warnings = untrained_warnings(recipe, Path(name).parent, path)
     else:
         recipe, warnings = with_trained_models(recipe, run, overrides)
-    reward = _select(recipe, name, path)
-    if run is not None:
-        warnings = trained_later(recipe, reward) | dict(warnings)
-    return NamedReward(reward, recipe.models, recipe.cache, recipe.seed, warnings)
+    return NamedReward(_select(recipe, name, path), recipe.models, recipe.cache, recipe.seed, warnings)
 
 
 def _split(where: str) -> tuple[str, str]:
@@ -105,14 +94,8 @@ def _no_file(name: str) -> UserError:
     """Return the error for a file or run that does not exist, with the nearest name at the first wrong place."""
     path = Path(name)
     wrong = next(place for place in (*reversed(path.parents), path) if not place.exists())
-    try:
-        siblings = sorted(wrong.parent.iterdir())
-    except OSError:  # not readable, or a file
-        siblings = []
-    names = [
-        p.name for p in siblings if (p.suffix == ".toml" or (p / RECIPE).is_file() if wrong == path else p.is_dir())
-    ]
-    return UserError(f"there is no recipe{'' if path.suffix else ' or run'} {name!r}.{nearest(wrong.name, names)}")
+    siblings = [p.name for p in wrong.parent.iterdir()] if wrong.parent.is_dir() else []
+    return UserError(f"there is no recipe{'' if path.suffix else ' or run'} {name!r}.{nearest(wrong.name, siblings)}")
 
 
 def is_reward(table: Mapping[str, Any]) -> bool:
@@ -188,15 +171,8 @@ def _short_names(names: Mapping[str, Chosen]) -> list[str]:
 
 def named_models(reward: Chosen, models: Mapping[str, Chosen]) -> dict[str, Chosen]:
     """Return the models that a reward names, and those of which they are copies."""
-    names: set[Any] = set()
-    for _, table in places(reward):
-        for settings in (table.settings, table.slot) if isinstance(table, Chosen) else (table,):
-            for name, info in type(settings).model_fields.items() if settings is not None else ():
-                if any(isinstance(mark, Refers) and mark.table == "models" for mark in info.metadata):
-                    names.add(getattr(settings, name))
-    copies = {name: getattr(model.settings, "copy_of", None) for name, model in models.items()}
-    for _ in copies:  # a copy may be of a copy
-        names |= {copies.get(name) for name in names}
+    direct = [name for _, table, name in references(reward) if table == "models" and name in models]
+    names = {copied for name in direct for copied in copies_of(models, name)}
     return {name: model for name, model in models.items() if name in names}
 
 
@@ -206,9 +182,7 @@ def named_models(reward: Chosen, models: Mapping[str, Chosen]) -> dict[str, Chos
 def find_source(where: str, settings: Sequence[str] = ()) -> Chosen:
     """Return the data source that a file, a folder, a pattern or `RECIPE.toml:NAME` stands for.
 
-    Args:
-        where: what the user wrote.
-        settings: of the source, as `key=value`, such as `columns.candidates=mt_texts`.
+    `settings` of the source are `key=value`, such as `columns.candidates=mt_texts`.
     """
     file, colon, name = where.rpartition(":")
     if colon and file.endswith(".toml"):
@@ -241,3 +215,91 @@ def _file_source(where: str, settings: Sequence[str]) -> Chosen:
         return _SOURCE.choose(table)
     except PydanticCustomError as error:
         raise RecipeError("--source", problems_in(error, "data source")) from None
+
+
+# ---- the models of a run ---------------------------------------------------------------------------------------------
+
+
+def with_trained_models(recipe: Recipe, run: Path, overrides: Sequence[str]) -> tuple[Recipe, dict[str, str]]:
+    """Return a recipe with the models that a run has published, and with the references of its implicit rewards.
+
+    An implicit reward compares two models. The run stores what the second was when its stage began, or it is the same
+    model without its adapter. A model whose initial weights are among the overrides is left alone. Returned are the
+    recipe, and warnings by the name of a model.
+    """
+    warnings, trained = {}, training_stages(recipe)
+    changed = {override.partition("=")[0].strip() for override in overrides}
+    models = dict(recipe.models)
+    implicit = {part.settings.model for stage in recipe.stages for part in process_parts(stage).values()}  # type: ignore[attr-defined]
+    for name, model in recipe.models.items():
+        own = {"models", f"models.{name}", f"models.{name}.init", f"models.{name}.copy_of"}
+        if not isinstance(model.settings, ModelSettings) or own & changed:
+            continue  # a served model, or one that the user has changed
+        published, origin = run / "models" / name, model.settings.copy_of
+        if published.is_dir():
+            models[name] = replace(model, settings=_published(model.settings, published, adapter=name in implicit))
+        elif name in trained:
+            warnings[name] = f"{run} has not published models.{name}: it is as before the stage {trained[name]}"
+        elif origin in trained:
+            warnings[name] = f"{run} has not published models.{name}: it is a copy of {origin} as it is now"
+    stages = [_with_references(stage, models, run / "references") for stage in recipe.stages]
+    return recipe.model_copy(update={"models": models, "stages": stages}), warnings
+
+
+def _published(settings: ModelSettings, folder: Path, *, adapter: bool) -> ModelSettings:
+    """Return the table of a published model; with `adapter`, its adapter stays separate and can be switched off."""
+    if adapter and settings.lora is not None:
+        return settings.model_copy(update={"lora": settings.lora.model_copy(update={"init": str(folder / "adapter")})})
+    # The adapter has been merged into what is published.
+    return settings.model_copy(update={"init": str(folder), "copy_of": None, "lora": None})
+
+
+def _with_references(stage: Chosen, models: dict[str, Chosen], references: Path) -> Chosen:
+    """Return a stage whose implicit rewards name their reference; one that the run stored is added to `models`."""
+    settings: Any = stage.settings
+    parts = dict(process_parts(stage))
+    for name, part in parts.items():
+        implicit: Any = part.settings
+        model: Any = models[implicit.model].settings
+        if implicit.reference != "start" or implicit.reference_model is not None:
+            continue
+        stored = references / f"{settings.name}.{name}"
+        if stored.is_dir():
+            reference = stored.name
+            while reference in models:
+                reference += "_"
+            initial = model.model_copy(update={"init": str(stored), "copy_of": None, "lora": None})
+            models[reference] = replace(models[implicit.model], settings=initial)
+            parts[name] = replace(part, settings=implicit.model_copy(update={"reference_model": reference}))
+        elif model.lora is not None:  # it began with a new adapter, which changes nothing
+            parts[name] = replace(part, settings=implicit.model_copy(update={"reference": "adapter-off"}))
+    if not parts:
+        return stage
+    reward: Any = settings.reward.settings
+    changed = reward.model_copy(update={"parts": {**reward.parts, **parts}})
+    whole = replace(settings.reward, settings=changed)
+    return replace(stage, settings=settings.model_copy(update={"reward": whole}))
+
+
+def untrained_warnings(recipe: Recipe, run: Path, path: str) -> Mapping[str, str]:
+    """Return a warning for each model of a recipe file that its stages train: here it has its initial weights."""
+    return {
+        name: f"models.{name} is as before the stage {stage}, which trains it; with its weights after a run:"
+        f" --reward {run if (run / 'models' / name).is_dir() else 'RUN'}{path and f':{path}'}"
+        for name, stage in training_stages(recipe).items()
+    }
+
+
+def training_stages(recipe: Recipe) -> dict[str, str]:
+    """Return the models that are trained, and the first stage in which each is."""
+    trained: dict[str, str] = {}
+    for stage in recipe.stages:
+        names = []
+        for _, table in places(stage):
+            settings: Any = table.settings if isinstance(table, Chosen) else table
+            if hasattr(settings, "optimizer") and hasattr(settings, "model"):
+                names.append(settings.model)
+        parts: list[Any] = [part.settings for part in process_parts(stage).values()]
+        for name in [*names, *(part.model for part in parts if part.update != "none")]:
+            trained.setdefault(name, str(getattr(stage.settings, "name", stage.name)))
+    return trained

@@ -28,56 +28,56 @@ WAKE_TIMEOUT = 60.0
 """Seconds in which external servers must be awake again at the end."""
 
 
-def open_engine(
-    tables: Mapping[str, Chosen],
-    name: str,
-    origin: Callable[[str], Engine],
-    *,
-    seed: int,
-    log: Callable[[str], None],
-) -> Engine:
-    """Load an embedded model; `origin` returns the model that a `copy_of` names."""
-    settings = tables[name].settings
-    assert isinstance(settings, ModelSettings)  # the recipe was checked
-    if settings.copy_of is not None:
-        log(f"loading {name}: a copy of {settings.copy_of}")
-        return origin(settings.copy_of).copy(settings, name=name)
-    log(f"loading {name}: {settings.init}")
-    from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 it imports torch, which takes time
-
-    return EmbeddedEngine.open(settings, seed=derive(seed, "weights", name) % 2**32, name=name)
-
-
 class ModelRegistry:
-    """Finds models by name; each is made when it is first used.
+    """Finds models by name; each is opened at its first use.
 
-    Args:
-        tables: the `[models]` of the recipe.
-        engine: loads an embedded model.
-        folder: where started servers write their logs, or a function that makes it.
-        log: shows a message to the user.
-        cache: folder of the verdict cache; None for the user's own, "" for none.
+    Started servers write their logs to `folder` (or a function that makes it), `cache` is the folder of the verdict
+    cache (None for the user's own, "" for none), and `on_open` gets each engine after it was loaded.
     """
 
     def __init__(
         self,
         tables: Mapping[str, Chosen],
-        engine: Callable[[str], Engine],
         *,
+        seed: int,
         folder: Path | Callable[[], Path],
         log: Callable[[str], None],
         cache: str | None = None,
+        on_open: Callable[[Engine], None] = lambda engine: None,
     ) -> None:
         self._tables = tables
-        self._engine = engine
+        self._seed = seed
         self._folder = folder
         self._log = log
         self._cache_folder = cache
+        self._on_open = on_open
         self._cache: Any = None
+        self._engines: dict[str, Engine] = {}
         self._models: dict[str, Model] = {}
         self._logged: dict[str, Usage] = {}
         self._offloaded: dict[str, OffloadedModel] = {}
         self._scheduler = DeviceScheduler()
+
+    def engine(self, name: str) -> Engine:
+        """Return an embedded model; one with `offload` stays off the device until it is needed."""
+        if name not in self._engines:
+            engine = self._engines[name] = self._load(name)
+            self._on_open(engine)
+            if engine.settings.offload:
+                engine.sleep()
+                self._scheduler.add(engine.name, engine.sleep, engine.wake)
+        return self._engines[name]
+
+    def _load(self, name: str) -> Engine:
+        settings = self._tables[name].settings
+        assert isinstance(settings, ModelSettings)  # the recipe was checked
+        if settings.copy_of is not None:
+            self._log(f"loading {name}: a copy of {settings.copy_of}")
+            return self.engine(settings.copy_of).copy(settings, name=name)
+        self._log(f"loading {name}: {settings.init}")
+        from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 it imports torch
+
+        return EmbeddedEngine.open(settings, seed=derive(self._seed, "weights", name) % 2**32, name=name)
 
     def __call__(self, name: str) -> Model:
         """Return a model of the recipe, with the verdict cache around it."""
@@ -106,7 +106,7 @@ class ModelRegistry:
 
     def _make(self, name: str, settings: Settings) -> Any:
         if isinstance(settings, ModelSettings):
-            engine = self._engine(name)  # before the imports, which take time: it logs that it loads a model
+            engine = self.engine(name)  # before the imports, which take time: it logs that it loads a model
             from rewardsmith.engines.embedded.chat_model import EmbeddedChatModel, EmbeddedRater  # noqa: PLC0415
             from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415
 
@@ -133,13 +133,7 @@ class ModelRegistry:
         self._offloaded[name] = OffloadedModel(model, self._scheduler)
         return self._offloaded[name]
 
-    # ---- sharing a device ------------------------------------------------------------------------------------------
-
-    def share(self, engine: Engine) -> None:
-        """Offload an engine that was just loaded until it is needed, if its settings say so."""
-        if engine.settings.offload:
-            engine.sleep()
-            self._scheduler.add(engine.name, engine.sleep, engine.wake)
+    # ---- offload ---------------------------------------------------------------------------------------------------
 
     def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
         """Keep these models on the device; those that share it are offloaded."""

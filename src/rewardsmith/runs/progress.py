@@ -1,14 +1,21 @@
-"""What the user sees while a run is going: how far it is, the numbers that matter, and what is being done."""
+"""What the user sees of a run: the progress of its stages on the console, and `run.log`.
+
+2026-03-01 14:02:11 policy: 40 steps
+2026-03-01 14:09:53 error: the disk of 'runs/quickstart' is full. …
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -17,9 +24,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rewardsmith.runs.forms import is_share
-from rewardsmith.runs.log import printable_lines
+from rewardsmith.errors import UserError
+from rewardsmith.runs.summary import is_share
 from rewardsmith.trainers.protocol import Update
+
+LOG = "run.log"
 
 _SHOWN = {
     "loss": "loss {:.3f}",
@@ -35,21 +44,57 @@ _SHOWN = {
     "groups/s": "{:,.1f} groups/s",
 }
 _OF_POLICY = ("reward/mean", "reward/accuracy")
+_MIN_SHOWN = {"reward/failed": 1e-9, "time/wait": 0.5}
 _QUIET_SECONDS = 10.0  # between two lines about steps
 _PHASE_SECONDS = 30.0  # without any line, after which the phase of a long step is shown
 _RATED_STEPS = 20  # the last ones, from which the time left is estimated
-_SHORTEST_BAR, _LONGEST_BAR = 4, 24
+_MIN_BAR, _MAX_BAR = 4, 24
 _HELD_OUT = re.compile(r"validation/.+/accuracy_fresh")
 _PROCESS = re.compile(r"learned/(.+)/(?:accuracy_fresh|trust)")
-_SHORT_WAIT = 0.5  # seconds of waiting for rewards that are not worth a word
+
+
+def printable_lines(text: str) -> str:
+    """Return a text in which nothing but the ends of lines steers a terminal: it may quote a model's output."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+
+
+class RunLog(logging.Handler):
+    """Adds lines to `run.log`; what cannot be written is left out, because a full disk has its own message."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(logging.WARNING)
+        self._file = file
+
+    def write(self, text: str) -> None:
+        """Add a message; lines after its first are indented."""
+        lines = printable_lines(text.strip("\n")).replace("\n", "\n    ")
+        with suppress(OSError), self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {lines}\n")
+
+    def failed(self, error: BaseException) -> None:
+        """Add why the run ended: a user's mistake by its message, anything else with its traceback."""
+        self.write(f"error: {error}" if isinstance(error, UserError) else "".join(traceback.format_exception(error)))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add a warning of this package; show it on the console too where the program has set up no logging."""
+        self.write(f"warning: {record.getMessage()}")
+        others = [*logging.root.handlers, *logging.getLogger("rewardsmith").handlers]
+        if others == [self] and logging.lastResort is not None:
+            logging.lastResort.handle(record)
+
+    @contextmanager
+    def warnings(self) -> Iterator[None]:
+        """Add the warnings of this package while the block runs."""
+        logger = logging.getLogger("rewardsmith")
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
 
 
 class Progress:
-    """A few lines that stay up to date on a terminal; elsewhere a line every few seconds.
-
-    Args:
-        console: where to write.
-    """
+    """A few lines that stay up to date on a terminal; elsewhere a line every few seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -68,13 +113,10 @@ class Progress:
     def stage(self, name: str, total: int, done: int, unit: str = "steps") -> Iterator[None]:
         """Show a stage of `total` steps, or other units, while the block runs."""
         self._now = _Stage(name, total, done, unit)
-        self._written, self._validation = time.monotonic(), ""
-        self._percent = True  # until a validation tells otherwise
+        self._written, self._validation, self._percent = time.monotonic(), "", True
         if not self._live:
-            self.log(
-                f"{name}: {total} {unit.removesuffix('s') if total == 1 else unit}"
-                + (f", resuming after {done}" if done else "")
-            )
+            resuming = f", resuming after {done}" if done else ""
+            self.log(f"{name}: {total} {unit.removesuffix('s') if total == 1 else unit}{resuming}")
             yield
             return
         with Live(get_renderable=lambda: self._now, console=self._console):
@@ -82,15 +124,7 @@ class Progress:
             self._now.phase = None
 
     def within(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
-        """Show how far a part of the present step is; it may be called as often as one likes.
-
-        Args:
-            phase: what is being done, such as `writing`.
-            done: how much of it is done.
-            total: how much there is; 0 where nobody knows.
-            unit: of both, such as `rollouts`.
-            tokens: written so far, where that is counted.
-        """
+        """Show how far a part of the present step is: `done` of `total` (0 is unknown); cheap to call."""
         now, time_ = self._now, time.monotonic()
         if now.phase is None or now.phase.name != phase or done < now.phase.done:
             now.phase = _Phase(phase, time_)
@@ -100,7 +134,7 @@ class Progress:
             self.log(f"{now.name} step {now.done + 1}/{now.total}: {'  '.join(now.phase.items())}")
 
     def step(self, update: Update) -> None:
-        """Show what a step brought."""
+        """Show the metrics of a step."""
         self._now.take(update.step, self._numbers(update))
         if self._live:
             return
@@ -117,14 +151,13 @@ class Progress:
                 self._validation = f"held out {value:.1%}" if self._percent else f"held out {value:.3f}"
         if held_out := [value for name, value in update.metrics.items() if _HELD_OUT.fullmatch(name)]:
             self._validation = "held out " + " ".join(f"{value:.1%}" for value in held_out)
-        least = {"reward/failed": 1e-9, "time/wait": _SHORT_WAIT}
-        shown = {name: value for name, value in update.metrics.items() if not value < least.get(name, -math.inf)}
+        shown = {name: value for name, value in update.metrics.items() if not value < _MIN_SHOWN.get(name, -math.inf)}
         learned = _learned(shown)
         if learned and not any(name.startswith("policy/") for name in shown):
-            # The policy stays as it is: what it gets says nothing about what is trained.
+            # The policy stays as it is: its rewards are not what is trained.
             shown = {name: value for name, value in shown.items() if name not in _OF_POLICY}
         numbers = [form.format(shown[name]) for name, form in _SHOWN.items() if name in shown]
-        at = sum(name in shown for name in ("loss", *_OF_POLICY))  # after what comes first
+        at = sum(name in shown for name in ("loss", *_OF_POLICY))
         numbers[at:at] = learned
         if shown.get("groups/kept") == 0:
             numbers.append("no group to learn from")
@@ -171,7 +204,7 @@ class _Stage:
         self.done, self.numbers, self.phase = done, numbers, None
 
     def times(self) -> list[str]:
-        """Return how long the stage has taken, how long it will, and how long a step takes."""
+        """Return the elapsed time, the estimated time left, and the time of a step."""
         now = time.monotonic()
         elapsed = f"elapsed {_clock(now - self._begun)}"
         (first, begun), (last, ended) = self._ends[0], self._ends[-1]
@@ -186,10 +219,10 @@ class _Stage:
         width, count, times = options.max_width, f"{self.done}/{self.total}", self.times()
         name = Text(self.name, style="bold", no_wrap=True, overflow="ellipsis")
         head = "  ".join([count, *times])
-        fits = name.cell_len + len(head) + 4 + _SHORTEST_BAR <= width
+        fits = name.cell_len + len(head) + 4 + _MIN_BAR <= width
         end = head if fits else count
-        name.truncate(max(1, width - len(end) - 4 - _SHORTEST_BAR), overflow="ellipsis")
-        bar = max(1, min(_LONGEST_BAR, width - name.cell_len - len(end) - 4))
+        name.truncate(max(1, width - len(end) - 4 - _MIN_BAR), overflow="ellipsis")
+        bar = max(1, min(_MAX_BAR, width - name.cell_len - len(end) - 4))
         row = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
         row.add_row(name, ProgressBar(max(1, self.total), self.done, width=bar), Text(end, no_wrap=True))
         yield row
@@ -216,16 +249,14 @@ def _clock(seconds: float) -> str:
 
 
 def _learned(metrics: Mapping[str, float]) -> list[str]:
-    """Return what each process reward model of a step has learned: pairs of fresh rollouts in order, and its loss.
-
-    Beside a policy that learns too there is room for the first only.
-    """
+    """Return, for each process reward model, its pairs of fresh rollouts in order, and its loss if no policy learns."""
     parts = dict.fromkeys(found[1] for name in metrics if (found := _PROCESS.fullmatch(name)))
     alone = not any(name.startswith("policy/") for name in metrics)
-    said = []
+    lines = []
     for part in parts:
         order, loss = (metrics.get(f"learned/{part}/{name}") for name in ("accuracy_fresh", "loss"))
         numbers = [] if order is None else [f"{'pairs ' if alone else ''}in order {order:.0%}"]
         numbers += [f"loss {loss:.3f}"] if alone and loss is not None else []
-        said += [f"{part}: {'  '.join(numbers)}" if len(parts) > 1 else "  ".join(numbers)] if numbers else []
-    return said
+        if numbers:
+            lines.append(f"{part}: {'  '.join(numbers)}" if len(parts) > 1 else "  ".join(numbers))
+    return lines

@@ -124,7 +124,7 @@ function evaluations() {
       el("div", { class: "card" }, tables(one)))));
 }
 
-// ---- what was asked of models ---------------------------------------------------------------------------------------
+// ---- usage of models -------------------------------------------------------------------------------------------------
 
 const USED = { calls: "calls", cached: "from the cache", retries: "retries", failed: "failed", prompt_tokens: "tokens read",
   tokens: "tokens written", cost: "cost" };
@@ -132,7 +132,7 @@ const USED = { calls: "calls", cached: "from the cache", retries: "retries", fai
 function models() {
   const told = Object.keys(USED).filter((key) => key === "calls" || data.models.some((one) => one.used[key]));
   if (!data.models.length) return null;
-  return fold(true, "Models that were asked", "over the whole run", el("div", { class: "scroll" }, el("table", {},
+  return fold(true, "Model usage", "over the whole run", el("div", { class: "scroll" }, el("table", {},
     el("thead", {}, el("tr", {}, el("th", {}, "model"), told.map((key) => el("th", { class: "right" }, USED[key])))),
     el("tbody", {}, data.models.map((one) => el("tr", {}, el("td", {}, one.name),
       told.map((key) => el("td", { class: "right" }, show(one.used[key] ?? 0)))))))));
@@ -151,7 +151,7 @@ function meter(share, kind) {
 function rollout(one, { low, high }, trained, ink) {
   const level = one.failure ? null : heat(one.value, low, high);
   const sign = one.advantage > 0 ? "+" : "";
-  const failed = [one.failure, ...one.parts.map((part) => part.asked && part.failure && { ...part.failure, name: part.name })];
+  const failed = [one.failure, ...one.parts.map((part) => part.called && part.failure && { ...part.failure, name: part.name })];
   const details = [...new Map(failed.filter((failure) => failure && failure.text).reverse()
     .map((failure) => [failure.text, failure])).values()].reverse();
   const said = one.parts.filter((part) => part.feedback);
@@ -167,8 +167,8 @@ function rollout(one, { low, high }, trained, ink) {
     one.text ? ink.text(one) : el("p", { class: "soft small" }, "(empty)"),
     cutNote(one),
     one.parts.length ? el("div", { class: "parts" }, one.parts.map((part) => (part.failure
-      ? el("span", { class: part.asked ? "chip bad" : "chip", title: part.failure.text },
-        `${part.name} ${part.asked ? "✕" : "–"} ${part.failure.kind}`)
+      ? el("span", { class: part.called ? "chip bad" : "chip", title: part.failure.text },
+        `${part.name} ${part.called ? "✕" : "–"} ${part.failure.kind}`)
       : chip(part.name, el("b", {}, show(part.value)))))) : null,
     details.map((failure) => el("details", { class: "aside" },
       el("summary", {}, `what failed${failure.name ? ` in ${failure.name}` : ""}`), el("pre", {}, failure.text))),

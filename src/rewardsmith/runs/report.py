@@ -19,28 +19,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rewardsmith.runs.forms import chance_of, is_share, results
 from rewardsmith.runs.report_rollouts import MAX_ALL_VALUES, TokenBudget, number, parse_line, read_rollouts
+from rewardsmith.runs.summary import chance_of, is_share, results
 from rewardsmith.storage import write_atomically
 
-MAX_POINTS = 2_000
-"""Points of a curve."""
-
-MAX_ALL_POINTS = 240_000
-"""Points of all curves together: hundreds of metrics share them."""
-
-MAX_CURVES = 600
-"""Curves in a report; the report says how many more there were."""
-
-MAX_METRICS_BYTES = 24_000_000
-"""Bytes of metrics that are parsed; of a longer file every n-th line, and every line with a validation."""
-
-MAX_ROWS = 250
-"""Rows of a table of an evaluation."""
-
-SCRIPTS = ("report_charts.js", "report_tokens.js", "report.js")
-"""The page's scripts, in the order in which they run."""
-
+MAX_POINTS = 2_000  # points of a curve
+MAX_ALL_POINTS = 240_000  # points of all curves together: hundreds of metrics share them
+MAX_CURVES = 600  # the report shows how many more there were
+MAX_METRICS_BYTES = (
+    24_000_000  # bytes of metrics that are parsed; of a longer file every n-th line, and every line with a validation
+)
+MAX_ROWS = 250  # rows of a table of an evaluation
+SCRIPTS = ("report_charts.js", "report_tokens.js", "report.js")  # the page's scripts, in the order in which they run
 Curves = dict[str, dict[int, float]]
 """Of each metric the value at each step."""
 

@@ -1,7 +1,7 @@
-"""The examples of a report: what a rollouts file says at its two ends, in a bounded form.
+"""The examples of a report: the groups at the two ends of a rollouts file, in a bounded form.
 
-The groups shown are the first ones of their step in the order of the file, never chosen by their scores. All text in
-them was written by a model and stays text: it is cut, and handed on as a JSON string.
+They are the first ones of their step in the order of the file, never chosen by their scores. All text was written by a
+model and stays text: it is cut, and becomes a JSON string.
 """
 
 from __future__ import annotations
@@ -22,42 +22,18 @@ from rewardsmith.records import from_json
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.types import NOT_ASKED, Prompt, Rollout, Score
 
-MAX_END = 4_000_000
-"""Bytes read at each end of a rollouts file."""
-
-MAX_TEXT = 4_000
-"""Characters shown of one text."""
-
-MAX_FEEDBACK = 1_000
-"""Characters shown of what a judge or a failure said, and of the right answer."""
-
-MAX_PAIRS = 6
-"""Validation prompts shown before and after."""
-
-MAX_TRAINING = 3
-"""Training groups shown of the first and of the last step, and dropped ones."""
-
-MAX_ROLLOUTS = 8
-"""Rollouts shown of one group."""
-
-MAX_MESSAGES = 12
-"""Messages shown of one prompt."""
-
-MAX_PARTS = 24
-"""Parts shown of one score."""
-
-MAX_TOKENS = 2_000
-"""Pieces of one rollout that are coloured; the rest of its text stays plain."""
-
-MAX_COLOURED = 6
-"""Parts of one score between which one can choose."""
-
-MAX_ALL_VALUES = 300_000
-"""Numbers about tokens in a whole report; its stages share them."""
-
-DIGITS = 4
-"""Digits of a reward that are kept, which is more than a colour shows."""
-
+MAX_END = 4_000_000  # bytes read at each end of a rollouts file
+MAX_TEXT = 4_000  # characters shown of one text
+MAX_FEEDBACK = 1_000  # characters shown of feedback, of the detail of a failure, and of the right answer
+MAX_PAIRS = 6  # validation prompts shown before and after
+MAX_TRAINING = 3  # training groups shown of the first and of the last step, and dropped ones
+MAX_ROLLOUTS = 8  # rollouts shown of one group
+MAX_MESSAGES = 12  # messages shown of one prompt
+MAX_PARTS = 24  # parts shown of one score
+MAX_TOKENS = 2_000  # pieces of one rollout that are coloured; the rest of its text stays plain
+MAX_COLOURED = 6  # parts of one score between which one can choose
+MAX_ALL_VALUES = 300_000  # numbers about tokens in a whole report; its stages share them
+DIGITS = 4  # digits of a reward that are kept, which is more than a colour shows
 
 _MAX_HELD = 64
 
@@ -113,12 +89,7 @@ class _Counts:
 
 
 def read_rollouts(path: Path, budget: TokenBudget) -> dict[str, Any]:
-    """Return the examples and the counts of one stage as plain JSON values.
-
-    Args:
-        path: a rollouts file.
-        budget: how many numbers there may be about the rewards of tokens.
-    """
+    """Return the examples and the counts of one stage as JSON values."""
     tally = _Counts()
     validation, training = _Ends(), _Ends()
     dropped: list[GroupRecord] = []
@@ -223,7 +194,7 @@ def _group(line: GroupRecord, budget: TokenBudget) -> dict[str, Any]:
 
 
 def _prompt(prompt: Prompt) -> dict[str, Any]:
-    # The latest messages say most about what was asked.
+    # The latest messages matter most.
     messages = prompt.messages[-MAX_MESSAGES:]
     answer = prompt.answer if isinstance(prompt.answer, str) else json.dumps(prompt.answer)
     return {
@@ -248,14 +219,11 @@ def _rollout(rollout: Rollout, score: Score, advantage: float | None, budget: To
 
 
 def _verdict(score: Score) -> dict[str, Any]:
-    """Return a value or why there is none, and what was said about it.
-
-    `asked` is False where nothing went wrong, but nobody was asked.
-    """
+    """Return a value or why there is none, and the feedback; `called` is False where the reward was not called."""
     failure = score.failure and {"kind": score.failure.kind, **_cut(score.failure.detail, MAX_FEEDBACK)}
-    asked = score.failure is None or score.failure.kind not in NOT_ASKED
+    called = score.failure is None or score.failure.kind not in NOT_ASKED
     feedback = _cut(score.feedback, MAX_FEEDBACK) if score.feedback else None
-    return {"value": number(score.value), "failure": failure, "asked": asked, "feedback": feedback}
+    return {"value": number(score.value), "failure": failure, "called": called, "feedback": feedback}
 
 
 def _cut(text: str, limit: int = MAX_TEXT) -> dict[str, Any]:
@@ -267,12 +235,7 @@ def _cut(text: str, limit: int = MAX_TEXT) -> dict[str, Any]:
 
 @dataclass
 class TokenBudget:
-    """How much one stage may still show.
-
-    Attributes:
-        values: numbers that are left.
-        refused: rollouts whose text stays plain because the budget was spent.
-    """
+    """How many numbers one stage may still show, and how many rollouts stay uncoloured because it was spent."""
 
     values: int = MAX_ALL_VALUES
     refused: int = 0
@@ -287,18 +250,10 @@ class TokenBudget:
 
 
 def token_rewards(rollout: Rollout, score: Score, limit: int, budget: TokenBudget) -> dict[str, Any] | None:
-    """Return the first `limit` characters of a rollout in pieces, and the rewards of each piece.
+    """Return the first `limit` characters of a rollout in pieces, and the rewards of each piece; None without any.
 
-    Args:
-        rollout: the answer.
-        score: its score; every part that has rewards per token is included, and the whole as `reward`.
-        limit: characters of the text that are shown.
-        budget: what the stage has left; what is returned is taken from it.
-
-    Returns:
-        None where there is nothing to colour. Else `sizes` and `counts` [n], the characters and the tokens of each
-        piece, and `parts`, each with its `name`, the `sum` of all its rewards and the `values` [n] of the pieces; a
-        piece without a reward of its own has None.
+    `sizes` and `counts` [n] are the characters and the tokens of each piece, and each of `parts` has its `name`, the
+    `sum` of all its rewards and the `values` [n] of the pieces; a piece without a reward of its own has None.
     """
     if rollout.ends is None or not len(rollout.tokens):
         return None

@@ -1,15 +1,15 @@
 """From which checkpoint a run is resumed, and what that holds.
 
-It is the last one, unless the recipe asks for more steps of a stage that has ended. That stage is resumed from its own
-last checkpoint, and later stages that only measure begin again. A later stage that has trained went on from weights
-that would change: then the recipe is refused, for its work would be lost.
+It is the last one, unless the recipe has more steps for a stage that has ended. That stage is resumed from its own last
+checkpoint, and later stages that only measure begin again. A later stage that has trained started from weights that
+would change: then the recipe is refused, because its work would be lost.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rewardsmith.config import Chosen
@@ -20,117 +20,124 @@ from rewardsmith.runs.folder import RECIPE, RunFolder
 from rewardsmith.runs.summary import Summary
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """What a run takes over from a checkpoint in addition to its models.
+@dataclass
+class RunState:
+    """How far a run is, in addition to its models.
 
     Attributes:
-        name: of its folder.
-        stage: number of the stage in which it was saved.
-        step: how many steps that stage had taken.
-        models: those that it holds.
-        trained: models that have learned so far.
+        summary: of the run so far.
+        trained: models that were trained so far.
         best: of each stage the best validation, and the checkpoint that has it.
-        learned: the last checkpoint of a stage that trained.
+        learned: the last checkpoint of a stage that trained; a stage that is extended resumes from there.
         steps: of all stages together.
-        seconds: how long the run had taken.
-        summary: of the run at that time.
-        lengths: of the growing files.
-        state: of the trainer.
+        seconds: how long the run has taken.
     """
+
+    summary: Summary
+    trained: list[str] = field(default_factory=list)
+    best: dict[str, tuple[float, str]] = field(default_factory=dict)
+    learned: str = ""
+    steps: int = 0
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint of stage number `stage` after `step` steps; `lengths` are those of the growing files."""
 
     name: str
     stage: int
     step: int
     models: frozenset[str]
-    trained: frozenset[str]
-    best: Mapping[str, tuple[float, str]]
-    learned: str
-    steps: int
-    seconds: float
-    summary: Summary
     lengths: Mapping[str, int]
-    state: dict[str, Any]
+    trainer: dict[str, Any]
+    run: RunState
 
 
 def read_checkpoint(files: RunFolder, recipe: Recipe) -> Checkpoint | None:
-    """Return the checkpoint from which a run is resumed; None where there is none. Nothing in the folder changes.
-
-    Raises:
-        UserError: the checkpoint is damaged, or does not go with the recipe.
-    """
+    """Return the checkpoint from which a run is resumed; None where there is none. Nothing in the folder changes."""
     if not files.checkpoints():
         return None
     name = resumes_from(files, recipe)
     files.require_intact(name)
     facts = files.facts(name)
-    stages = _names(recipe)
+    stages = stage_names(recipe)
     if facts["stage"] not in stages:
         known = f"{nearest(facts['stage'], stages)} Known: {listing(stages)}"
         raise UserError(f"the run stopped in the stage {facts['stage']!r}, which the recipe no longer has.{known}")
     files.require_lengths(name, facts["lengths"])
+    run = RunState(**facts["run"] | {"summary": Summary.from_json(facts["run"]["summary"])})
     return Checkpoint(
-        name=name,
-        stage=stages.index(facts["stage"]),
-        step=facts["step"],
-        models=frozenset(facts["models"]),
-        trained=frozenset(facts["trained"]),
-        best={stage: (value, where) for stage, (value, where) in facts["best"].items()},
-        learned=facts["learned"],
-        steps=facts["steps"],
-        seconds=facts["seconds"],
-        summary=Summary.of(facts["summary"]),
-        lengths=facts["lengths"],
-        state=facts["state"],
+        name,
+        stages.index(facts["stage"]),
+        facts["step"],
+        frozenset(facts["models"]),
+        facts["lengths"],
+        facts["trainer"],
+        run,
     )
 
 
-@dataclass(frozen=True)
-class _Longer:
-    """A stage that has ended, and has more steps now."""
-
-    number: int
-    name: str
-    setting: str
-    taken: int
-    trained_since: str
-
-
 def resumes_from(files: RunFolder, recipe: Recipe) -> str:
-    """Return the checkpoint from which a run is resumed: the last one, or that of a stage which is longer now.
-
-    Raises:
-        UserError: a checkpoint cannot be read, or the stage that is longer now cannot go on.
-    """
+    """Return the checkpoint from which a run is resumed: the last one, or that of a stage which is extended."""
     names = files.checkpoints()
-    longer = next(_longer(files, recipe), None)
-    if longer is None:
+    number, setting = next(_extended_stages(files, recipe), (None, ""))
+    if number is None:
         return names[-1]
-    ours = [name for name in names if files.facts(name).get("stage") == longer.name]
-    if ours and not longer.trained_since:
-        return ours[-1]
-    why = f"the stage {longer.trained_since!r} has trained since" if longer.trained_since else "its checkpoint is gone"
+    stages = stage_names(recipe)
+    steps = _steps_done(files)
+    own = [name for name in names if files.facts(name)["stage"] == stages[number]]
+    later = zip(stages[number + 1 :], recipe.stages[number + 1 :], strict=True)
+    trained = next((name for name, stage in later if name in steps and _trains(stage)), "")
+    if own and not trained:
+        return own[-1]
+    why = f"the stage {trained!r} has trained since" if trained else "its checkpoint is gone"
     raise UserError(
-        f"stages.{longer.number}.{longer.setting}: the stage {longer.name!r} has ended after {longer.taken} steps, and"
+        f"stages.{number}.{setting}: the stage {stages[number]!r} has ended after {steps[stages[number]][0]} steps, and"
         f" cannot have more: {why}. Set it to what it was, or start a new run with --resume never"
     )
 
 
 def extended(files: RunFolder, recipe: Recipe) -> bool:
-    """Return whether a recipe asks for more than a finished run has done: more steps, or stages after its last."""
+    """Return whether a recipe has more to do than a finished run has done: more steps, or stages after its last."""
     names = files.checkpoints()
     if not names:
         return False
-    last = files.facts(names[-1]).get("stage")
-    return any(_longer(files, recipe)) or last in _names(recipe)[:-1]
+    return any(_extended_stages(files, recipe)) or files.facts(names[-1])["stage"] in stage_names(recipe)[:-1]
 
 
-def other_length(stage: Chosen, planned: int, done: int, steps: int) -> str:
-    """Return what it means that a stage that had `planned` steps, and took `done`, has `steps` now; "" if nothing."""
+def _extended_stages(files: RunFolder, recipe: Recipe) -> Iterator[tuple[int, str]]:
+    """Yield each stage that has ended and has more steps now: its number, and the setting as `steps = 6`."""
+    steps = _steps_done(files)
+    before = {stage["name"]: stage for stage in tomllib.loads(files.read(RECIPE) or "").get("stages", [])}
+    for number, (name, stage) in enumerate(zip(stage_names(recipe), recipe.stages, strict=True)):
+        done, planned = steps.get(name, (0, 1))
+        settings: Any = stage.settings
+        if not _trains(stage) or done < planned:
+            continue
+        if settings.steps is not None and settings.steps > done:
+            yield number, f"steps = {settings.steps}"
+        # How many steps an epoch has, only the data can show.
+        elif settings.steps is None and settings.epochs > before.get(name, {}).get("epochs", 0):
+            yield number, f"epochs = {settings.epochs}"
+
+
+def _steps_done(files: RunFolder) -> dict[str, tuple[int, int]]:
+    """Return, by stage, the steps that the run has done, and those that its recipe had."""
+    stages = files.facts(files.checkpoints()[-1])["run"]["summary"]["stages"]
+    return {stage["name"]: (stage["done"], stage["steps"]) for stage in stages}
+
+
+def describe_new_length(stage: Chosen, planned: int, done: int, steps: int) -> str:
+    """Return the effect of a change from `planned` to `steps` steps, of which `done` are done; "" if there is none."""
     if planned == steps:
         return ""
     if done >= steps:
-        return f"{done} steps have been taken already, and the recipe has {steps}: none is added, and none taken back"
+        return f"{done} steps are done already, and the recipe has {steps}: none is added, and none is undone"
     scheduled = [
         f'{path}.schedule = "{table.schedule}"'
         for path, table in places(stage)
@@ -144,64 +151,33 @@ def other_length(stage: Chosen, planned: int, done: int, steps: int) -> str:
     )
 
 
-def _longer(files: RunFolder, recipe: Recipe) -> Iterator[_Longer]:
-    stages = files.facts(files.checkpoints()[-1])["summary"]["stages"]
-    steps = {stage["name"]: (stage["done"], stage["steps"]) for stage in stages}
-    before = {stage["name"]: stage for stage in tomllib.loads(files.read(RECIPE) or "").get("stages", [])}
-    names = _names(recipe)
-    for number, (name, stage) in enumerate(zip(names, recipe.stages, strict=True)):
-        taken, planned = steps.get(name, (0, 1))
-        if not _trains(stage) or taken < planned:
-            continue
-        setting = _asks_for_more(stage.settings, taken, before.get(name, {}))
-        if setting:
-            later = zip(names[number + 1 :], recipe.stages[number + 1 :], strict=True)
-            since = next((other for other, chosen in later if other in steps and _trains(chosen)), "")
-            yield _Longer(number, name, setting, taken, since)
-
-
-def _asks_for_more(settings: Any, taken: int, before: Mapping[str, Any]) -> str:
-    """Return the setting of a stage that gives it more steps than it took, as `steps = 6`; "" when none does."""
-    if settings.steps is not None:
-        return f"steps = {settings.steps}" if settings.steps > taken else ""
-    # How many steps an epoch has, only the data can say.
-    return f"epochs = {settings.epochs}" if settings.epochs > before.get("epochs", 0) else ""
-
-
 def _trains(stage: Chosen) -> bool:
     return hasattr(stage.settings, "steps")
 
 
-def _names(recipe: Recipe) -> list[str]:
+def stage_names(recipe: Recipe) -> list[str]:
+    """Return the names of the stages."""
     return [str(getattr(stage.settings, "name", "")) for stage in recipe.stages]
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
     """Return each setting whose value differs between two tables as `{path: "old -> new"}`, in order of the paths."""
-    old, new = (dict([*_leaves("", table), *_orders("", table)]) for table in (before, now))
+    old, new = (dict(leaves("", table)) for table in (before, now))
     paths = [path for path in sorted(old.keys() | new.keys()) if old.get(path) != new.get(path)]
-    return {path: f"{_shown(old, path)} -> {_shown(new, path)}" for path in paths}
+    shown = ({path: toml(value) for path, value in values.items()} for values in (old, new))
+    first, second = shown
+    return {path: f"{first.get(path, 'not set')} -> {second.get(path, 'not set')}" for path in paths}
 
 
-def _shown(settings: dict[str, Any], path: str) -> str:
-    return toml(settings[path]) if path in settings else "not set"
-
-
-def _orders(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the order of tables in which it counts: of several routes the first that fits is taken."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        where = f"{path}.{key}".lstrip(".")
-        if key in ("parts", "routes") and isinstance(inner, dict):
-            yield f"order of {where}", list(inner)
-        yield from _orders(where, inner)
-
-
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each value of nested tables with its path, and the order of parts and routes, in which it counts."""
     if isinstance(value, dict) and value:
+        if path.endswith(("parts", "routes")):
+            yield f"order of {path}", list(value)
         for key, inner in value.items():
-            yield from _leaves(f"{path}.{key}".lstrip("."), inner)
+            yield from leaves(f"{path}.{key}".lstrip("."), inner)
     elif isinstance(value, list) and value and isinstance(value[0], dict):
         for i, inner in enumerate(value):
-            yield from _leaves(f"{path}.{i}", inner)
+            yield from leaves(f"{path}.{i}", inner)
     else:
         yield path, value

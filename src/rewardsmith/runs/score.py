@@ -7,7 +7,7 @@ import inspect
 import json
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import chain
@@ -18,7 +18,7 @@ from pydantic import Field
 
 from rewardsmith import __version__
 from rewardsmith.config import Chosen
-from rewardsmith.console import Columns, Table, count_of, format_number, format_seconds, format_share
+from rewardsmith.console import Columns, Table, count_of, format_seconds, format_share
 from rewardsmith.data.rows import printable
 from rewardsmith.engines.model_settings import INCIDENTAL
 from rewardsmith.errors import UserError
@@ -31,14 +31,7 @@ from rewardsmith.rewards.measure import Measured, quantiles
 from rewardsmith.rewards.tree import check, latencies
 from rewardsmith.runs.lookup import named_models
 from rewardsmith.runs.resume import changes
-from rewardsmith.runs.score_statistics import (
-    Compared,
-    Comparison,
-    OutcomeStatistics,
-    OutcomeTally,
-    SignChange,
-    without_implicit,
-)
+from rewardsmith.runs.score_statistics import Comparison, OutcomeTally, component_name, without_implicit
 from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup, StoredRollouts
 from rewardsmith.storage import ResumableJsonl
 from rewardsmith.trainers.evaluate.eval_measures import MAX_DETAIL
@@ -47,13 +40,10 @@ from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.trainers.settings import RewardChoice
 from rewardsmith.types import ScoredGroup
 
-MAX_TEXT = 60
-"""Characters of a rollout that are shown, from its beginning."""
-
 REMEDY = "add --fresh to start again, or name another file with --out"
 
-# When a reward gives up is no part of what a score is: these may change between two starts.
-_BUDGETS = ("failure.share", "failure.window", "failure.min_failures", "failure.wait", "request.deadline")
+# When a reward gives up does not change a score: these may differ between two starts.
+_BUDGETS = ("failure.share", "failure.window", "failure.min_failures", "failure.wait", ".deadline")
 
 
 class ScoreRollouts(RolloutJob):
@@ -88,7 +78,7 @@ class ScoreRollouts(RolloutJob):
 
     async def run(self, context: JobContext) -> Result:
         """Score all groups, or those that an earlier start has left."""
-        rollouts = self.stored()
+        rollouts = StoredRollouts(self)
         reward = context.reward(self.reward)
         results = None if self.out is None else _results_file(self.out, rollouts.files)
         if context.fresh and results is None:
@@ -212,7 +202,7 @@ class ScoreTally:
         self.total = total
 
     def begin(self) -> None:
-        """Take what came so far as the results of an earlier start."""
+        """Take the groups so far as the results of an earlier start."""
         self._resumed_groups, self._resumed_rollouts = self.groups, self._rollouts
         self._begun = self._ended = time.perf_counter()
 
@@ -266,12 +256,10 @@ class ScoreTally:
         }
         tables, notes = [_components(measured, seconds)], [*self.failure_lines(), self._pace(seconds.get("", {}), rate)]
         if compared is not None:
-            tables += _comparison_tables(compared)
+            tables += compared.tables()
             facts["compared"] = asdict(compared)
-            for change in facts["compared"]["largest_changes"]:
-                change["text"] = printable(change["text"], MAX_TEXT)
         if outcome is not None:
-            tables.append(_outcome_table(outcome))
+            tables.append(outcome.table())
             facts["outcome"] = asdict(outcome)
         if self._unscored:
             verb = "has" if self._unscored == 1 else "have"
@@ -288,10 +276,6 @@ class ScoreTally:
         return f"{groups}{before}; {rate:,.0f} rollouts/s; a group took {times} ({self._concurrency} at a time)"
 
 
-def _component_name(name: str) -> str:
-    return f"  {name}" if name else "reward"  # the whole first, its parts below it
-
-
 def _components(measured: Mapping[str, Measured], seconds: Mapping[str, Mapping[str, float]]) -> Table:
     columns: Columns = {
         "component": "text", "rollouts": "count", "mean": "number", "spread": "number", "failed": "text",
@@ -303,7 +287,7 @@ def _components(measured: Mapping[str, Measured], seconds: Mapping[str, Mapping[
         times = seconds.get(name, {}) if len(measured) > 1 else {}  # the times of the whole are in a note
         rows.append(
             (
-                _component_name(name),
+                component_name(name),
                 one.rollouts,
                 one.mean,
                 one.spread,
@@ -315,64 +299,3 @@ def _components(measured: Mapping[str, Measured], seconds: Mapping[str, Mapping[
             )
         )
     return Table("", columns, rows)
-
-
-def _comparison_tables(compared: Compared) -> list[Table]:
-    old, new = (
-        ", ".join(f"{kind} {count:,}" for kind, count in kinds.items()) or "none"
-        for kinds in (compared.old_failed, compared.new_failed)
-    )
-    rows = [
-        ("mean, where both scored", format_number(compared.old_mean), format_number(compared.new_mean)),
-        ("could not score", old, new),
-        ("could score, and the other not", f"{compared.only_new_failed:,}", f"{compared.only_old_failed:,}"),
-        ("changed", "", f"{compared.changed:,} of {compared.both:,} rollouts that both scored"),
-        ("Spearman and Kendall τ_b over all", "", _correlations(compared.spearman, compared.kendall)),
-        ("the same within a group, mean", "", _correlations(compared.spearman_within, compared.kendall_within)),
-        ("groups where both rewards vary", "", f"{compared.ranked:,} of {compared.groups:,}"),
-        ("advantages that change sign", "", f"{compared.sign_changes:,}"),
-        ("advantages that become 0; were 0", "", f"{compared.to_zero:,}; {compared.from_zero:,}"),
-    ]
-    names = ", ".join(printable(name, 60) for name in compared.left_out)
-    note = f"Both without {names}: a run stores the value of the sum without its implicit rewards." if names else ""
-    columns: Columns = {"": "text", "old": "text", "new": "text"}
-    tables = [Table("old reward against new", columns, rows, note)]
-    if compared.largest_changes:
-        tables.append(_sign_changes(compared.largest_changes, compared.sign_changes))
-    return tables
-
-
-def _correlations(rho: float | None, tau: float | None) -> str:
-    return f"{format_number(rho)}, {format_number(tau)}"
-
-
-def _sign_changes(largest: Sequence[SignChange], count: int) -> Table:
-    title = (
-        "all changes of sign" if count == len(largest) else f"the {len(largest)} largest of {count:,} changes of sign"
-    )
-    rows = [
-        (
-            printable(one.prompt, 40),
-            one.index,
-            f"{format_number(one.old)} → {format_number(one.new)}",
-            f"{one.old_advantage:+.3g} → {one.new_advantage:+.3g}",
-            printable(one.text, MAX_TEXT),
-        )
-        for one in largest
-    ]
-    columns: Columns = {"prompt": "text", "#": "count", "reward": "text", "advantage": "text", "text": "text"}
-    return Table(title, columns, rows)
-
-
-def _outcome_table(found: OutcomeStatistics) -> Table:
-    name = printable(found.outcome, 60)
-    title = f"the outcome {name}: mean {format_number(found.mean)}, at best {format_number(found.oracle)}"
-    columns: Columns = {
-        "component": "text", "groups": "count", "that differ": "count", "pairs in order": "share",
-        "best of all" if found.size is None else f"best of {found.size}": "number",
-    }  # fmt: skip
-    rows = [
-        (_component_name(name), one.groups, one.ordered, one.accuracy, one.best)
-        for name, one in found.components.items()
-    ]
-    return Table(f"{title}, of {count_of(found.groups, 'group')}", columns, rows)

@@ -1,4 +1,4 @@
-"""Statistics of new scores: against the stored ones, and against an outcome.
+"""Statistics of new scores: against the stored ones (`--compare`), and against an outcome (`--outcome`).
 
 The advantage of a rollout is its reward minus the mean of the scored rollouts of its group. A failure is counted and is
 never a number: a rollout that either reward could not score takes part in no correlation.
@@ -12,15 +12,17 @@ import tomllib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.algorithms.ranks import best_of_n, kendall_tau_b, spearman
+from rewardsmith.console import Columns, Table, count_of, format_number
+from rewardsmith.data.rows import printable
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Sum
@@ -37,7 +39,15 @@ TOLERANCE = 1e-12
 STORED_REWARD = "reward"
 """Name of the whole stored score as an outcome."""
 
+MAX_TEXT = 60
+"""Characters of a rollout that are shown, from its beginning."""
+
 Vector = NDArray[np.float64]
+
+
+def component_name(name: str) -> str:
+    """Return a component as a table shows it: the whole first, its parts indented below it."""
+    return f"  {name}" if name else "reward"
 
 
 # ---- stored scores against new ones --------------------------------------------------------------------------------
@@ -45,7 +55,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SignChange:
-    """A rollout whose advantage changes sign; `index` is its place in the group, and its text is hostile."""
+    """A rollout whose advantage changes sign; `index` is its place in the group."""
 
     prompt: str
     index: int
@@ -58,29 +68,10 @@ class SignChange:
 
 @dataclass(frozen=True)
 class Compared:
-    """Two rewards over the same rollouts.
+    """Two rewards over the same rollouts: the fields of `--json`; a mean or correlation without values is None.
 
-    Attributes:
-        rollouts: all of them.
-        both: those that both could score; means, changes and correlations are over these.
-        old_mean: None when there are none.
-        new_mean: None when there are none.
-        changed: how many have another reward now.
-        spearman: ρ over all; None where it is not defined.
-        kendall: τ_b over all; None where it is not defined.
-        groups: all of them.
-        ranked: groups in which neither reward is constant; the next two are means over these.
-        spearman_within: mean ρ within a group; None without such groups.
-        kendall_within: mean τ_b within a group; None without such groups.
-        sign_changes: how many advantages change from above 0 to below, or the other way round.
-        to_zero: how many advantages become 0.
-        from_zero: how many advantages were 0 and are no longer.
-        largest_changes: the sign changes with the largest difference.
-        old_failed: rollouts by the kind of failure that they had.
-        new_failed: rollouts by the kind of failure that they have now.
-        only_old_failed: rollouts that have a reward now, and had none.
-        only_new_failed: rollouts that had a reward, and have none now.
-        left_out: parts that count on neither side; see `without_implicit`.
+    Means, changes and correlations are over the rollouts that `both` scored, `*_within` are means over the groups in
+    which neither reward is constant (`ranked`), and `left_out` are the parts that count on neither side.
     """
 
     rollouts: int
@@ -103,6 +94,49 @@ class Compared:
     only_old_failed: int
     only_new_failed: int
     left_out: Sequence[str] = ()
+
+    def tables(self) -> list[Table]:
+        """Return the comparison, and the largest changes of sign, for people."""
+        old, new = (
+            ", ".join(f"{kind} {count:,}" for kind, count in kinds.items()) or "none"
+            for kinds in (self.old_failed, self.new_failed)
+        )
+        rows = [
+            ("mean, where both scored", format_number(self.old_mean), format_number(self.new_mean)),
+            ("could not score", old, new),
+            ("could score, and the other not", f"{self.only_new_failed:,}", f"{self.only_old_failed:,}"),
+            ("changed", "", f"{self.changed:,} of {self.both:,} rollouts that both scored"),
+            ("Spearman and Kendall τ_b over all", "", _correlations(self.spearman, self.kendall)),
+            ("the same within a group, mean", "", _correlations(self.spearman_within, self.kendall_within)),
+            ("groups where both rewards vary", "", f"{self.ranked:,} of {self.groups:,}"),
+            ("advantages that change sign", "", f"{self.sign_changes:,}"),
+            ("advantages that become 0; were 0", "", f"{self.to_zero:,}; {self.from_zero:,}"),
+        ]
+        names = ", ".join(printable(name, 60) for name in self.left_out)
+        note = f"Both without {names}: a run stores the value of the sum without its implicit rewards." if names else ""
+        tables = [Table("old reward against new", {"": "text", "old": "text", "new": "text"}, rows, note)]
+        if not self.largest_changes:
+            return tables
+        listed = len(self.largest_changes)
+        title = "all changes of sign"
+        if listed < self.sign_changes:
+            title = f"the {listed} largest of {self.sign_changes:,} changes of sign"
+        columns: Columns = {"prompt": "text", "#": "count", "reward": "text", "advantage": "text", "text": "text"}
+        changes = [
+            (
+                printable(one.prompt, 40),
+                one.index,
+                f"{format_number(one.old)} → {format_number(one.new)}",
+                f"{one.old_advantage:+.3g} → {one.new_advantage:+.3g}",
+                one.text,
+            )
+            for one in self.largest_changes
+        ]
+        return [*tables, Table(title, columns, changes)]
+
+
+def _correlations(rho: float | None, tau: float | None) -> str:
+    return f"{format_number(rho)}, {format_number(tau)}"
 
 
 class Comparison:
@@ -131,7 +165,7 @@ class Comparison:
                 continue
             pairs.append((a.value, b.value))
             self._counts["changed"] += not math.isclose(a.value, b.value, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-            text = group.rollouts[i].text
+            text = printable(group.rollouts[i].text, MAX_TEXT)
             self._add_change(SignChange(group.prompt.id, i, a.value, b.value, before[i], after[i], text))
         values = [a for a, _ in pairs], [b for _, b in pairs]
         self._old.extend(values[0])
@@ -152,28 +186,24 @@ class Comparison:
 
     def result(self) -> Compared:
         """Return the statistics so far."""
-        counts, within = self._counts, self._within
-        old, new = np.array(self._old), np.array(self._new)
+        counts, old, new = self._counts, np.array(self._old), np.array(self._new)
+        names = (
+            "groups", "rollouts", "changed", "sign_changes", "to_zero", "from_zero", "only_old_failed",
+            "only_new_failed",
+        )  # fmt: skip
         return Compared(
-            rollouts=counts["rollouts"],
-            both=len(self._old),
+            **{name: counts[name] for name in names},
+            both=len(old),
             old_mean=_mean(self._old),
             new_mean=_mean(self._new),
-            changed=counts["changed"],
             spearman=_defined(spearman(old, new)),
             kendall=_defined(kendall_tau_b(old, new)),
-            groups=counts["groups"],
-            ranked=len(within),
-            spearman_within=_mean([rho for rho, _ in within]),
-            kendall_within=_mean([tau for _, tau in within]),
-            sign_changes=counts["sign_changes"],
-            to_zero=counts["to_zero"],
-            from_zero=counts["from_zero"],
+            ranked=len(self._within),
+            spearman_within=_mean([rho for rho, _ in self._within]),
+            kendall_within=_mean([tau for _, tau in self._within]),
             largest_changes=[one for *_, one in sorted(self._changes, key=lambda entry: entry[:2], reverse=True)],
             old_failed=dict(self._failures[0].most_common()),
             new_failed=dict(self._failures[1].most_common()),
-            only_old_failed=counts["only_old_failed"],
-            only_new_failed=counts["only_new_failed"],
             left_out=sorted(self.left_out),
         )
 
@@ -222,9 +252,9 @@ def _stage_trains_rewards(file: Path) -> bool:
     recipe = file.parent.parent / "recipe.toml"
     if file.parent.name != "rollouts" or not recipe.is_file():
         return False
-    for stage in tomllib.loads(recipe.read_text(encoding="utf-8")).get("stages", []):
-        if stage.get("name") == file.stem and "reward" not in stage.get("validation", {}):
-            return bool(getattr(STAGES.get(stage.get("type")), "trains_rewards", False))
+    for stage in tomllib.loads(recipe.read_text(encoding="utf-8"))["stages"]:
+        if stage["name"] == file.stem and "reward" not in stage.get("validation", {}):
+            return bool(getattr(STAGES.get(stage["type"]), "trains_rewards", False))
     return False
 
 
@@ -251,17 +281,10 @@ class ComponentOrder:
 
 @dataclass(frozen=True)
 class OutcomeStatistics:
-    """How the components of a reward predict an outcome.
+    """How the components of a reward predict an outcome: the fields of `--json`.
 
-    Attributes:
-        outcome: name of the part.
-        source: whether it is a part of the new scores, or of the stored ones.
-        groups: those with an outcome; means are over these.
-        rollouts: those with an outcome.
-        size: rollouts with an outcome in each group; None where groups differ.
-        mean: outcome of a random rollout of its group; None without groups.
-        oracle: outcome of the best rollout of each group; None without groups.
-        components: by dotted name, "" for the whole; the outcome itself is left out.
+    `groups` and `rollouts` are those with an outcome, `size` the rollouts of each group (None where groups differ),
+    `mean` the outcome of a random rollout and `oracle` that of the best one of each group.
     """
 
     outcome: str
@@ -272,6 +295,17 @@ class OutcomeStatistics:
     mean: float | None
     oracle: float | None
     components: Mapping[str, ComponentOrder]
+
+    def table(self) -> Table:
+        """Return the statistics for people."""
+        name = printable(self.outcome, 60)
+        title = f"the outcome {name}: mean {format_number(self.mean)}, at best {format_number(self.oracle)}"
+        columns: Columns = {
+            "component": "text", "groups": "count", "that differ": "count", "pairs in order": "share",
+            "best of all" if self.size is None else f"best of {self.size}": "number",
+        }  # fmt: skip
+        rows = [(component_name(name), *asdict(one).values()) for name, one in self.components.items()]
+        return Table(f"{title}, of {count_of(self.groups, 'group')}", columns, rows)
 
 
 @dataclass
@@ -335,6 +369,11 @@ class OutcomeTally:
     def result(self) -> OutcomeStatistics:
         """Return the statistics so far."""
         groups = self._sizes.total()
+        components: dict[str, Any] = {}
+        for name, sums in self._sums.items():
+            count, ordered, accuracy, best = sums.tolist()
+            means = (accuracy / ordered if ordered else None, best / count if count else None)
+            components[name] = ComponentOrder(int(count), int(ordered), *means)
         return OutcomeStatistics(
             outcome=self.name,
             source=self._source,
@@ -343,12 +382,7 @@ class OutcomeTally:
             size=next(iter(self._sizes)) if len(self._sizes) == 1 else None,
             mean=self._mean / groups if groups else None,
             oracle=self._oracle / groups if groups else None,
-            components={
-                name: ComponentOrder(
-                    int(count), int(ordered), accuracy / ordered if ordered else None, best / count if count else None
-                )
-                for name, (count, ordered, accuracy, best) in ((n, sums.tolist()) for n, sums in self._sums.items())
-            },
+            components=components,
         )
 
 

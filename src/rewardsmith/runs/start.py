@@ -1,4 +1,4 @@
-"""Start a run, or go on with one: which folder, which checkpoint, and what happens on Ctrl-C."""
+"""Start or resume a run: which folder, which checkpoint, and what happens on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from rich.console import Console
 from rewardsmith import __version__
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, explain
-from rewardsmith.recipe_checks import RewardTrees
 from rewardsmith.runs.folder import CHECKPOINTS, LOCK, METRICS, RECIPE, SUMMARY, RunFolder
-from rewardsmith.runs.log import LOG, RunLog
 from rewardsmith.runs.model_registry import usage_line
-from rewardsmith.runs.progress import Progress
+from rewardsmith.runs.preflight import RewardTrees
+from rewardsmith.runs.progress import LOG, Progress, RunLog
 from rewardsmith.runs.report import write_report
 from rewardsmith.runs.resume import changes, extended
 from rewardsmith.runs.run import Run, Stopped
-from rewardsmith.runs.summary import Summary
 
 Resume = Literal["auto", "never", "must"]
 
@@ -48,13 +46,13 @@ def start(
         name: of the run; without a folder it is `runs/NAME`, or `runs/NAME-2` and so on.
         rewards: of the recipe, where they are built already.
         folder: where the files go.
-        resume: `auto` goes on with a run that has not finished, `must` insists that there is one, `never` starts anew.
-        accept_changes: go on although the recipe has changed since the run stopped.
+        resume: `auto` resumes a run that has not finished, `must` insists that there is one, `never` starts a new one.
+        accept_changes: resume although the recipe has changed since the run stopped.
         console: where to write.
 
     Raises:
-        UserError: for whatever a user can mend.
-        Stopped: after Ctrl-C; the message says what has been saved.
+        UserError: for every mistake of a user.
+        Stopped: after Ctrl-C; the message names what was saved.
     """
     console = console or Console(stderr=True)
     path = _choose(folder, Path("runs") / name, resume, recipe, accept_changes)
@@ -63,7 +61,8 @@ def start(
         if files.checkpoints():
             if resume == "never" and folder is not None:
                 raise UserError(f"{str(path)!r} holds a run already: use another --folder, or --resume auto")
-            _require_unchanged(files, recipe, accept_changes)
+            if not accept_changes:
+                _require_unchanged(files, recipe)
             if _state(path) == "finished" and not (accept_changes and extended(files, recipe)):
                 console.print(f"{path} has finished already; its report is {path / 'report.html'}")
                 return path
@@ -76,62 +75,59 @@ def start(
         try:
             with _recorded(run, files), _stopping(run, files, console):
                 asyncio.run(run.go())
-        except Stopped:
-            _tell_models(run.summary, console)
-            raise
+            console.print(run.state.summary.table())
         finally:
+            if run.state.summary.state != "failed":
+                for model, used in run.state.summary.models.items():
+                    console.print(f"{model}: {usage_line(used)}", highlight=False, markup=False)
             _report(path, console)
-        console.print(run.summary.table())
-        _tell_models(run.summary, console)
         console.print(f"models: {path / 'models'}\nreport: {path / 'report.html'}", highlight=False)
     return path
 
 
 @contextmanager
 def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
-    """Write down how a run ended: in `run.log`, and in its summary, which the report shows."""
+    """Record how a run ended: in `run.log`, and in its summary, which the report shows."""
     run.run_log.write(f"rewardsmith {__version__} starts in {files.path}")
-    finished = _state(files.path) == "finished"  # which it stays if this start fails before it changes anything
+    was_finished = _state(files.path) == "finished"
     try:
         with run.run_log.warnings():
             yield
     except BaseException as caught:
         error = _as_shown(caught, files)
-        stopped = isinstance(error, Stopped)
-        if stopped:
+        summary = run.state.summary
+        if isinstance(error, Stopped):
             run.run_log.write(str(error))
+            summary.state = "stopped"
         else:
             run.run_log.failed(error)
-        run.summary.state = "stopped" if stopped else "failed"
-        run.summary.error = "" if stopped else _cause(error)
-        if run.placed and not (finished and _state(files.path) == "finished"):
+            known = isinstance(error, UserError)
+            summary.state = "failed"
+            summary.error = str(error) if known else f"{type(error).__name__}: {error} (see {LOG})"
+        # A finished run stays finished if this start failed before it changed anything.
+        if run.positioned and not (was_finished and _state(files.path) == "finished"):
             with suppress(UserError):  # of a disk that is full: that is the error already
-                files.write(SUMMARY, run.summary.dumps())
+                files.write(SUMMARY, summary.dumps())
         if error is caught:
             raise
         raise error from None
-    run.summary.state = "finished"
-    files.write(SUMMARY, run.summary.dumps())
-    run.run_log.write(f"finished after {run.summary.seconds:.0f} s")
+    run.state.summary.state = "finished"
+    files.write(SUMMARY, run.state.summary.dumps())
+    run.run_log.write(f"finished after {run.state.summary.seconds:.0f} s")
 
 
 def _as_shown(error: BaseException, files: RunFolder) -> BaseException:
-    """Return an error as the user is shown it: a stop with what it saved or lost, a full GPU with the remedy."""
+    """Return an error as the user sees it: a stop with what it saved or lost, a full GPU with the remedy."""
     if isinstance(error, Stopped):
-        return Stopped("stopped; everything is saved. To go on, run the same command again.")
+        return Stopped("stopped; everything is saved. To resume, run the same command again.")
     if isinstance(error, KeyboardInterrupt):
-        return Stopped(f"stopped at once; {_lost(files)}. To go on, run the same command again.")
+        return Stopped(f"stopped at once; {_lost(files)}. To resume, run the same command again.")
     if isinstance(error, torch.OutOfMemoryError):
         return UserError(
             "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
             f" learning, or set recompute = true; then run the same command with --accept-changes. ({error})"
         )
     return error
-
-
-def _cause(error: BaseException) -> str:
-    """Return an error in a few words, for the summary."""
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error} (see {LOG})"
 
 
 def _report(folder: Path, console: Console) -> None:
@@ -141,11 +137,6 @@ def _report(folder: Path, console: Console) -> None:
         console.print(f"the report could not be written: {error}", style="yellow")
 
 
-def _tell_models(summary: Summary, console: Console) -> None:
-    for name, used in summary.models.items():
-        console.print(f"{name}: {usage_line(used)}", highlight=False, markup=False)
-
-
 def _choose(folder: Path | None, default: Path, resume: Resume, recipe: Recipe, accept_changes: bool) -> Path:
     """Return the folder to use: the newest one of this name that has not finished, or the next free one.
 
@@ -153,17 +144,19 @@ def _choose(folder: Path | None, default: Path, resume: Resume, recipe: Recipe, 
     """
     if folder is not None:
         if resume == "must" and not (folder / RECIPE).exists():
-            raise UserError(f"there is no run in {str(folder)!r} to go on with: check --folder, or use --resume auto")
+            raise UserError(f"there is no run in {str(folder)!r} to resume: check --folder, or use --resume auto")
         return folder
     taken: list[Path] = []
     while (free := default if not taken else default.with_name(f"{default.name}-{len(taken) + 1}")).exists():
         taken.append(free)
     while taken and _has_not_begun(taken[-1]):
         free = taken.pop()
-    if taken and resume != "never" and _can_go_on(taken[-1], recipe, accept_changes):
-        return taken[-1]
+    if taken and resume != "never" and (taken[-1] / RECIPE).exists():
+        newest = taken[-1]
+        if _state(newest) != "finished" or (accept_changes and extended(RunFolder(newest), recipe)):
+            return newest
     if resume == "must":
-        raise UserError(f"no run {str(default)!r} has been stopped before its end: there is nothing to go on with")
+        raise UserError(f"no run {str(default)!r} has been stopped before its end: there is nothing to resume")
     return free
 
 
@@ -172,36 +165,29 @@ def _has_not_begun(folder: Path) -> bool:
     try:
         with (folder / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # no run has ever begun here, or one goes on
+    except OSError:  # no run has ever begun here, or one is running
         return False
     grown = [folder / METRICS, *(folder / "rollouts").glob("*.jsonl")]
     steps = any(path.exists() and path.stat().st_size for path in grown)
     return not steps and not any((folder / CHECKPOINTS).glob("[!.]*"))
 
 
-def _can_go_on(folder: Path, recipe: Recipe, accept_changes: bool) -> bool:
-    if not (folder / RECIPE).exists():
-        return False
-    return _state(folder) != "finished" or (accept_changes and extended(RunFolder(folder), recipe))
-
-
 def _state(folder: Path) -> str:
-    """Return what the summary of a run says: `running`, `stopped`, `finished`; "" without a summary."""
+    """Return the state in the summary of a run; "" without a summary."""
     file = folder / SUMMARY
     return str(json.loads(file.read_text(encoding="utf-8"))["state"]) if file.exists() else ""
 
 
-def _require_unchanged(files: RunFolder, recipe: Recipe, accepted: bool) -> None:
-    """Refuse to go on under another recipe than before, unless the user says so."""
+def _require_unchanged(files: RunFolder, recipe: Recipe) -> None:
+    """Refuse to resume under another recipe than before."""
     text = files.read(RECIPE)
-    if text is None or accepted:
-        return
-    changed = changes(tomllib.loads(text), tomllib.loads(explain(recipe)))
+    changed = {} if text is None else changes(tomllib.loads(text), tomllib.loads(explain(recipe)))
     if changed:
         raise UserError(
             f"the recipe has changed since the run in {str(files.path)!r} stopped:\n"
             + "\n".join(f"  {path}: {change}" for path, change in changed.items())
-            + "\nUse --accept-changes to go on with the new settings; --resume never or another --folder starts anew"
+            + "\nUse --accept-changes to resume with the new settings; --resume never or another --folder starts a new"
+            " run"
         )
 
 
@@ -213,7 +199,7 @@ def _lost(files: RunFolder) -> str:
 
 @contextmanager
 def _stopping(run: Run, files: RunFolder, console: Console) -> Iterator[None]:
-    """On Ctrl-C or a polite kill, let the run save at the next safe point; a second Ctrl-C ends it at once."""
+    """On Ctrl-C or SIGTERM, let the run save at the next safe point; a second Ctrl-C ends it at once."""
 
     def stop(number: int, _frame: object) -> None:
         if run.stopping:

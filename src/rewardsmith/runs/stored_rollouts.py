@@ -1,6 +1,6 @@
 """Stored rollouts: of a run, of this package's records, or a table of prompts with responses from elsewhere.
 
-    for stored in StoredRollouts("runs/quickstart", kind="validation"):
+    for stored in StoredRollouts(RolloutJob(rollouts="runs/quickstart", kind="validation")):
         stored.group, stored.scores
 
 The form of a file is that of its first line. Files are untrusted: an error names the line.
@@ -62,17 +62,6 @@ class RolloutJob(Job):
     responses: str | None = Field(default=None, description="column of a table with the responses, a list or one")
     answers: str = Field(default=ANSWER, description="column of a table with the right answer")
 
-    def stored(self) -> StoredRollouts:
-        """Return the rollouts that the settings select."""
-        return StoredRollouts(
-            self.rollouts,
-            stage=self.stage,
-            kind=self.kind,
-            steps=None if self.step is None else _parse_steps(self.step),
-            limit=self.limit,
-            columns=ResponseColumns(self.prompts, self.responses, self.answers),
-        )
-
 
 def _parse_steps(text: str) -> tuple[int, int]:
     """Return the first and the last step of `40` or `40-60`."""
@@ -85,15 +74,7 @@ def _parse_steps(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class StoredGroup:
-    """One group as it is stored.
-
-    Attributes:
-        group: the prompt and its rollouts.
-        scores: one per rollout; None where none are stored.
-        record: the record of the run that it comes from; None where there is none.
-        place: the file and line, for messages.
-        file: that holds it.
-    """
+    """One group as it is stored; `scores` and the `record` of a run may be None, `place` is for messages."""
 
     group: RolloutGroup
     scores: tuple[Score, ...] | None
@@ -109,55 +90,28 @@ class StoredGroup:
         return GroupRecord(self.record.step, self.record.kind, self.record.dropped, scored, none)
 
 
-@dataclass(frozen=True)
-class ResponseColumns:
-    """Columns of a table; they may be dotted paths. `responses` None is `responses`, or else `response`."""
-
-    prompts: str = PROMPT
-    responses: str | None = None
-    answers: str = ANSWER
-
-
 class StoredRollouts:
-    """The groups of a path, in the order of the files. Iterating reads them again each time.
+    """The groups that a job selects, in the order of the files. Iterating reads them again each time.
 
-    Args:
-        path: a run folder, or a JSONL or Parquet file.
-        stage: of a run; None takes all.
-        kind: `train` or `validation`; None takes both.
-        steps: first and last step, inclusive; None takes all.
-        limit: how many groups at most; None takes all.
-        columns: of a table.
-
-    Attributes:
-        incomplete: lines that a run has not finished, which were left out.
+    `incomplete` names the lines that a run has not finished, which are left out.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        stage: str | None = None,
-        kind: str | None = None,
-        steps: tuple[int, int] | None = None,
-        limit: int | None = None,
-        columns: ResponseColumns | None = None,
-    ) -> None:
-        self._stage, self._kind, self._steps, self._limit = stage, kind, steps, limit
-        self._columns = columns or ResponseColumns()
+    def __init__(self, job: RolloutJob) -> None:
+        path = job.rollouts
+        self._job = job
+        self._steps = None if job.step is None else _parse_steps(job.step)
         self._in_run = Path(path).is_dir()
-        if stage is not None and not self._in_run:
+        if job.stage is not None and not self._in_run:
             raise UserError(f"--stage selects a file of a run folder, and {path!r} is none: leave it out")
-        self.files = _run_files(Path(path), stage) if self._in_run else find_files(path)
+        self.files = _run_files(Path(path), job.stage) if self._in_run else find_files(path)
         self.incomplete: list[str] = []
-        self._table = _ResponseTable(names_of(self.files), self._columns)
+        self._table = _ResponseTable(names_of(self.files), job)
 
     def count(self) -> int:
         """Return how many groups there are, after a look at every line; a `UserError` when there are none."""
         count = sum(1 for _ in self._limited())
         if not count:
-            steps = self._steps and "-".join(map(str, sorted(set(self._steps))))
-            flags = {"--stage": self._stage, "--kind": self._kind, "--step": steps}
+            flags = {"--stage": self._job.stage, "--kind": self._job.kind, "--step": self._job.step}
             given = " ".join(f"{name} {value}" for name, value in flags.items() if value is not None)
             reason = f" with {given}: select more" if given else ": they are empty"
             raise UserError(f"no group is left of {len(self.files)} file(s){reason}")
@@ -172,12 +126,12 @@ class StoredRollouts:
             yield _parse_group(file, place, form, raw)
 
     def _limited(self) -> Iterator[tuple[Path, str, str, Any]]:
-        return islice(self._raw_groups(), self._limit)
+        return islice(self._raw_groups(), self._job.limit)
 
     def _raw_groups(self) -> Iterator[tuple[Path, str, str, Any]]:
         """Yield each selected group with its file, place and form: a row of a file, or rows of a table together."""
         first = ""
-        table = self._table = _ResponseTable(names_of(self.files), self._columns)
+        table = self._table = _ResponseTable(names_of(self.files), self._job)
         for file, number, row in self._rows():
             place = where(self.files, Place(file, number))
             try:
@@ -209,12 +163,12 @@ class StoredRollouts:
             raise RowError(
                 f"this is {_FORM_NAMES[form]}, but the first line is {_FORM_NAMES[first]}: score them separately"
             )
-        if form != "record" and (self._kind is not None or self._steps is not None):
+        if form != "record" and (self._job.kind is not None or self._steps is not None):
             raise RowError(f"this is {_FORM_NAMES[form]}, which has no step or kind: leave out --kind and --step")
         return form
 
     def _is_selected(self, row: Mapping[str, Any]) -> bool:
-        if self._kind is not None and row.get("kind") != self._kind:
+        if self._job.kind not in (None, row.get("kind")):
             return False
         step = row.get("step")
         return self._steps is None or (isinstance(step, int) and self._steps[0] <= step <= self._steps[1])
@@ -270,10 +224,10 @@ class _ResponseTable:
     the prompt where there is none; since they may be anywhere, all of them are held until the end.
     """
 
-    def __init__(self, file_names: Sequence[str], columns: ResponseColumns) -> None:
+    def __init__(self, file_names: Sequence[str], job: RolloutJob) -> None:
         self._file_names = file_names
-        self._column = columns.responses
-        self._layout = Layout(answer=columns.answers, prompt=columns.prompts)
+        self._column = job.responses
+        self._layout = Layout(answer=job.answers, prompt=job.prompts)
         self._lists: bool | None = None
         self._first: Mapping[str, Any] | None = None
         self._answered = False

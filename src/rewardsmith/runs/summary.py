@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.table import Table
 
 from rewardsmith.llm import Usage
-from rewardsmith.runs.forms import chance_of, is_share, results
 from rewardsmith.trainers.protocol import Update
 
 
 @dataclass
 class StageSummary:
-    """One stage.
+    """One stage: `done` of `steps` steps, and its first and last validation.
 
-    Attributes:
-        name: of the stage.
-        type: of the stage.
-        steps: how many the recipe gives it.
-        done: how many it has taken.
-        seconds: how long it took.
-        before: the first validation.
-        after: the last validation; where process reward models learn without any, what they know of fresh rollouts.
+    A stage that trains process reward models without a validation has their metrics on fresh rollouts in `after`.
     """
 
     name: str
@@ -40,16 +33,7 @@ class StageSummary:
 
 @dataclass
 class Summary:
-    """A run.
-
-    Attributes:
-        title: of the recipe.
-        state: `running`, `finished`, `stopped` or `failed`.
-        seconds: how long it took so far.
-        stages: those that have begun.
-        models: what was asked of each model for rewards, before a resume too.
-        error: what ended the run, in the words that the user was shown; "" unless it failed.
-    """
+    """A run: `state` is `running`, `finished`, `stopped` or `failed`; `stages` are those that have begun."""
 
     title: str
     state: str = "running"
@@ -59,7 +43,7 @@ class Summary:
     error: str = ""
 
     def begin(self, name: str, kind: str, steps: int) -> int:
-        """A stage begins, or goes on; return how many steps it had before, which the recipe may have changed."""
+        """Begin or resume a stage; return how many steps it had before, which the recipe may have changed."""
         stage = next((stage for stage in self.stages if stage.name == name), None)
         if stage is None:
             self.stages.append(StageSummary(name, kind, steps))
@@ -67,8 +51,8 @@ class Summary:
         before, stage.steps = stage.steps, steps
         return before
 
-    def note(self, name: str, update: Update, seconds: float) -> None:
-        """Take over what a step says about validation; `seconds` is the time since the run began."""
+    def add(self, name: str, update: Update, seconds: float) -> None:
+        """Add the validation of a step; `seconds` is the time since the run began."""
         stage = next(stage for stage in self.stages if stage.name == name)
         stage.done = update.step
         stage.seconds = seconds - sum(other.seconds for other in self.stages if other is not stage)
@@ -78,24 +62,19 @@ class Summary:
             if update.step == 0:
                 stage.before = measured
         elif stage.type == "process_model" and not any(name.startswith("validation/") for name in stage.after):
-            # A step may lack one: what an earlier step said stays.
+            # A step may lack one: the value of an earlier step stays.
             stage.after = stage.after | {name: v for name, v in update.metrics.items() if _LEARNED.fullmatch(name)}
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the summary as JSON values."""
-        return asdict(self)
 
     def dumps(self) -> str:
         """Return the summary as a JSON file."""
-        return json.dumps(self.as_json(), indent=2) + "\n"
+        return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
-    def of(cls, table: dict[str, Any]) -> Summary:
-        """Return the summary that `as_json` returned."""
-        # Earlier versions did not write how many steps were taken.
-        stages = [StageSummary(**{"done": stage["steps"], **stage}) for stage in table["stages"]]
-        models = {name: Usage(**used) for name, used in table.get("models", {}).items()}
-        return cls(str(table["title"]), "running", float(table["seconds"]), stages, models)
+    def from_json(cls, table: dict[str, Any]) -> Summary:
+        """Return the summary of a run that is resumed."""
+        stages = [StageSummary(**stage) for stage in table["stages"]]
+        models = {name: Usage(**used) for name, used in table["models"].items()}
+        return cls(table["title"], "running", table["seconds"], stages, models)
 
     def table(self) -> Table:
         """Return the table of before and after that a user sees at the end, without columns that would be empty."""
@@ -118,12 +97,61 @@ def _rows(stage: StageSummary) -> Iterator[tuple[str, ...]]:
     both = (stage.before, stage.after)
     for i, name in enumerate(results(*both) or [""]):
         share, chance = is_share(name, both), stage.after.get(chance_of(name))
-        sides = (_shown(side.get(name), share) for side in both)
-        told = name.removeprefix("validation/") + ("" if chance is None else f" (chance {_shown(chance, share)})")
-        yield (stage.name if i == 0 else "", told, *sides, f"{stage.seconds:.0f} s" if i == 0 else "")
+        sides = (_format(side.get(name), share) for side in both)
+        label = name.removeprefix("validation/") + ("" if chance is None else f" (chance {_format(chance, share)})")
+        yield (stage.name if i == 0 else "", label, *sides, f"{stage.seconds:.0f} s" if i == 0 else "")
 
 
-def _shown(value: float | None, share: bool) -> str:
+def _format(value: float | None, share: bool) -> str:
     if value is None:
         return ""
     return f"{value:.1%}" if share else f"{value:.4g}"
+
+
+# ---- which measures are results, and which are percentages -----------------------------------------------------------
+
+_SHARES = {
+    "pass", "verified", "chance", "failed", "failures", "labels", "truncated", "unsound", "undecided",
+    "reasoning_check_failed",
+    "top1", "exact", "within", "ties", "outside", "precision", "recall", "f1", "f1_best", "section", "score",
+    "order_changed", "order_flipped", "order_best_changed", "repeat_same", "repeat_changed", "consistency",
+}  # fmt: skip
+_PART_SHARES = {"accuracy_fresh", "accuracy_after", "accuracy_running", "steps/found", "steps/chance"}
+_RARE = ("failed", "truncated", "undecided", "tied")  # shown only when there is some of it
+_FOUND, _CHANCE = "/steps/found", "/steps/chance"
+_CURVES_ONLY = ("/steps/judged", "/logit_right", "/logit_wrong")
+
+
+def results(before: Mapping[str, float | None], after: Mapping[str, float | None]) -> list[str]:
+    """Return the measures that are results of a stage, in order, from its first and its last validation."""
+    rare = {f"validation/{name}" for name in _RARE}
+    left_out = {name for name in rare if not (before.get(name) or after.get(name))}
+    left_out |= {chance_of(name) for name in after}  # shown in the row of what it is compared with
+    return [name for name in after if name not in left_out and not name.endswith(_CURVES_ONLY)]
+
+
+def chance_of(name: str) -> str:
+    """Return the measure that has the chance level of another one; "" where there is none."""
+    return name.removesuffix(_FOUND) + _CHANCE if name.endswith(_FOUND) else ""
+
+
+def is_share(name: str, validations: Iterable[Mapping[str, float | None]] = ()) -> bool:
+    """Return whether a measure is shown as a percentage, which its name decides, not its present value.
+
+    The mean of a reward is one if it equals pass@1 in all `validations` so far: then the reward is right or wrong.
+    """
+    prefix = next((prefix for prefix in ("validation/", "learned/") if name.startswith(prefix)), "")
+    first, _, rest = name.removeprefix(prefix).partition("/")
+    base = first.partition("@")[0]
+    if base not in ("mean", "best"):
+        return rest in _PART_SHARES or base in _SHARES or base.startswith(("accuracy", "within_"))
+    pairs = [
+        (value, one.get(f"{prefix}pass@1"))
+        for one in validations
+        for metric, value in one.items()
+        if metric.startswith(f"{prefix}mean@")
+    ]
+    return bool(pairs) and all(
+        value is not None and passed is not None and math.isclose(value, passed, abs_tol=1e-5)  # a report has 6 digits
+        for value, passed in pairs
+    )

@@ -1,12 +1,7 @@
-"""Trackers: other programs that show a run's metrics while it goes on.
+"""Trackers: other programs that show the metrics of a run.
 
 Each library is an extra (`pip install "rewardsmith[wandb]"`) and is imported when a run starts, not before. A run never
-depends on its trackers: what the folder holds is complete without them, and `Guarded` switches one off that fails.
-
-    tracker = Guarded("tensorboard", TensorBoard())
-    tracker.start(folder, name="quickstart", recipe=text)
-    tracker.log(1, {"reward/mean": 0.25})
-    tracker.close()
+depends on its trackers: the run folder is complete without them, and `Guarded` switches one off that fails.
 """
 
 from __future__ import annotations
@@ -17,13 +12,14 @@ import logging
 import os
 import tomllib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
 from rewardsmith.errors import UserError
+from rewardsmith.runs.resume import leaves
 from rewardsmith.storage import write_atomically
 
 logger = logging.getLogger(__name__)
@@ -33,13 +29,7 @@ class Tracker(Protocol):
     """What follows a run. Called from one thread: `start`, any number of `log`, `close`."""
 
     def start(self, folder: Path, name: str, recipe: str) -> None:
-        """Begin to follow the run in `folder`, or go on where an earlier `start` for the same folder left off.
-
-        Args:
-            folder: the run's folder; what the tracker keeps there lies under `trackers/`.
-            name: what the run is called in the tracker.
-            recipe: the resolved recipe, TOML.
-        """
+        """Begin to follow the run in `folder` under a name, or resume; `recipe` is TOML."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show `metrics` at `step`, which counts over all stages; a resumed run repeats some steps."""
@@ -49,11 +39,7 @@ class Tracker(Protocol):
 
 
 class Guarded:
-    """A tracker that cannot hurt its run.
-
-    A failure of `start` is the user's to know at once, before any training: it is a `UserError`. A failure of `log` is
-    one warning, and the tracker is off from then on; `close` never fails.
-    """
+    """A tracker that cannot hurt its run: a failure of `start` is a `UserError`, one of `log` a warning."""
 
     def __init__(self, name: str, tracker: Tracker) -> None:
         self.name = name
@@ -83,7 +69,7 @@ class Guarded:
         except Exception as error:  # noqa: BLE001 another library's code, which may raise anything
             self.on = False
             logger.warning(
-                "the tracker %s failed at step %d and is off from here (%s: %s); the run goes on",
+                "the tracker %s failed at step %d and is off from here (%s: %s); the run continues",
                 *(self.name, step, type(error).__name__, error),
             )
 
@@ -101,13 +87,7 @@ class Guarded:
 
 
 class AccelerateTracker:
-    """A tracker of the accelerate library, which knows how to talk to each service.
-
-    Args:
-        library: its name there.
-        project: what the service calls a project, or a folder below `trackers/`.
-        options: for the service's own `init`.
-    """
+    """A tracker of the accelerate library; `options` are for the service's own `init`."""
 
     def __init__(self, library: str, project: str, **options: Any) -> None:
         self._library, self._project = library, project
@@ -231,33 +211,18 @@ TRACKERS: dict[str, type[Tracker]] = {
 
 def settings_by_path(recipe: str) -> dict[str, Any]:
     """Return the settings of a recipe by their paths, as an override names them: `stages.1.loss.high`."""
-    try:
-        return dict(_leaves("", tomllib.loads(recipe)))
-    except tomllib.TOMLDecodeError:
-        return {"recipe": recipe}
-
-
-def _leaves(path: str, value: object) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        items: list[tuple[Any, Any]] = list(value.items())
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        items = list(enumerate(value))
-    else:
-        yield path, value if isinstance(value, bool | int | float | str | list) else str(value)
-        return
-    for key, item in items:
-        yield from _leaves(f"{path}.{key}" if path else str(key), item)
+    settings = leaves("", tomllib.loads(recipe))
+    return {
+        path: value if isinstance(value, bool | int | float | str | list) else str(value) for path, value in settings
+    }
 
 
 def _require_installed(library: str) -> None:
     try:
         importlib.import_module(library)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == library:
-            raise UserError(f'trackers: {library} is not installed: pip install "rewardsmith[{library}]"') from None
-        raise UserError(
-            f'trackers: {library} is installed but lacks {error.name}: pip install --upgrade "rewardsmith[{library}]"'
-        ) from None
+        message = f"trackers: {library} is not installed ({error})"
+        raise UserError(f'{message}: pip install --upgrade "rewardsmith[{library}]"') from None
 
 
 def _remembered(folder: Path, tracker: str, new: str) -> str:

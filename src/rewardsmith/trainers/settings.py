@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rewardsmith.config import Chosen, Refers, Settings
-from rewardsmith.data.source import Reads
 from rewardsmith.engines.protocol import Sampling
+from rewardsmith.jobs import StageSettings
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.failures import in_place
 from rewardsmith.trainers.process.implicit_parts import implicit_problems
@@ -21,15 +21,8 @@ DataName = Annotated[str, Refers("data")]
 RewardChoice = Annotated[Chosen, in_place()]
 
 
-class Stage(Settings):
-    """What all stages have."""
-
-    runs_by: ClassVar[str]
-
-    @property
-    def reads(self) -> Reads:
-        """What it reads of its data."""
-        return "prompts"
+class Stage(StageSettings):
+    """A stage that works on a model and reads data."""
 
     model: ModelName = Field(description="the model to work on")
     data: DataName = Field(description="where prompts or demonstrations come from")
@@ -92,7 +85,6 @@ class WritingStage(Stage):
     rare: ClassVar[frozenset[str]] = frozenset({"same_prompts_as", "max_prompt_tokens", "overlong_prompts", "select"})
 
     trains_rewards: ClassVar[bool] = True
-    """Whether implicit rewards are scored by the trainer; elsewhere they are asked as all others are."""
 
     name: str = Field(min_length=1, description="what to call this stage in the run's files")
     same_prompts_as: str = Field(

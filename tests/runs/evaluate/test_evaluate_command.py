@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -84,18 +83,13 @@ reward = "own_rewards_7e:Numbers"
         (("rankings", "grups.jsonl"), ["groups.jsonl"]),
         (("rankings", "groups.txt"), ["is no JSONL or Parquet file"]),
         (("rankings", "groups.jsonl", "--source", "shufle=true"), ["shuffle"]),
-        (("rankings", "groups.jsonl", "--source", "columns"), ["key.path=value"]),
         (("rankings", "recipe.toml"), ["recipe.toml:held", "Known: held, sums, words"]),
         (("rankings", "recipe.toml:hold"), ["'hold'", "Known: held, sums, words"]),
         (("rankings", "recipe.toml:sums"), ["has no rankings"]),
         (("grades", "groups.jsonl"), ["look like rankings"]),
-        (("rankings", "pairs.jsonl"), ["look like pairs"]),
         (("rankings", "late.jsonl"), ["rows cannot be used", "line 5"]),
         (("grades", "graded.jsonl", "--threshold", "nan"), ["--threshold"]),
-        (("grades", "graded.jsonl", "--orders", "2"), ["leave out orders"]),
-        (("policy", "groups.jsonl", "--correct-threshold", "nan"), ["--correct-threshold"]),
         (("pairs", "groups.jsonl", "--ties", "haf"), ["half"]),
-        (("rankings", "empty.jsonl"), ["has no rows"]),
         (("policy", "groups.jsonl", "--correct-part", "nothing"), ["there is no responses"]),
     ],
 )
@@ -128,14 +122,6 @@ def command(place: Path, *arguments: str, **environment: str) -> subprocess.Comp
     )  # fmt: skip
 
 
-def test_ctrl_c_ends_it_with_a_message_and_no_traceback(place: Path) -> None:
-    data = write(place / "groups.jsonl", *GROUPS)
-    stopped = command(place, "rankings", data, *NUMBERS, STRIKE=str(int(signal.SIGINT)))
-    assert stopped.returncode == 130
-    assert "stopped" in stopped.stderr
-    assert "Traceback" not in stopped.stderr
-
-
 def test_a_rule_is_measured_without_torch(place: Path) -> None:
     write(place / "groups.jsonl", *GROUPS)
     code = BLOCK_TORCH.format(blocked={"torch", "transformers"}) + (
@@ -146,11 +132,6 @@ def test_a_rule_is_measured_without_torch(place: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout
-
-
-@pytest.mark.parametrize("name", ["evaluate", "evaluate-policy", "score"])
-def test_the_help_of_each_command_has_an_example(name: str) -> None:
-    assert f"rewardsmith {name}" in " ".join(call(name, "--help").out.split())
 
 
 # ---- the models of a run ---------------------------------------------------------------------------------------------
@@ -214,20 +195,6 @@ extract = "codeblock"
 type = "server"
 urls = ["%s"]
 """
-
-
-@pytest.mark.parametrize("kind", ["rankings", "pairs"])
-def test_a_recipe_that_extracts_from_code_blocks_measures_plain_candidates_with_its_judge(
-    place: Path, kind: str
-) -> None:
-    data = write(place / "data.jsonl", *(GROUPS if kind == "rankings" else PAIRS))
-    with Serving() as serving:
-        serving.server.say = ranked
-        (place / "judge.toml").write_text(JUDGED % serving.server.url)
-        found = measured(kind, data, "--reward", "judge.toml")
-    assert found["metrics"]["accuracy"] == (1.0 if kind == "rankings" else 0.5)
-    assert found["metrics"]["failed"] == 0.0
-    assert found["models"]["judge"]["calls"] == (4 if kind == "rankings" else 2)
 
 
 def test_an_evaluation_without_a_call_ends_with_an_error_and_its_remedy(place: Path) -> None:

@@ -77,24 +77,6 @@ def test_a_failure_of_either_reward_is_counted_by_cause(place: Path, stored: str
     assert "correct unparsable, the first: x is no number" in ended.out
 
 
-def test_the_status_looks_at_the_reasoning_check_too(place: Path, stored: str) -> None:
-    arguments = ("policy", stored, "--reasoning-check", "numbers.toml")  # two of three right answers are no numbers
-    assert evaluate(*arguments).status == 0
-    assert evaluate(*arguments, "--fail-above", "0.5").status == 1
-    hard = write(place / "hard.jsonl", {"prompt": "a", "responses": ["ok"]})
-    assert evaluate("policy", hard, "--reward", "steps.toml", "--reasoning-check", "numbers.toml").status == 1
-
-
-def test_groups_without_the_part_have_no_reasoning_check(place: Path) -> None:
-    bare = group(2, ("1", Score(1.0)), ("0", Score(0.0)))
-    write(place / "mixed.jsonl", *map(to_json, [bare, *STORED]))
-    found = measured("policy", "mixed.jsonl", *REASONING)
-    assert found["metrics"]["verified"] == pytest.approx(1 / 7)
-    assert found["metrics"]["accuracy"] == pytest.approx(4 / 9)
-    assert "1 of 3 prompts have no reasoning check." in found["tables"][0]["note"]
-    assert evaluate("policy", "mixed.jsonl", "--correct-part", "steps").status == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError, Usage
-from rewardsmith.runs.print_prompts import PromptPrinter
+from rewardsmith.runs.commands import PrintedModel, PromptPrinter
 from rewardsmith.types import Message
 
 
@@ -33,14 +33,14 @@ def question(text: str, **how: int) -> ChatRequest:
 
 
 def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() -> None:
-    said: list[str] = []
-    model = PromptPrinter(2, said.append)(Scripted())
+    output: list[str] = []
+    model = PrintedModel(Scripted(), PromptPrinter(2, output.append))
 
     async def all_at_once() -> list[ChatReply]:
         return await asyncio.gather(*(model.chat(question(text, max_tokens=5)) for text in ("ab", "cd", "ef")))
 
     assert [answer.text for answer in asyncio.run(all_at_once())] == ["ba", "dc", "fe"]
-    assert said == [
+    assert output == [
         f"--- prompt {i} to judge, temperature 0, max_tokens 5:\n[system]\nBe just.\n[user]\n{text}\n"
         f"--- reply {i} of judge:\n{text[::-1]}\n---"
         for i, text in ((1, "ab"), (2, "cd"))
@@ -58,22 +58,22 @@ def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() 
         (question("again", attempt=1), " (attempt 2), "),
     ],
 )
-def test_what_is_special_about_an_answer_is_told(asked: ChatRequest, shown: str) -> None:
-    said: list[str] = []
-    asyncio.run(PromptPrinter(1, said.append, number=9)(Scripted()).chat(asked))
-    assert shown in said[0]
+def test_what_is_special_about_an_answer_is_reported(asked: ChatRequest, shown: str) -> None:
+    output: list[str] = []
+    asyncio.run(PrintedModel(Scripted(), PromptPrinter(1, output.append, number=9)).chat(asked))
+    assert shown in output[0]
 
 
 def test_what_was_not_answered_is_shown_and_stays_a_failure() -> None:
-    said: list[str] = []
+    output: list[str] = []
     with pytest.raises(ModelCallError, match="within 3 s"):
-        asyncio.run(PromptPrinter(1, said.append)(Scripted()).chat(question("hard")))
-    assert said[0].endswith("--- reply 1 of judge:\n(no reply: no answer within 3 s)\n---")
+        asyncio.run(PrintedModel(Scripted(), PromptPrinter(1, output.append)).chat(question("hard")))
+    assert output[0].endswith("--- reply 1 of judge:\n(no reply: no answer within 3 s)\n---")
 
 
 def test_numbers_are_shown_conversation_by_conversation() -> None:
-    said: list[str] = []
+    output: list[str] = []
     talks = [[Message("user", "a")], [Message("user", "b"), Message("assistant", "c")], [Message("user", "d")]]
-    assert asyncio.run(PromptPrinter(2, said.append)(Scripted()).rate(talks)) == [1.0, 2.0, 1.0]
-    assert said[1] == ("--- prompt 2 to judge (rate):\n[user]\nb\n[assistant]\nc\n--- reply 2 of judge:\n2\n---")
-    assert len(said) == 2
+    assert asyncio.run(PrintedModel(Scripted(), PromptPrinter(2, output.append)).rate(talks)) == [1.0, 2.0, 1.0]
+    assert output[1] == ("--- prompt 2 to judge (rate):\n[user]\nb\n[assistant]\nc\n--- reply 2 of judge:\n2\n---")
+    assert len(output) == 2

@@ -67,12 +67,6 @@ def test_the_outcome_may_be_a_part_of_the_reward_itself_and_all_other_parts_are_
     assert {name: one.best for name, one in found.components.items()} == {"": 1.0, "process": 0.0}
 
 
-def test_the_whole_of_what_is_stored_is_called_reward() -> None:
-    outcomes = OutcomeTally("reward")
-    outcomes.add([score(0.25), score(0.75)], [score(1.0), score(2.0)])
-    assert outcomes.result().components[""].best == 0.75
-
-
 @pytest.mark.parametrize("old", [None, [score(1.0, answr=1.0)]])
 def test_an_outcome_that_is_nowhere_is_a_mistake(old: list[Score] | None) -> None:
     with pytest.raises(UserError, match="--outcome 'answer' is no part of the reward") as caught:

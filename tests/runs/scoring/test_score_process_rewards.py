@@ -13,7 +13,7 @@ from rewardsmith import UserError
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.records import from_json
-from rewardsmith.runs.lookup import find_reward, named_models
+from rewardsmith.runs.lookup import find_reward
 from rewardsmith.runs.start import start
 from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.types import Score
@@ -118,13 +118,6 @@ def test_a_reference_that_is_a_copy_is_what_it_was_when_it_was_copied(
     assert_same(found, parts(folder / "rollouts" / "learn.jsonl"))
 
 
-def test_a_model_that_the_user_names_now_is_taken(trained: Path) -> None:
-    for changed in ('models.prm={init="tiny-gpt2"}', "models.base.init=tiny-gpt2"):
-        name = changed.split(".")[1].partition("=")[0]
-        found = find_reward(f"{trained}:{PART}", [changed])
-        assert found.models[name].settings.init == "tiny-gpt2"  # type: ignore[attr-defined]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [{}, {"reference": "adapter-off"}, {"reference_model": "base"}], ids=str)
 def test_the_rewards_of_an_adapter_are_those_of_the_run(
@@ -150,29 +143,6 @@ def test_an_adapter_that_had_learned_when_the_stage_began_has_the_reference_of_t
     assert "warning: stages" not in capsys.readouterr().err
     find = find_reward(f"{folder}:{PART}")
     assert find.warnings["prm"] == "models.prm was trained in again, after the stage learn"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("table", "same"),
-    [
-        ({"granularity": "step", "separator": "1"}, True),
-        ({"smooth": 0.5}, True),
-        ({"value": "mean"}, False),
-    ],
-    ids=str,
-)
-def test_how_rewards_are_placed_is_as_in_training_but_what_an_answer_is_worth_may_be_chosen(
-    table: dict[str, Any], same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = train(tmp_path / "run", **table)
-    found, expected = rescored(monkeypatch, folder, f"{folder}:{PART}"), parts(folder / "rollouts" / "learn.jsonl")
-    if same:
-        assert_same(found, expected)
-        assert [s.token_support is None for s in found] == [s.token_support is None for s in expected]
-    else:
-        means = [(s.value or 0) / len(s.token_values) for s in expected if s.token_values is not None]
-        assert [s.value for s in found] == pytest.approx(means, abs=1e-5)
 
 
 # ---- elsewhere -----------------------------------------------------------------------------------------------------
@@ -226,23 +196,6 @@ def test_the_policy_as_reference_has_gone_on_and_another_model_must_stand_for_it
     assert_same(rescored(monkeypatch, folder, f"{folder}:{PART}", *chosen), parts(folder / "rollouts" / "learn.jsonl"))
 
 
-def test_a_made_up_name_does_not_hide_a_model_of_the_recipe(trained: Path) -> None:
-    found = find_reward(f"{trained}:{PART}", ["models.'learn.process'.init=tiny-llama"])
-    settings: Any = found.reward.settings
-    assert settings.reference_model == "learn.process_"
-    assert getattr(found.models["learn.process"].settings, "init", "") == "tiny-llama"
-    assert set(named_models(found.reward, found.models)) == {"prm", "learn.process_"}
-
-
-def test_a_run_without_the_reference_says_what_is_missing(tmp_path: Path, trained: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "recipe.toml").write_text((trained / "recipe.toml").read_text())
-    found = find_reward(f"{tmp_path / 'run'}:{PART}")
-    assert "has not published models.prm" in found.warnings["prm"]
-    settings: Any = found.reward.settings
-    assert settings.reference_model is None  # the reward itself will ask for one
-
-
 # ---- what it knows of the outcome ------------------------------------------------------------------------------------
 
 
@@ -263,33 +216,11 @@ def test_the_outcome_judges_it_as_in_the_run(
     assert (found["groups"], found["rollouts"], found["size"]) == (4, 16, 4)
 
 
-def test_an_outcome_that_is_nowhere_is_named(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "score", str(trained), "--reward", f"{trained}:{PART}", "--outcome", "anwser") == 2
-    said = capsys.readouterr().err
-    assert 'Did you mean "answer"? Known: answer, process, reward' in said
-    assert "loading" not in said  # that is known before
-
-
-def test_where_nothing_is_stored_the_outcome_must_be_a_part_of_the_reward(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path / "answers.jsonl", [{"prompt": "1+1?", "responses": ["1+1=2;#2", "no idea"]}])
-    command = ("score", "answers.jsonl", "--outcome", "answer", "--reward")
-    assert run(monkeypatch, *command, f"{trained}:{PART}") == 2
-    said = capsys.readouterr().err
-    assert "--outcome 'answer' is no part of the reward, and no scores are stored." in said
-    assert 'Choose a reward of type "sum" that has the outcome' in said
-    assert "loading" not in said
-    assert run(monkeypatch, *command, f"{trained}:learn") == 0
-
-
 # ---- as the beginning of another run -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_trained_model_goes_on_in_another_run_against_what_it_began_as(
+def test_a_trained_model_resumes_in_another_run_against_what_it_began_as(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = recipe(reference_model="base", update="none")
@@ -304,18 +235,7 @@ def test_a_trained_model_goes_on_in_another_run_against_what_it_began_as(
     assert "warning: stages" not in capsys.readouterr().err
 
 
-def test_a_trained_model_that_is_its_own_reference_is_warned_of(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = recipe()
-    table["models"]["prm"] = {"init": str(trained / "models" / "prm")}
-    table["stages"][0]["steps"] = 1
-    start(parse_recipe(table), "x", folder=tmp_path / "next")
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"warning: stages.0: models.prm has been a process reward model before (the run {trained})" in said
-
-
-def test_an_adapter_is_read_beside_its_model_so_that_it_can_be_switched_off(trained: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_read_next_to_its_model_so_that_it_can_be_switched_off(trained: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     text = (trained / "recipe.toml").read_text().replace('copy_of = "policy"', 'init = "tiny-llama"\nlora.rank = 8')

@@ -9,8 +9,8 @@ import pytest
 
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import explain, parse_recipe
-from rewardsmith.recipe_checks import RewardTrees
 from rewardsmith.runs.folder import RunFolder
+from rewardsmith.runs.preflight import RewardTrees
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.run import Run
 from rewardsmith.trainers.evaluate.evaluate_jobs import EvaluateReward, EvaluateStage

@@ -9,7 +9,7 @@ import pytest
 
 from rewardsmith.algorithms.ranks import gain, tie_calibrated_agreement
 from rewardsmith.recipe import parse_recipe
-from rewardsmith.recipe_checks import RewardTrees
+from rewardsmith.runs.preflight import RewardTrees
 from rewardsmith.trainers.evaluate.evaluate_grades import GradedAnswer, measure_grades
 from rewardsmith.trainers.evaluate.evaluate_pairs import JudgedPair, measure_pairs
 from rewardsmith.trainers.evaluate.evaluate_policy import JudgedGroup, measure_policy

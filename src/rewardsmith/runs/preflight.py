@@ -1,0 +1,295 @@
+"""Check a recipe before the first model is loaded: its rewards, its data, and the files of its models."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rewardsmith.config import Chosen, Settings
+from rewardsmith.data import Source
+from rewardsmith.engines.model_settings import ModelSettings
+from rewardsmith.engines.protocol import ModelOutline
+from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
+from rewardsmith.masking import shown
+from rewardsmith.recipe import Recipe, marked
+from rewardsmith.rewards.component import Component
+from rewardsmith.rewards.tree import check, check_source, connect, has_part, routes, unfit, walk
+from rewardsmith.runs.model_registry import ModelRegistry
+from rewardsmith.trainers.evaluate.evaluate_policy import require_free
+from rewardsmith.trainers.held_out import SEED, held_out
+from rewardsmith.trainers.process.implicit_parts import (
+    claim_implicit_parts,
+    process_parts,
+    require_other_reference,
+    require_same_tokens,
+)
+from rewardsmith.trainers.protocol import count_items
+from rewardsmith.types import Prompt
+
+PROMPTS_CHECKED = 256
+"""Prompts that a reward is checked against before the run begins."""
+
+SOURCES_CHECKED = 10_000
+"""Prompts whose source is looked up in the routes of a reward before the run begins; others when they are scored."""
+
+LINEAGE = "lineage.json"
+_BY_SEQUENCE = "sequence-mean-token-mean"
+
+
+@dataclass(frozen=True)
+class StageTable:
+    """A stage, or its validation: a table that may name data, rewards and sampling settings."""
+
+    path: str
+    stage: Any
+    table: Settings
+
+    def get(self, name: str) -> Any:
+        """Return a setting; None where the table has none of that name."""
+        return getattr(self.table, name, None)
+
+    @property
+    def rewards(self) -> dict[str, Chosen]:
+        """The rewards that score its data; a validation without a reward of its own has that of the stage."""
+        own = self.get("reward") or getattr(self.stage, "reward", None)
+        found = {"reward": own, "reasoning_check": self.get("reasoning_check")}
+        return {setting: reward for setting, reward in found.items() if reward is not None}
+
+
+def stage_tables(recipe: Recipe) -> Iterator[StageTable]:
+    """Yield each stage and then its validation, where it has one."""
+    for i, chosen in enumerate(recipe.stages):
+        yield StageTable(f"stages.{i}", chosen.settings, chosen.settings)
+        validation: Settings | None = getattr(chosen.settings, "validation", None)
+        if validation is not None:
+            yield StageTable(f"stages.{i}.validation", chosen.settings, validation)
+
+
+class RewardTrees:
+    """The rewards of a recipe, each built once; a `RecipeError` has a problem for each that cannot be built."""
+
+    def __init__(self, recipe: Recipe, source: str = "recipe") -> None:
+        self._trees: dict[int, Component] = {}
+        problems = [problem for table in stage_tables(recipe) for problem in self._build(table)]
+        if problems:
+            raise RecipeError(source, problems)
+
+    def __call__(self, chosen: Chosen) -> Component:
+        """Return the tree of a reward table of the recipe."""
+        return self._trees[id(chosen)]
+
+    def _build(self, place: StageTable) -> Iterator[Problem]:
+        for setting, chosen in place.rewards.items():
+            if id(chosen) not in self._trees and chosen is place.get(setting):
+                try:
+                    self._trees[id(chosen)] = Component.root(chosen)
+                except UserError as error:
+                    yield Problem(f"{place.path}.{setting}", str(error))
+        whole = self._trees.get(id(place.rewards.get("reward")))
+        if whole is None:
+            return
+        if "reasoning_check" in place.rewards:
+            try:
+                require_free(whole)
+            except UserError as error:
+                yield Problem(f"{place.path}.reasoning_check", str(error))
+        part = getattr(place.get("select"), "part", "")
+        if part and not has_part(whole, part):
+            known = [name for name, _ in walk(whole) if name]
+            message = f"is no part of the reward.{nearest(part, known)} Known: {listing(known)}"
+            yield Problem(f"{place.path}.select.part", message, shown(part))
+
+
+# ---- settings that can be used, but seldom should be -----------------------------------------------------------------
+
+
+def warnings(recipe: Recipe) -> Iterator[str]:
+    """Yield a warning for settings that seldom go together."""
+    for i, stage in enumerate(recipe.stages):
+        loss, reduction = (getattr(stage.settings, name, None) for name in ("loss", "reduction"))
+        if (
+            loss
+            and reduction
+            and loss.name in ("gspo", "gmpo")
+            and ":" not in reduction.name
+            and reduction.name != _BY_SEQUENCE
+        ):
+            yield (
+                f'stages.{i}.reduction = "{reduction.name}" weighs long answers more than short ones, but the loss'
+                f' "{loss.name}" is one of whole answers: its paper averages over them. Set reduction ='
+                f' "{_BY_SEQUENCE}"'
+            )
+        for name, part in process_parts(stage).items():
+            of: Any = part.settings
+            if of.reference == "start" and of.reference_model is None and (before := _trained_before(recipe, i, of)):
+                yield (
+                    f"stages.{i}: models.{of.model} has been a process reward model before ({before}). With"
+                    f' parts.{name}.reference = "start" all its rewards are 0 when this stage begins: set'
+                    f" parts.{name}.reference_model to the model that it was trained from"
+                )
+
+
+def _trained_before(recipe: Recipe, number: int, implicit: Any) -> str:
+    """Return where a model, or one that it is a copy of, became a process reward model; "" if nowhere."""
+    names = copies_of(recipe.models, implicit.model)
+    for earlier in recipe.stages[:number]:
+        parts: list[Any] = [part.settings for part in process_parts(earlier).values()]
+        if any(of.model in names and of.update != "none" for of in parts):
+            return f"the stage {getattr(earlier.settings, 'name', earlier.name)}"
+    settings: Any = recipe.models[names[-1]].settings
+    adapter = getattr(getattr(settings, "lora", None), "init", None)
+    published = Path(adapter).parent if adapter else Path(getattr(settings, "init", None) or "")
+    run = published.parent.parent
+    if not (run / LINEAGE).is_file():
+        return ""
+    stages = json.loads((run / LINEAGE).read_text(encoding="utf-8"))["stages"]
+    rewards = [about for stage in stages for about in stage["rewards"].values() if about["type"] == "implicit"]
+    return f"the run {run}" if any(one["model"] == published.name and "loss" in one for one in rewards) else ""
+
+
+def copies_of(models: Mapping[str, Chosen], name: str) -> list[str]:
+    """Return the name of a model, of the one it is a copy of, and so on to the one that has files of its own."""
+    names = [name]
+    while (copied := getattr(models[names[-1]].settings, "copy_of", None)) is not None:
+        names.append(copied)
+    return names
+
+
+# ---- what would stop the run later -----------------------------------------------------------------------------------
+
+
+async def check_recipe(
+    recipe: Recipe,
+    rewards: RewardTrees,
+    source: Callable[[str], Source],
+    models: ModelRegistry,
+    log: Callable[[str], None],
+) -> None:
+    """Check the data, the model files and the rewards of a recipe; a `UserError` names the setting."""
+    for text in warnings(recipe):
+        log(f"warning: {text}")
+    for table in stage_tables(recipe):
+        if table.get("data") is not None:
+            _check_data(table, recipe, source(table.get("data")), log)
+    check_models(recipe, log)
+    for table in stage_tables(recipe):
+        for setting, chosen in table.rewards.items():
+            place = f"{table.path}.{setting}"
+            log(f"checking {place}: {chosen.name}")
+            online = table.stage.trains_rewards and chosen is table.stage.reward
+            try:
+                tree = rewards(chosen)
+                connect(tree, log, models.before)
+                if online:
+                    claim_implicit_parts(tree)
+                _check_prompts(tree, table.get("data"), lambda t=table: _prompts(t, recipe, source))  # type: ignore[misc]
+                await check(tree)
+                models.log_unreachable()
+                if routes(tree):
+                    for name in {p.source for p in islice(_prompts(table, recipe, source), SOURCES_CHECKED)}:
+                        check_source(tree, name)
+            except UserError as error:
+                raise UserError(f"{place}: {error}") from error
+
+
+def _check_data(table: StageTable, recipe: Recipe, source: Any, log: Callable[[str], None]) -> None:
+    """Refuse data of another kind, data without a single item, and all of data that has no end."""
+    name, reads = table.get("data"), table.stage.reads
+    read = getattr(source, reads, None)
+    if read is None:
+        raise UserError(f'data.{name} has no {reads}: a source of type "{recipe.data[name].name}" has none')
+    if hasattr(source, "check"):
+        log(f"checking data.{name}")
+        source.check(of=reads)
+    if "all" in (table.get("prompts"), table.get("items"), table.get("demonstrations")):
+        held_out(read, "all", name)
+    elif table.get("epochs") is not None and table.get("steps") is None:
+        count_items(read(SEED), reads, name, lambda text: None)
+    elif next(iter(read(SEED)), None) is None:
+        raise UserError(f"data.{name} is empty: it has no {reads}")
+
+
+def _prompts(table: StageTable, recipe: Recipe, source: Callable[[str], Any]) -> Iterator[Prompt]:
+    for item in getattr(source(table.get("data")), table.stage.reads)(recipe.seed):
+        yield item if isinstance(item, Prompt) else item.prompt
+
+
+def _check_prompts(reward: Component, data: str, prompts: Callable[[], Iterator[Prompt]]) -> None:
+    """Refuse a reward that cannot score a quarter of the first prompts; fewer are failures that the run counts."""
+    if not any(hasattr(component.reward, "require") for _, component in walk(reward)):
+        return
+    first = list(islice(prompts(), PROMPTS_CHECKED))
+    found = [problem for prompt in first for problem in unfit(reward, prompt)]
+    for path, count in Counter(path for path, _ in found).items():
+        if count > len(first) / 4:
+            why = next(why for other, why in found if other == path)
+            raise UserError(
+                f"{path}{': ' * bool(path)}{count} of the first {len(first)} prompts of data.{data} cannot be scored;"
+                f" the first: {why}"
+            )
+
+
+def check_models(recipe: Recipe, log: Callable[[str], None]) -> None:
+    """Check the files of every model that a stage uses, and whether answers of its length fit into it."""
+    from rewardsmith.engines.embedded.loading import check_model  # noqa: PLC0415 it imports torch
+
+    for i, stage in enumerate(recipe.stages):
+        settings: Any = stage.settings
+        if settings.trains_rewards:
+            try:
+                require_other_reference(settings.reward, settings.model)
+            except UserError as error:
+                raise UserError(f"stages.{i}.reward: {error}") from error
+    outlines: dict[str, ModelOutline] = {}
+    used = _used_models(recipe)
+    for name, chat in used.items():
+        model = recipe.models[name].settings
+        if isinstance(model, ModelSettings) and model.copy_of is None:
+            log(f"checking models.{name}: {model.init}")
+            outlines[name] = check_model(model, name, chat=chat)
+    for name in used:
+        if (origin := copies_of(recipe.models, name)[-1]) in outlines:
+            outlines[name] = replace(outlines[origin], name=name)
+    for i, stage in enumerate(recipe.stages):
+        _check_lengths(f"stages.{i}", stage, outlines)
+
+
+def _used_models(recipe: Recipe) -> dict[str, bool]:
+    """Return the models that stages use, and those that they are copies of: whether each must render a chat."""
+    chats: dict[str, bool] = {}
+    for path, mark, name in marked(recipe):
+        if mark.table != "models" or not path.startswith("stages."):
+            continue
+        # Critics, references and process reward models read the tokens of the policy.
+        chat = mark.offer in ("chat", "rate") or path.count(".") == 2
+        for model in copies_of(recipe.models, name):
+            chats[model] = chats.get(model, False) or chat
+            chat = chat and getattr(recipe.models[model].settings, "chat", None) is None
+    return chats
+
+
+def _check_lengths(path: str, stage: Chosen, outlines: Mapping[str, ModelOutline]) -> None:
+    """Refuse a model that cannot read all that the policy of a stage writes, or reads it as other tokens."""
+    settings: Any = stage.settings
+    policy = getattr(settings, "model", "")
+    readers = {policy: ""}
+    for name, part in process_parts(stage).items():
+        of: Any = part.settings
+        readers |= {model: name for model in (of.model, of.reference_model) if model is not None}
+    for model, reader in readers.items():
+        if reader and policy in outlines and model in outlines:
+            require_same_tokens(outlines[policy], outlines[model], f"the implicit reward {reader!r}")
+    validation = getattr(settings, "validation", None)
+    for where, table, names in ((path, settings, list(readers)), (f"{path}.validation", validation, [policy])):
+        sampling: Any = getattr(table, "sampling", None)
+        for name in names if sampling is not None else ():
+            if name in outlines and sampling.max_tokens >= outlines[name].max_length:
+                raise UserError(
+                    f"{where}.sampling.max_tokens = {sampling.max_tokens} leaves no room for a prompt: models.{name}"
+                    f" reads {outlines[name].max_length} tokens. Lower it"
+                )
