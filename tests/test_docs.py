@@ -23,7 +23,7 @@ from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.rules import RULES
 from rewardsmith.runs.lineage import forgotten
 from rewardsmith.runs.lookup import find_reward
-from rewardsmith.trainers.telling import warn_of_rate
+from rewardsmith.trainers.training_warnings import warn_of_rate
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

@@ -103,7 +103,7 @@ class Job(Settings):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ()
-    runs_by: ClassVar[str] = "rewardsmith.trainers.job_stage:JobStage"
+    runs_by: ClassVar[str] = "rewardsmith.trainers.trainer:JobStage"
 
     async def run(self, context: JobContext) -> Result:
         """Do it."""

@@ -291,10 +291,10 @@ def _repeated(recipe: Recipe) -> Iterator[Problem]:
         name = getattr(stage.settings, "name", f"stage-{i}")
         if name in names:
             yield Problem(f"stages.{i}.name", "another stage has this name: give each its own", shown(name))
-        twin = getattr(stage.settings, "twin_of", "")
-        if twin and twin not in names:
-            known = f"{nearest(twin, names)} Known: {listing(names)}"
-            yield Problem(f"stages.{i}.twin_of", f"is no stage before this one.{known}", shown(twin))
+        other = getattr(stage.settings, "same_prompts_as", "")
+        if other and other not in names:
+            known = f"{nearest(other, names)} Known: {listing(names)}"
+            yield Problem(f"stages.{i}.same_prompts_as", f"is no stage before this one.{known}", shown(other))
         names.add(name)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import ADVANTAGES, grpo
+from rewardsmith.algorithms.advantages import ADVANTAGES, RewardTensors, grpo
 from rewardsmith.algorithms.sequences import last_token
 from tests.algorithms.batches import Batch, assert_close, batches, counted, outcome_batch
 
@@ -207,13 +207,11 @@ def test_grpo_does_not_see_the_scale_unless_told_not_to_divide(batch: Batch, fac
 def test_every_estimator_takes_the_same_arguments() -> None:
     for name, estimator in ADVANTAGES.items():
         parameters = inspect.signature(estimator).parameters
-        assert list(parameters)[:6] == ["rewards_BT", "mask_BT", "groups_B", "values_BT", "support_BT", "discount"], (
-            name
-        )
-        assert all(p.kind is p.KEYWORD_ONLY for p in itertools.islice(parameters.values(), 5, None)), name
+        assert list(parameters)[:2] == ["inputs", "discount"], name
+        assert all(p.kind is p.KEYWORD_ONLY for p in itertools.islice(parameters.values(), 1, None)), name
 
 
 def test_remax_says_that_it_needs_the_reward_of_the_greedy_answer() -> None:
     batch = outcome_batch([1, 2], [2, 3], [0, 0])
     with pytest.raises(ValueError, match="values"):
-        inspect.unwrap(ADVANTAGES["remax"])(batch.rewards_BT, batch.mask_BT, batch.groups_B, None)
+        inspect.unwrap(ADVANTAGES["remax"])(RewardTensors(batch.rewards_BT, batch.mask_BT, batch.groups_B, None))

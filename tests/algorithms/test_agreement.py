@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.agreement import closeness, credit, margin_agreement
+from rewardsmith.algorithms.ranks import closeness, credit, margin_agreement
 
 STEPS = (1.0, 0.6, 0.2)
 

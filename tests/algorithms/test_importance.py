@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.importance import importance_weights
+from rewardsmith.algorithms.policy_losses import importance_weights
 from tests.algorithms.batches import LossInput, assert_close, counted, loss_inputs
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import ADVANTAGES
+from rewardsmith.algorithms.advantages import ADVANTAGES, RewardTensors
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES, cispo, clip, gmpo, gspo, reinforce
 from tests.algorithms.batches import LossInput, assert_close, counted, loss_inputs
 
@@ -174,7 +174,7 @@ def test_reward_to_go_has_the_expected_gradient_of_all_rewards_of_two_tokens() -
     probability_B = logprobs_BT.sum(-1).exp()
     wanted = torch.autograd.grad(-(probability_B * rewards_BT.sum(-1)).sum(), [first_V, second_VV], retain_graph=True)
     mask_BT = torch.ones(9, 2, dtype=torch.bool)
-    advantages_BT = ADVANTAGES["reinforce"](rewards_BT, mask_BT, torch.zeros(9, dtype=torch.long))
+    advantages_BT = ADVANTAGES["reinforce"](RewardTensors(rewards_BT, mask_BT, torch.zeros(9, dtype=torch.long)))
     losses_BT, _ = reinforce(logprobs_BT, logprobs_BT.detach(), advantages_BT, mask_BT)
     actual = torch.autograd.grad((probability_B.detach() * losses_BT.sum(-1)).sum(), [first_V, second_VV])
     assert_close(actual[0], wanted[0], 1e-12)

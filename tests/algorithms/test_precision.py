@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rewardsmith.algorithms.advantages import ADVANTAGES
+from rewardsmith.algorithms.advantages import ADVANTAGES, RewardTensors
 from rewardsmith.algorithms.implicit_rewards import outcome_cross_entropy, pairwise_accuracy, pairwise_loss
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.ranks import kendall_tau_b, pairwise_agreement
@@ -20,8 +20,8 @@ def batch(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
 
 @every_estimator
 def test_bfloat16_agrees_with_float64_to_its_own_digits(name: str) -> None:
-    expected_BT = ADVANTAGES[name](*batch(torch.float64))
-    actual_BT = ADVANTAGES[name](*batch(torch.bfloat16))
+    expected_BT = ADVANTAGES[name](RewardTensors(*batch(torch.float64)))
+    actual_BT = ADVANTAGES[name](RewardTensors(*batch(torch.bfloat16)))
     assert actual_BT.dtype == torch.bfloat16
     torch.testing.assert_close(actual_BT.double(), expected_BT, rtol=3e-2, atol=3e-2)
 
@@ -47,7 +47,7 @@ def test_advantages_end_the_graph_of_rewards_and_values(name: str) -> None:
     rewards_BT, mask_BT, groups_B, values_BT = batch(torch.float32)
     rewards_BT.requires_grad_()
     values_BT = values_BT.detach().requires_grad_()
-    assert not ADVANTAGES[name](rewards_BT, mask_BT, groups_B, values_BT).requires_grad
+    assert not ADVANTAGES[name](RewardTensors(rewards_BT, mask_BT, groups_B, values_BT)).requires_grad
 
 
 def test_responses_longer_than_a_narrow_counter() -> None:

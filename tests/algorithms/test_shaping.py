@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.shaping import overlong_penalty
+from rewardsmith.algorithms.auxiliary_losses import overlong_penalty
 
 
 def test_the_penalty_is_zero_then_falls_in_a_line_and_then_stays() -> None:
@@ -38,8 +38,3 @@ def test_the_penalty_is_bounded_and_never_rises_with_length(
 def test_a_buffer_outside_the_limit_is_refused(limit: int, buffer: int) -> None:
     with pytest.raises(ValueError, match=f"buffer is {buffer} and limit {limit}"):
         overlong_penalty(torch.tensor([1]), limit=limit, buffer=buffer)
-
-
-def test_a_negative_factor_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"factor is -1\.0"):
-        overlong_penalty(torch.tensor([1]), limit=10, buffer=2, factor=-1.0)

@@ -1,12 +1,10 @@
 """Trust in a reward model: what it ordered rightly before it counted."""
 
-import inspect
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.trust import running_accuracy, trust
+from rewardsmith.algorithms.token_rewards import running_accuracy, trust
 
 SHARES = st.floats(0, 1)
 FLOORS = st.floats(0.5, 0.99)
@@ -77,8 +75,3 @@ def test_trust_lies_between_zero_and_one_and_grows_with_the_accuracy(
     low, high = sorted((first, second))
     assert 0 <= trust(low, by=by, floor=floor) <= trust(high, by=by, floor=floor) <= 1
     assert trust(0.5, by=by, floor=floor) == 0
-
-
-def test_a_misspelt_option_is_an_error_and_not_another_option() -> None:
-    with pytest.raises(ValueError, match=r"^by is 'gates': it must be one of nothing, scale, gate"):
-        inspect.unwrap(trust)(0.9, by="gates", floor=0.5)

@@ -291,7 +291,7 @@ def test_data_of_ones_own_that_gives_something_else_is_found_before_a_model_is_l
 def test_all_of_data_without_end_is_found_before_a_model_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rewardsmith.trainers.held_out.MAX_ALL", 100)
+    monkeypatch.setattr("rewardsmith.trainers.trainer.MAX_HELD_OUT", 100)
     recipe = table(validation={"data": "held_out", "prompts": "all", "reward": DIGITS})
     assert "data.held_out has no end" in refused(tmp_path, recipe)
 
@@ -299,7 +299,7 @@ def test_all_of_data_without_end_is_found_before_a_model_is_loaded(
 def test_epochs_of_data_without_end_are_found_before_a_model_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rewardsmith.trainers.protocol.MOST_COUNTED", 100)
+    monkeypatch.setattr("rewardsmith.trainers.trainer.MAX_COUNTED", 100)
     recipe = table()
     recipe["stages"][0] = {"type": "sft", "model": "policy", "data": "train", "epochs": 1}
     found = refused(tmp_path, recipe)

@@ -228,7 +228,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(best: str, tmp_path: Path) -
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared with a run that was stopped in its second stage."""
     folder = prepared(tmp_path_factory.mktemp("stopped"))
-    status, said = run(folder, strikes=[Strike("rewardsmith.trainers.scoring:score", 5, signal.SIGINT)])
+    status, said = run(folder, strikes=[Strike("rewardsmith.trainers.collect:score", 5, signal.SIGINT)])
     assert status == 130, said
     return folder
 

@@ -78,7 +78,7 @@ def test_more_and_fewer_steps_of_a_stage_that_has_not_ended(tmp_path: Path) -> N
 
 def test_a_stage_that_was_stopped_before_its_first_step_has_taken_none(tmp_path: Path) -> None:
     folder = prepared(tmp_path, SFT + POLICY)
-    moment = Strike("rewardsmith.trainers.scoring:score", 5, signal.SIGINT)
+    moment = Strike("rewardsmith.trainers.collect:score", 5, signal.SIGINT)
     assert run(folder, strikes=[moment])[0] == 130
     assert counts(folder / "runs/small") == {"sft": (4, 4), "policy": (0, 2)}
 

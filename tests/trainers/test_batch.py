@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import credit, dr_grpo, grpo
+from rewardsmith.algorithms.advantages import dr_grpo, grpo
+from rewardsmith.algorithms.streams import estimate_advantages
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.base import Part, score
 from rewardsmith.trainers.batch import Batch, collate
@@ -61,7 +62,7 @@ def test_a_failed_rollout_keeps_its_row_and_has_no_token_in_the_mask() -> None:
     batch = made([scored([1.0, FAILED, 0.0])])
     assert batch.mask_BT.tolist() == [[True, True], [False, False], [True, True]]
     assert len(batch.rows) == 3
-    advantages_BT = credit(batch.streams, batch.mask_BT, batch.groups_B, estimator=dr_grpo)
+    advantages_BT = estimate_advantages(batch.streams, batch.mask_BT, batch.groups_B, estimator=dr_grpo)
     assert advantages_BT.tolist() == [[0.5, 0.5], [0.0, 0.0], [-0.5, -0.5]]
 
 
@@ -91,7 +92,9 @@ def test_after_each_part_is_a_stream_with_a_weight_a_discount_and_a_mask() -> No
     assert _any(a.mask_BT) == [True, True, False, False]
     assert _any(b.mask_BT) == [True, False, True, False]
     assert _any(batch.mask_BT) == [True, True, True, False]
-    advantages_BT = credit(batch.streams, batch.mask_BT, batch.groups_B, estimator=dr_grpo, combine="after")
+    advantages_BT = estimate_advantages(
+        batch.streams, batch.mask_BT, batch.groups_B, estimator=dr_grpo, combine="after"
+    )
     # weight · (own - mean of those that voted), the first token discounted by 0.5 for part a
     expected = [[2 * 0.5 * 1 - 1 * -1.5, 2 * 1 + 1.5], [2 * 0.5 * -1, 2 * -1], [-1.5, -1.5], [0.0, 0.0]]
     assert advantages_BT.tolist() == expected
@@ -143,8 +146,10 @@ def test_before_a_group_estimator_says_how_to_mix_dense_and_outcome_rewards() ->
     group = scored([both(dense(0.5, 0.25), 1.0, total=1.75), both(dense(0, 1), 0.0, total=1.0)])
     before, after = (made([group], {"a": Part(), "b": Part()}, how) for how in ("before", "after"))
     with pytest.raises(ValueError, match=r"carry their rewards on different tokens.*use combine='after'"):
-        credit(before.streams, before.mask_BT, before.groups_B, estimator=grpo)
-    advantages_BT = credit(after.streams, after.mask_BT, after.groups_B, estimator=dr_grpo, combine="after")
+        estimate_advantages(before.streams, before.mask_BT, before.groups_B, estimator=grpo)
+    advantages_BT = estimate_advantages(
+        after.streams, after.mask_BT, after.groups_B, estimator=dr_grpo, combine="after"
+    )
     # the dense part is centred by the mean reward per token, (0.375 + 0.5) / 2, and summed from each token on
     b = (0.375 + 0.5) / 2
     assert advantages_BT.tolist() == [[0.75 - 2 * b + 0.5, 0.25 - b + 0.5], [1 - 2 * b - 0.5, 1 - b - 0.5]]

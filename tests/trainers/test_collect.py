@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardsmith.errors import UserError
-from rewardsmith.trainers.collect import Collected, Collector
-from rewardsmith.trainers.protocol import Draws
+from rewardsmith.trainers.collect import Collector, StepRollouts
+from rewardsmith.trainers.trainer import Draws
 from rewardsmith.types import Prompt, RolloutGroup, Score, ScoredGroup
 from tests.trainers.world import FAILED, new_engine, policy_stage, prompt, wait
 
@@ -63,7 +63,7 @@ def ids(groups: list[ScoredGroup]) -> list[int]:
     return [int(scored.group.prompt.id[1:]) for scored in groups]
 
 
-def fates(found: Collected) -> dict[str, int]:
+def fates(found: StepRollouts) -> dict[str, int]:
     return {fate: count for fate, count in found.counts.items() if count}
 
 
@@ -268,7 +268,7 @@ def test_rollouts_of_other_steps_and_rounds_have_other_seeds() -> None:
 
 
 def test_patience_is_used_up_by_steps_in_a_row_and_survives_a_stop() -> None:
-    select = {"least": 2, "patience": 2}
+    select = {"min_groups": 2, "patience": 2}
     one, _ = collector("c" * 3 + "g" * 3 + "gcc" + "ccg", select=select)
     assert [one.enough(wait(one.collect(step))) for step in (1, 2, 3)] == [False, True, False]
     state = json.loads(json.dumps(one.state()))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.advantages import Stream
+from rewardsmith.algorithms.streams import Stream
 from rewardsmith.trainers import metrics as module
 from rewardsmith.trainers.metrics import Clock, stream_metrics
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rewardsmith.algorithms.advantages import RewardTensors
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.reward_model import RewardModelTrainer
@@ -18,41 +19,37 @@ HERE = "tests.trainers.test_own_functions"
 # ---- advantages ------------------------------------------------------------------------------------------------------
 
 
-def per_row(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Tensor:
-    return rewards_BT.sum(-1)
+def per_row(inputs: RewardTensors) -> Tensor:
+    return inputs.rewards_BT.sum(-1)
 
 
-def one_column(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Any:
-    return rewards_BT.sum(-1, keepdim=True)
+def one_column(inputs: RewardTensors) -> Any:
+    return inputs.rewards_BT.sum(-1, keepdim=True)
 
 
-def nothing(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> None:
+def nothing(inputs: RewardTensors) -> None:
     return None
 
 
-def not_a_number(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Any:
-    return rewards_BT * torch.nan
+def not_a_number(inputs: RewardTensors) -> Any:
+    return inputs.rewards_BT * torch.nan
 
 
-def whole_numbers(
-    rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None
-) -> Tensor:
-    return mask_BT.long()
+def whole_numbers(inputs: RewardTensors) -> Tensor:
+    return inputs.mask_BT.long()
 
 
-def raising(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Tensor:
+def raising(inputs: RewardTensors) -> Tensor:
     raise KeyError("no such row")
 
 
-def out_of_range(
-    rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None
-) -> Tensor:
+def out_of_range(inputs: RewardTensors) -> Tensor:
     raise ValueError("a cause of its own")
 
 
-def spread(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Tensor:
+def spread(inputs: RewardTensors) -> Tensor:
     """The reward on every token, in float64 and with NaN behind the mask: all of that is fine."""
-    return torch.where(mask_BT, rewards_BT.sum(-1, keepdim=True).double(), torch.nan)
+    return torch.where(inputs.mask_BT, inputs.rewards_BT.sum(-1, keepdim=True).double(), torch.nan)
 
 
 @pytest.mark.parametrize(

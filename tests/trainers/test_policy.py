@@ -287,9 +287,9 @@ def test_too_many_steps_without_an_update_end_the_run_with_the_counts(tmp_path: 
 
 
 def test_with_fewer_groups_than_the_least_a_step_does_not_update(tmp_path: Path) -> None:
-    world, _ = trained(tmp_path, select={"lowest": 0.1, "least": 4})
+    world, _ = trained(tmp_path, select={"lowest": 0.1, "min_groups": 4})
     assert distance(weights(world.engine("policy")), weights(new_engine())) == 0
-    world, _ = trained(tmp_path, select={"lowest": 0.1, "least": 1})
+    world, _ = trained(tmp_path, select={"lowest": 0.1, "min_groups": 1})
     assert distance(weights(world.engine("policy")), weights(new_engine())) > 0
 
 
@@ -423,7 +423,7 @@ def test_answers_that_are_masked_for_their_length_are_not_learned(tmp_path: Path
 
 
 def test_groups_too_few_for_an_update_are_not_counted_as_kept(tmp_path: Path) -> None:
-    _, (metrics,) = trained(tmp_path, select={"lowest": 0.1, "least": 4})
+    _, (metrics,) = trained(tmp_path, select={"lowest": 0.1, "min_groups": 4})
     assert metrics["groups/kept"] == metrics.get("tokens/learned", 0) == 0
     assert 0 < metrics["groups/too_few"] < 4
 

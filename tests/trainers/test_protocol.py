@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
-from rewardsmith.trainers.protocol import Draws, derive, learning_rate
+from rewardsmith.trainers.trainer import Draws, derive, learning_rate
 
 
 def shuffled(count: int) -> Draws[int]:

@@ -21,8 +21,8 @@ from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import explain, parse_recipe
 from rewardsmith.trainers import preference_batch
 from rewardsmith.trainers.preference_batch import PreferenceBatch, accuracy_by_source, compare_answers
-from rewardsmith.trainers.protocol import derive
 from rewardsmith.trainers.reward_model import RewardModelTrainer
+from rewardsmith.trainers.trainer import derive
 from rewardsmith.types import Preference, Ranking
 from tests.trainers.compared import THREE, Fixed, Letters, asked, pairs, reward_model_stage, rewards_by_hand, world
 from tests.trainers.world import World, distance, new_engine, steps, wait, weights

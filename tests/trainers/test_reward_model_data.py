@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from rewardsmith.errors import UserError
-from rewardsmith.trainers import protocol
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.types import Message, Preference, Prompt, Ranking
 from tests.trainers.compared import Letters, asked, pairs, reward_model_stage, rewards_by_hand, world
@@ -63,7 +62,7 @@ def test_epochs_take_every_item_that_often_and_no_more(tmp_path: Path) -> None:
 
 
 def test_data_without_end_needs_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MOST_COUNTED", 50)
+    monkeypatch.setattr("rewardsmith.trainers.trainer.MAX_COUNTED", 50)
     made = World(tmp_path, sources={"train": Letters()})
     with pytest.raises(UserError, match=r"data\.train has no end, or more than 50 preferences: set steps"):
         RewardModelTrainer(reward_model_stage(steps=None, epochs=1), made)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rewardsmith.engines.protocol import Sampling
+from rewardsmith.trainers.collect import generate_and_score
 from rewardsmith.trainers.policy import PolicyTrainer
-from rewardsmith.trainers.scoring import generate_and_score
 from rewardsmith.trainers.sft import SftTrainer
 from rewardsmith.types import RolloutGroup, Score
 from tests.trainers.world import World, new_engine, policy_stage, prompt, sft_stage, steps, wait

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rewardsmith.trainers.select import SelectSettings, rejection
+from rewardsmith.trainers.collect import rejection
+from rewardsmith.trainers.settings import SelectSettings
 from rewardsmith.types import Failure, Score
 from tests.trainers.world import FAILED, scored
 

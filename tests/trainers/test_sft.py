@@ -11,9 +11,8 @@ import torch
 from rewardsmith.data import Arithmetic
 from rewardsmith.engines.embedded.tiny import make_tiny
 from rewardsmith.errors import RecipeError, UserError
-from rewardsmith.trainers import protocol
-from rewardsmith.trainers.protocol import derive
 from rewardsmith.trainers.sft import SftTrainer
+from rewardsmith.trainers.trainer import derive
 from rewardsmith.types import Demonstration, Prompt
 from tests.trainers.world import World, distance, new_engine, prompt, sft_stage, steps, wait, weights
 
@@ -138,7 +137,7 @@ def test_epochs_are_passes_over_the_data(tmp_path: Path, monkeypatch: pytest.Mon
     assert SftTrainer(sft_stage(steps=None, epochs=3), five).steps == 4  # of 4 each, for 15
     with pytest.raises(UserError, match=r"data\.train is empty"):
         SftTrainer(sft_stage(steps=None, epochs=1), World(tmp_path, sources={"train": Fixed()}))
-    monkeypatch.setattr(protocol, "MOST_COUNTED", 50)
+    monkeypatch.setattr("rewardsmith.trainers.trainer.MAX_COUNTED", 50)
     with pytest.raises(UserError, match=r"has no end, or more than 50 demonstrations: set steps instead of epochs"):
         SftTrainer(sft_stage(steps=None, epochs=1), World(tmp_path))
     for both in ({"epochs": 1}, {"steps": None}):

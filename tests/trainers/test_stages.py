@@ -81,7 +81,7 @@ def test_an_estimator_that_compares_siblings_needs_some(advantage: str) -> None:
         {"model": "critic"},  # a scalar head cannot write
         {"kl": {"coefficient": 0.1, "reference": "policy"}},  # the distance from itself is 0
         {"kl": {"coefficient": 0.1, "reference": "critic"}},
-        {"select": {"least": 5}},  # more than prompts_per_step: no step would ever update
+        {"select": {"min_groups": 5}},  # more than prompts_per_step: no step would ever update
         {"importance": {"floor": 3.0, "cap": 2.0}},
     ],
     ids=str,

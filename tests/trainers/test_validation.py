@@ -13,10 +13,10 @@ from transformers import tokenization_utils_base
 
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.rewards.judges.classifier import Classifier
-from rewardsmith.trainers.job_stage import JobStage
+from rewardsmith.trainers.evaluate.evaluate_policy import correct_threshold_of, measures
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.stages import EvaluateStage
-from rewardsmith.trainers.validation import correct_threshold_of, measures
+from rewardsmith.trainers.trainer import JobStage
 from rewardsmith.types import Prompt, Score
 from tests.trainers.world import FAILED, Digits, World, new_engine, policy_stage, prompt, scored, steps, wait
 
@@ -188,7 +188,7 @@ def test_all_takes_every_prompt_of_the_data_once(tmp_path: Path) -> None:
 
 
 def test_all_of_a_source_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewardsmith.trainers.held_out.MAX_ALL", 100)
+    monkeypatch.setattr("rewardsmith.trainers.trainer.MAX_HELD_OUT", 100)
     trainer = PolicyTrainer(policy_stage(validation={"data": "held_out", "prompts": "all"}), World(tmp_path))
     with pytest.raises(UserError, match=r"data\.held_out has no end.*a number"):
         wait(trainer.begin())

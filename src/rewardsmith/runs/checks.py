@@ -13,9 +13,8 @@ from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import ModelOutline
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, marked
-from rewardsmith.trainers.held_out import SEED, held_out
 from rewardsmith.trainers.process.implicit_parts import process_parts, require_other_reference, require_same_tokens
-from rewardsmith.trainers.protocol import count_items
+from rewardsmith.trainers.trainer import HELD_OUT_SEED, count_items, held_out
 
 
 def used(recipe: Recipe) -> Iterator[tuple[str, Reads, Any]]:
@@ -37,8 +36,8 @@ def check_items(recipe: Recipe, source: Callable[[str], Source]) -> None:
         if count == "all":
             held_out(read, count, name)
         elif getattr(place, "steps", 0) is None:  # a stage that goes by epochs
-            count_items(read(SEED), of, name, lambda text: None)
-        elif next(iter(read(SEED)), None) is None:
+            count_items(read(HELD_OUT_SEED), of, name, lambda text: None)
+        elif next(iter(read(HELD_OUT_SEED)), None) is None:
             raise UserError(f"data.{name} is empty: it has no {of}")
 
 

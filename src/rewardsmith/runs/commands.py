@@ -28,7 +28,7 @@ from rewardsmith.runs.model_registry import ModelRegistry, open_engine, usage_li
 from rewardsmith.runs.print_prompts import PromptPrinter
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.stopping import stoppable
-from rewardsmith.trainers.protocol import Update
+from rewardsmith.trainers.trainer import Update
 
 if TYPE_CHECKING:
     from rewardsmith.engines.protocol import Engine

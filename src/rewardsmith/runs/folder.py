@@ -25,7 +25,7 @@ from rewardsmith.storage import (
     write_sums,
     writing,
 )
-from rewardsmith.trainers.protocol import GroupRecord
+from rewardsmith.trainers.trainer import GroupRecord
 
 CHECKPOINTS = "checkpoints"
 EVALUATIONS = "evaluations"

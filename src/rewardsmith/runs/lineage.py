@@ -36,7 +36,7 @@ from rewardsmith.rewards import REWARDS
 from rewardsmith.rewards.tree import walk
 from rewardsmith.runs.folder import RunFolder
 from rewardsmith.trainers.process.implicit_parts import process_parts
-from rewardsmith.trainers.protocol import Trainer
+from rewardsmith.trainers.trainer import Trainer
 
 LINEAGE = "lineage.json"
 

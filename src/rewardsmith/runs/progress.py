@@ -19,7 +19,7 @@ from rich.text import Text
 
 from rewardsmith.runs.forms import is_share
 from rewardsmith.runs.log import printable_lines
-from rewardsmith.trainers.protocol import Update
+from rewardsmith.trainers.trainer import Update
 
 _SHOWN = {
     "loss": "loss {:.3f}",

@@ -35,7 +35,7 @@ from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.storage import new_folder, writing
 from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, process_parts
-from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
+from rewardsmith.trainers.trainer import GroupRecord, Trainer, Update
 from rewardsmith.types import Prompt
 
 PROMPTS_CHECKED = 256

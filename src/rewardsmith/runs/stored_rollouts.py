@@ -23,7 +23,7 @@ from rewardsmith.data.rows import ANSWER, MESSAGES, PROMPT, Layout, RowError, pr
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.jobs import Job
 from rewardsmith.records import from_json
-from rewardsmith.trainers.protocol import GroupRecord
+from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
 SUFFIXES = (".jsonl", ".ndjson", ".parquet")

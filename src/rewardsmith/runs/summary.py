@@ -12,7 +12,7 @@ from rich.table import Table
 
 from rewardsmith.llm import Usage
 from rewardsmith.runs.forms import chance_of, is_share, results
-from rewardsmith.trainers.protocol import Update
+from rewardsmith.trainers.trainer import Update
 
 
 @dataclass

@@ -14,8 +14,8 @@ from rewardsmith.runs.folder import RunFolder
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.run import Run
 from rewardsmith.trainers.evaluate.evaluate_jobs import EvaluateReward, EvaluateStage
-from rewardsmith.trainers.job_stage import JobStage
 from rewardsmith.trainers.policy import PolicyTrainer
+from rewardsmith.trainers.trainer import JobStage
 from rewardsmith.types import Graded, Preference, Prompt, Ranking
 from tests.trainers.evaluate.rewards import graded, pair, prompt, ranking
 from tests.trainers.world import World, policy_stage, steps, wait

@@ -9,7 +9,7 @@ import pytest
 
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError
-from rewardsmith.trainers.protocol import GroupRecord, derive
+from rewardsmith.trainers.trainer import GroupRecord, derive
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 from tests.trainers.process.made import ProcessWorld, alone, implicit, policy
 from tests.trainers.world import new_engine, steps, wait
@@ -140,7 +140,7 @@ def test_surplus_is_measured_against_the_policy_that_wrote_it(tmp_path: Path) ->
 def test_too_few_groups_are_not_learned_from_and_not_scored(tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path)
     start = world.engine("prm").digest()
-    stage = {"rollouts_per_prompt": 5, "prompts_per_step": 4, "select": BOUNDS | {"least": 4}}
+    stage = {"rollouts_per_prompt": 5, "prompts_per_step": 4, "select": BOUNDS | {"min_groups": 4}}
     (metrics,) = steps(policy(world, implicit(**STRANGE), answer=QUOTA, **stage), 1)
     assert 0 < metrics["groups/too_few"] < 4
     assert metrics["groups/kept"] == 0

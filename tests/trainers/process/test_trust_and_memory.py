@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rewardsmith.algorithms.advantages import Stream
+from rewardsmith.algorithms.streams import Stream
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.process.process_rewards import Replay
 from rewardsmith.types import ScoredGroup
