@@ -26,26 +26,6 @@ def test_the_running_accuracy_is_a_weighted_mean_that_begins_at_chance(
     assert accuracy == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("before", [None, 0.2, 0.83])
-def test_a_step_without_a_group_that_can_be_ordered_changes_nothing(before: float | None) -> None:
-    assert running_accuracy(before, 0.0, 0.0, memory=0.8) == before
-
-
-def test_the_first_step_moves_the_accuracy_away_from_chance_only_so_far() -> None:
-    assert running_accuracy(None, 3.0, 4.0, memory=0.8) == pytest.approx(0.8 * 0.5 + 0.2 * 0.75)
-    assert running_accuracy(None, 3.0, 4.0, memory=0.0) == 0.75
-
-
-@settings(max_examples=50)
-@given(groups=st.integers(1, 50).map(float), memory=st.floats(0, 0.99))
-def test_a_model_that_is_always_right_is_never_more_than_right(groups: float, memory: float) -> None:
-    accuracy: float | None = 1.0
-    for _ in range(5):
-        accuracy = running_accuracy(accuracy, groups, groups, memory=memory)
-    assert accuracy is not None
-    assert 1 - 1e-12 < accuracy <= 1
-
-
 @pytest.mark.parametrize(
     ("accuracy", "floor", "scale", "gate"),
     [

@@ -12,7 +12,7 @@ from rewardsmith.errors import UserError
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from tests.trainers.compared import THREE, reward_model_stage, world
-from tests.trainers.world import World, distance, policy_stage, steps, weights
+from tests.trainers.world import World, policy_stage, steps
 
 HERE = "tests.trainers.test_own_functions"
 
@@ -47,11 +47,6 @@ def out_of_range(inputs: RewardTensors) -> Tensor:
     raise ValueError("a cause of its own")
 
 
-def spread(inputs: RewardTensors) -> Tensor:
-    """The reward on every token, in float64 and with NaN behind the mask: all of that is fine."""
-    return torch.where(inputs.mask_BT, inputs.rewards_BT.sum(-1, keepdim=True).double(), torch.nan)
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -70,13 +65,6 @@ def test_an_advantage_that_goes_wrong_is_named(name: str, words: list[str], tmp_
         steps(PolicyTrainer(stage, World(tmp_path)), 1)
     for word in ["advantage", f"{HERE}:{name}", *words]:
         assert word in str(caught.value)
-
-
-def test_an_advantage_in_another_precision_that_leaves_masked_tokens_open_is_used(tmp_path: Path) -> None:
-    world_ = World(tmp_path)
-    before = weights(world_.engine("policy"))
-    steps(PolicyTrainer(policy_stage(advantage=f"{HERE}:spread"), world_), 1)
-    assert distance(before, weights(world_.engine("policy"))) > 0
 
 
 # ---- losses and reductions -------------------------------------------------------------------------------------------
@@ -114,10 +102,6 @@ def total(mask_BT: Tensor, dtype: torch.dtype) -> Tensor:
     return mask_BT.sum().to(dtype)
 
 
-def by_tokens(mask_BT: Tensor, dtype: torch.dtype) -> Tensor:
-    return mask_BT.to(dtype) / mask_BT.sum()
-
-
 @pytest.mark.parametrize(
     ("what", "name", "words"),
     [
@@ -136,14 +120,6 @@ def test_a_loss_or_reduction_that_goes_wrong_is_named(what: str, name: str, word
         steps(PolicyTrainer(policy_stage(**{what: f"{HERE}:{name}"}), World(tmp_path)), 1)
     for word in [what, f"{HERE}:{name}", *words]:
         assert word in str(caught.value)
-
-
-def test_a_reduction_of_ones_own_is_handed_the_precision_of_its_weights(tmp_path: Path) -> None:
-    found = []
-    for reduction in ("token-mean", f"{HERE}:by_tokens"):
-        (metrics,) = steps(PolicyTrainer(policy_stage(reduction=reduction), World(tmp_path)), 1)
-        found.append(metrics["policy/grad_norm"])
-    assert found[0] == pytest.approx(found[1])
 
 
 # ---- losses of reward models -----------------------------------------------------------------------------------------

@@ -29,11 +29,6 @@ def test_every_pass_has_every_item_once(count: int, sizes: list[int]) -> None:
     assert taken == shuffled(count).take(len(taken))  # the sizes do not matter
 
 
-def test_passes_have_orders_of_their_own() -> None:
-    taken = shuffled(20).take(60)
-    assert len({tuple(taken[i : i + 20]) for i in (0, 20, 40)}) == 3
-
-
 @given(count=st.integers(1, 6), before=st.integers(0, 20), after=st.integers(1, 8))
 def test_a_restored_position_goes_on_with_the_next_item(count: int, before: int, after: int) -> None:
     draws, again = shuffled(count), shuffled(count)
