@@ -26,7 +26,7 @@ from torch import Tensor
 
 from rewardsmith.algorithms import advantages, kl, policy_losses, reductions
 from rewardsmith.algorithms.auxiliary_losses import value_loss
-from rewardsmith.algorithms.importance import importance_weights
+from rewardsmith.algorithms.policy_losses import importance_weights
 
 warnings.filterwarnings("ignore")
 try:
@@ -94,7 +94,7 @@ def advantage_cases(x: Inputs) -> list[Case]:
         ours = partial(advantages.ADVANTAGES[name], **settings)
         return Case(
             f"{name} {settings or ''}".strip(),
-            lambda: ours(x.rewards_BT, x.mask_BT, x.groups_B),
+            lambda: ours(advantages.RewardTensors(x.rewards_BT, x.mask_BT, x.groups_B)),
             lambda: theirs(token_level_rewards=x.rewards_BT, response_mask=mask, index=index),
             looped,
         )
@@ -110,17 +110,21 @@ def advantage_cases(x: Inputs) -> list[Case]:
         outcome("rloo", core_algos.compute_rloo_vectorized_outcome_advantage, looped=False),
         Case(
             "gae γ=.99 λ=.95",
-            lambda: advantages.gae(x.rewards_BT, x.mask_BT, x.groups_B, x.values_BT, discount=0.99, lam=0.95),
+            lambda: advantages.gae(
+                advantages.RewardTensors(x.rewards_BT, x.mask_BT, x.groups_B, x.values_BT), discount=0.99, lam=0.95
+            ),
             lambda: core_algos.compute_gae_advantage_return(x.rewards_BT, x.values_BT, mask, 0.99, 0.95),
         ),
         Case(
             "reinforce_plus_plus γ=.99",
-            lambda: advantages.reinforce_plus_plus(x.rewards_BT, x.mask_BT, x.groups_B, discount=0.99),
+            lambda: advantages.reinforce_plus_plus(
+                advantages.RewardTensors(x.rewards_BT, x.mask_BT, x.groups_B), discount=0.99
+            ),
             lambda: core_algos.compute_reinforce_plus_plus_outcome_advantage(x.rewards_BT, mask, config=config),
         ),
         Case(
             "remax",
-            lambda: advantages.remax(x.rewards_BT, x.mask_BT, x.groups_B, greedy_BT),
+            lambda: advantages.remax(advantages.RewardTensors(x.rewards_BT, x.mask_BT, x.groups_B, greedy_BT)),
             lambda: core_algos.compute_remax_outcome_advantage(x.rewards_BT, greedy_B, mask),
         ),
     ]

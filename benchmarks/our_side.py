@@ -18,10 +18,11 @@ from workload import Figures, Step, Workload, peak_resident_bytes, prompts, rewa
 
 import rewardsmith
 from rewardsmith import Message, Prompt, RolloutGroup
-from rewardsmith.algorithms.advantages import Stream, credit, grpo
+from rewardsmith.algorithms.advantages import grpo
 from rewardsmith.algorithms.policy_losses import clip
 from rewardsmith.algorithms.reductions import reduce, token_mean
 from rewardsmith.algorithms.sequences import last_token
+from rewardsmith.algorithms.streams import Stream, estimate_advantages
 from rewardsmith.engines import ModelSettings, OptimizerSettings
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Outputs, Row, Sampling
@@ -47,7 +48,7 @@ def learn(engine: EmbeddedEngine, groups: list[RolloutGroup]) -> None:
     mask_BT = torch.arange(int(lengths_B.max()), device=engine.device)[None] < lengths_B[:, None]
     groups_B = torch.tensor([i for i, group in enumerate(groups) for _ in group.rollouts], device=engine.device)
     rewards_BT = torch.where(last_token(mask_BT), worth_B[:, None], 0)
-    advantages_BT = credit([Stream("reward", rewards_BT)], mask_BT, groups_B, estimator=grpo)
+    advantages_BT = estimate_advantages([Stream("reward", rewards_BT)], mask_BT, groups_B, estimator=grpo)
     if not bool(advantages_BT.any()):
         raise SystemExit("all advantages are zero: nothing would be learned")
     weights_BT = token_mean(mask_BT)

@@ -25,8 +25,8 @@ from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.recipe import Recipe, parse_recipe
 from rewardsmith.runs.folder import RunFolder
 from rewardsmith.trainers.policy import PolicyTrainer
-from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.trainers.reference import Reference
+from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import Message, Prompt
 
 

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from rewardsmith import Prompt, Rollout, RolloutGroup, ScoredGroup
-from rewardsmith.algorithms.advantages import ADVANTAGES, Stream, credit
+from rewardsmith.algorithms.advantages import ADVANTAGES
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.algorithms.reductions import reduce, token_mean
 from rewardsmith.algorithms.sequences import last_token
+from rewardsmith.algorithms.streams import Stream, estimate_advantages
 from rewardsmith.data import Arithmetic
 from rewardsmith.rewards import Reward, make_reward
 
@@ -46,7 +47,7 @@ def policy_step(
     worth_B, mask_BT, logprobs_BT = collate(policy, scored)  # ScoredGroup -> tensors
     rewards_BT = torch.where(last_token(mask_BT), worth_B[:, None], 0)
     groups_B = torch.arange(len(groups)).repeat_interleave(n)
-    advantages_BT = credit([Stream("answer", rewards_BT)], mask_BT, groups_B, estimator=advantage)
+    advantages_BT = estimate_advantages([Stream("answer", rewards_BT)], mask_BT, groups_B, estimator=advantage)
     losses_BT, _ = loss(logprobs_BT, logprobs_BT.detach(), advantages_BT, mask_BT)
     update(optimizer, reduce(losses_BT, token_mean(mask_BT)))
     return float(worth_B[mask_BT.any(-1)].mean())

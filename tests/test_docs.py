@@ -23,7 +23,7 @@ from rewardsmith.rewards.rules import RULES
 from rewardsmith.runs.lookup import find_reward
 from rewardsmith.runs.preflight import RewardTrees
 from rewardsmith.runs.preflight import warnings as recipe_warnings
-from rewardsmith.trainers.telling import warn_of_rate
+from rewardsmith.trainers.training_warnings import warn_of_rate
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

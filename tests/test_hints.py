@@ -80,17 +80,17 @@ def test_a_slip_of_the_pen_is_still_recognised(name: str, meant: str) -> None:
 # ---- the table itself ------------------------------------------------------------------------------------------------
 
 CLASSES = {
-    "WritingStage": "rewardsmith.trainers.stages:PolicyStage",
+    "RolloutStage": "rewardsmith.trainers.stages:PolicyStage",
     "Stage": "rewardsmith.trainers.stages:PolicyStage",
     "SftStage": "rewardsmith.trainers.stages:SftStage",
-    "RewardModelStage": "rewardsmith.trainers.reward_model_stage:RewardModelStage",
+    "RewardModelStage": "rewardsmith.trainers.stages:RewardModelStage",
     "OptimizerSettings": "rewardsmith.learning:OptimizerSettings",
-    "SamplingSettings": "rewardsmith.trainers.settings:SamplingSettings",
-    "SelectSettings": "rewardsmith.trainers.select:SelectSettings",
+    "Sampling": "rewardsmith.engines.protocol:Sampling",
+    "SelectSettings": "rewardsmith.trainers.settings:SelectSettings",
     "CriticSettings": "rewardsmith.trainers.stages:CriticSettings",
     "KlSettings": "rewardsmith.trainers.stages:KlSettings",
     "OverlongSettings": "rewardsmith.trainers.stages:OverlongSettings",
-    "ValidationSettings": "rewardsmith.trainers.validation:ValidationSettings",
+    "ValidationSettings": "rewardsmith.trainers.settings:ValidationSettings",
     "Saving": "rewardsmith.trainers.settings:Saving",
     "ModelSettings": "rewardsmith.engines.model_settings:ModelSettings",
     "LoraSettings": "rewardsmith.engines.model_settings:LoraSettings",

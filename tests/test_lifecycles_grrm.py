@@ -18,7 +18,7 @@ from rewardsmith.recipe import load_recipe
 from rewardsmith.runs.run import Run
 from rewardsmith.runs.start import start
 from rewardsmith.text.rankings import write_ranking
-from rewardsmith.trainers.protocol import Update
+from rewardsmith.trainers.trainer import Update
 from tests.tiny_judges import teach
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from rewardsmith.data import Arithmetic
 from rewardsmith.recipe import load_recipe
 from rewardsmith.runs.run import Run
 from rewardsmith.runs.start import start
-from rewardsmith.trainers.protocol import Update
+from rewardsmith.trainers.trainer import Update
 from tests.tiny_judges import teach
 
 pytestmark = pytest.mark.slow

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from rewardsmith.algorithms import advantages as adv
 from rewardsmith.algorithms import policy_losses as pol
-from rewardsmith.algorithms.auxiliary_losses import entropy, value_loss
-from rewardsmith.algorithms.importance import importance_weights
+from rewardsmith.algorithms.auxiliary_losses import entropy, overlong_penalty, value_loss
 from rewardsmith.algorithms.kl import kl_estimate, kl_loss, kl_reward
+from rewardsmith.algorithms.policy_losses import importance_weights
 from rewardsmith.algorithms.preferences import bradley_terry, reward_centering
 from rewardsmith.algorithms.reductions import reduce
 from rewardsmith.algorithms.schedules import SCHEDULES
-from rewardsmith.algorithms.shaping import overlong_penalty
+from rewardsmith.algorithms.streams import Stream, estimate_advantages
 from tests.parity.load import TRL, VERL, assert_near, assert_near_where, leaf, names, ours, version, weights
 
 LENGTH_EPSILON = {"rtol": 2e-8, "atol": 1e-8}
@@ -67,9 +67,9 @@ def test_verl_gae(name: str) -> None:
     settings = {"discount": case.settings["gamma"], "lam": case.settings["lam"]}
     groups_B = torch.zeros(len(mask_BT), dtype=torch.long)
     estimator = partial(adv.gae, **settings)
-    stream = adv.Stream("reward", rewards_BT)
-    advantages_BT = adv.credit([stream], mask_BT, groups_B, values_BT, estimator=estimator, whiten=True)
-    returns_BT = estimator(rewards_BT, mask_BT, groups_B, values_BT) + values_BT
+    stream = Stream("reward", rewards_BT)
+    advantages_BT = estimate_advantages([stream], mask_BT, groups_B, values_BT, estimator=estimator, whiten=True)
+    returns_BT = estimator(adv.RewardTensors(rewards_BT, mask_BT, groups_B, values_BT)) + values_BT
     assert_near_where(mask_BT, advantages_BT, case.outputs["advantages_BT"])
     assert_near(returns_BT[mask_BT], case.outputs["returns_BT"][mask_BT])
 
@@ -79,7 +79,7 @@ def test_verl_advantages(name: str) -> None:
     case = VERL[f"advantage/{name}"]
     mask_BT = case.inputs["mask_BT"]
     groups_B = case.inputs.get("groups_B", torch.zeros(len(mask_BT), dtype=torch.long))
-    advantages_BT = ESTIMATORS[name](case.inputs["rewards_BT"], mask_BT, groups_B)
+    advantages_BT = ESTIMATORS[name](adv.RewardTensors(case.inputs["rewards_BT"], mask_BT, groups_B))
     tolerance = SINGLE if name.startswith("grpo_vectorized") else {}
     assert_near_where(mask_BT, advantages_BT, case.outputs["advantages_BT"], **tolerance)
 
@@ -88,14 +88,14 @@ def test_verl_remax() -> None:
     case = VERL["advantage/remax/ragged"]
     mask_BT = case.inputs["mask_BT"]
     greedy_BT = case.inputs["baselines_B"][:, None].expand(mask_BT.shape)
-    advantages_BT = adv.remax(case.inputs["rewards_BT"], mask_BT, case.inputs["groups_B"], greedy_BT)
+    advantages_BT = adv.remax(adv.RewardTensors(case.inputs["rewards_BT"], mask_BT, case.inputs["groups_B"], greedy_BT))
     assert_near_where(mask_BT, advantages_BT, case.outputs["advantages_BT"])
 
 
 def test_verl_gdpo_of_one_reward() -> None:
     case = VERL["advantage/gdpo/ragged"]
-    mask_BT, stream = case.inputs["mask_BT"], adv.Stream("reward", case.inputs["rewards_BT"])
-    advantages_BT = adv.credit(
+    mask_BT, stream = case.inputs["mask_BT"], Stream("reward", case.inputs["rewards_BT"])
+    advantages_BT = estimate_advantages(
         [stream], mask_BT, case.inputs["groups_B"], estimator=adv.grpo, combine="after", whiten=True
     )
     assert_near_where(mask_BT, advantages_BT, case.outputs["advantages_BT"])
@@ -106,10 +106,10 @@ def test_verl_gdpo_of_two_rewards() -> None:
     mask_BT = case.inputs["mask_BT"]
     first_BT = torch.arange(mask_BT.shape[1]) == 0  # an outcome may sit on any token
     streams = [
-        adv.Stream(str(weight), torch.where(first_BT, scores_B[:, None], 0), weight=weight)
+        Stream(str(weight), torch.where(first_BT, scores_B[:, None], 0), weight=weight)
         for weight, scores_B in zip(case.settings["gdpo_reward_weights"], case.inputs["scores_BK"].T, strict=True)
     ]
-    advantages_BT = adv.credit(
+    advantages_BT = estimate_advantages(
         streams, mask_BT, case.inputs["groups_B"], estimator=adv.grpo, combine="after", whiten=True
     )
     assert_near_where(mask_BT, advantages_BT, case.outputs["advantages_BT"], **SINGLE)
@@ -304,14 +304,16 @@ def _failures(rewards_B: Tensor) -> tuple[Tensor, Tensor]:
 def test_trl_grpo_with_failed_rewards(scale: str) -> None:
     case = TRL[f"advantage/grpo/{scale}"]
     rewards_BT, mask_BT = _failures(case.inputs["rewards_BK"][:, 0])
-    advantages_BT = adv.grpo(rewards_BT, mask_BT, case.inputs["groups_B"], scale=scale, eps=1e-4)
+    advantages_BT = adv.grpo(adv.RewardTensors(rewards_BT, mask_BT, case.inputs["groups_B"]), scale=scale, eps=1e-4)
     assert_near(advantages_BT[:, 0], case.outputs["advantages_B"])
 
 
 def test_trl_rloo_with_failed_rewards() -> None:
     case = TRL["advantage/rloo"]
     rewards_BT, mask_BT = _failures(case.inputs["rewards_BK"][:, 0])
-    assert_near(adv.rloo(rewards_BT, mask_BT, case.inputs["groups_B"])[:, 0], case.outputs["advantages_B"])
+    assert_near(
+        adv.rloo(adv.RewardTensors(rewards_BT, mask_BT, case.inputs["groups_B"]))[:, 0], case.outputs["advantages_B"]
+    )
 
 
 def test_trl_rloo_with_kl_in_the_reward() -> None:
@@ -319,7 +321,7 @@ def test_trl_rloo_with_kl_in_the_reward() -> None:
     mask_BT = inputs["mask_BT"]
     penalty_BT = kl_reward(inputs["old_BT"], inputs["reference_BT"], mask_BT, estimator="k1")
     rewards_BT = inputs["rewards_BT"] + case.settings["beta"] * penalty_BT
-    advantages_BT = adv.rloo(rewards_BT, mask_BT, torch.zeros(len(mask_BT), dtype=torch.long))
+    advantages_BT = adv.rloo(adv.RewardTensors(rewards_BT, mask_BT, torch.zeros(len(mask_BT), dtype=torch.long)))
     expected_B = case.outputs["advantages_B"]
     assert_near_where(mask_BT, advantages_BT, expected_B[:, None].expand(mask_BT.shape))
 

@@ -166,7 +166,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "workers": "num_workers",
     },
     "Stage": _ANY_STAGE,
-    "WritingStage": _STAGE_THAT_WRITES,
+    "RolloutStage": _STAGE_THAT_WRITES,
     "SftStage": _STAGE_THAT_LEARNS,
     "RewardModelStage": _STAGE_THAT_LEARNS,
     "OptimizerSettings": {
@@ -182,7 +182,7 @@ _TABLE: dict[str, dict[str, str]] = {
         "floor, as a share of lr": "min_lr",
         "There is one optimizer, AdamW": "type",
     },
-    "SamplingSettings": {
+    "Sampling": {
         "max_tokens": "max_new_tokens max_response_length max_completion_length response_length",
         "min_tokens": "min_new_tokens",
         "stop_tokens": "stop_token_ids",

@@ -115,7 +115,7 @@ class Job(StageSettings):
     """Something a user can run; `arguments` are the settings that are positional on the command line, in order."""
 
     arguments: ClassVar[tuple[str, ...]] = ()
-    runs_by: ClassVar[str] = "rewardsmith.trainers.job_stage:JobStage"
+    runs_by: ClassVar[str] = "rewardsmith.trainers.trainer:JobStage"
 
     async def run(self, context: JobContext) -> Result:
         """Do it."""

@@ -14,6 +14,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from rewardsmith.algorithms.advantages import RewardTensors
+
 GROUP_IDS = (-7, 0, 3, 10**12)
 
 
@@ -59,7 +61,9 @@ class Batch(_Rows):
     support_BT: Tensor | None = None
 
     def estimate(self, estimator: Callable[..., Tensor], **settings: Any) -> Tensor:
-        return estimator(self.rewards_BT, self.mask_BT, self.groups_B, self.values_BT, self.support_BT, **settings)
+        return estimator(
+            RewardTensors(self.rewards_BT, self.mask_BT, self.groups_B, self.values_BT, self.support_BT), **settings
+        )
 
 
 @dataclass(frozen=True)

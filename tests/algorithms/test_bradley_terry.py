@@ -52,43 +52,6 @@ def test_an_unbeaten_player_is_as_strong_as_the_prior_allows() -> None:
     assert bradley_terry([[0, 5], [0, 0]], prior=0.01)[0] > bradley_terry([[0, 5], [0, 0]], prior=0.1)[0]
 
 
-@settings(max_examples=50, deadline=None)
-@given(tables(), st.randoms(use_true_random=False))
-def test_who_stands_where_does_not_matter(wins: NDArray[np.float64], random) -> None:
-    order = list(range(len(wins)))
-    random.shuffle(order)
-    np.testing.assert_allclose(bradley_terry(wins[np.ix_(order, order)]), bradley_terry(wins)[order], atol=1e-8)
-
-
-@settings(max_examples=50, deadline=None)
-@given(tables())
-def test_strengths_sum_to_zero_and_turn_with_the_results(wins: NDArray[np.float64]) -> None:
-    strengths = bradley_terry(wins)
-    assert strengths.sum() == pytest.approx(0, abs=1e-9)
-    np.testing.assert_allclose(bradley_terry(wins.T), -strengths, atol=1e-8)
-    # the diagonal is nothing: nobody plays against itself
-    np.testing.assert_array_equal(bradley_terry(wins + 7 * np.eye(len(wins))), bradley_terry(wins))
-
-
-@settings(max_examples=50, deadline=None)
-@given(tables(), st.floats(0.1, 10))
-def test_a_further_tie_brings_two_players_no_further_apart(wins: NDArray[np.float64], ties: float) -> None:
-    before = bradley_terry(wins)
-    more = wins.copy()
-    more[0, 1] += ties / 2
-    more[1, 0] += ties / 2
-    after = bradley_terry(more)
-    assert abs(after[0] - after[1]) <= abs(before[0] - before[1]) + 1e-9
-
-
-@settings(max_examples=50, deadline=None)
-@given(tables(), st.floats(0.1, 10))
-def test_a_further_win_makes_the_winner_stronger(wins: NDArray[np.float64], more: float) -> None:
-    better = wins.copy()
-    better[0, 1] += more
-    assert bradley_terry(better)[0] > bradley_terry(wins)[0]
-
-
 def test_a_round_robin_is_ordered_by_wins() -> None:
     # with every pair met equally often, the number of wins says all (Bradley and Terry 1952)
     wins = np.array([[0, 2, 3, 1], [1, 0, 3, 2], [0, 0, 0, 3], [2, 1, 0, 0]], dtype=float)
@@ -123,8 +86,3 @@ def test_wrong_input_is_named() -> None:
     with pytest.raises(ValueError, match="lost in rounding"):
         bradley_terry([[0, 1], [1e12, 0]], prior=1e-6)
     assert bradley_terry(np.empty((0, 0))).shape == (0,)
-
-
-def test_chances_do_not_overflow() -> None:
-    assert chances([-1e9, 0, 1e9]).tolist() == [0, 0.5, 1]
-    assert chances([math.log(3)])[0] == pytest.approx(0.75)

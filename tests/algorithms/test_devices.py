@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rewardsmith.algorithms import auxiliary_losses, implicit, implicit_losses, importance, kl, preferences
-from rewardsmith.algorithms.advantages import ADVANTAGES, Stream, credit
-from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
+from rewardsmith.algorithms import auxiliary_losses, implicit_rewards, kl, preferences
+from rewardsmith.algorithms.advantages import ADVANTAGES, RewardTensors
+from rewardsmith.algorithms.policy_losses import POLICY_LOSSES, importance_weights
 from rewardsmith.algorithms.reductions import REDUCTIONS, reduce
+from rewardsmith.algorithms.streams import Stream, estimate_advantages
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -40,7 +41,7 @@ def loss_gradient(x: Inputs, loss: Callable, weights: Callable) -> Tensor:
 
 
 CASES: dict[str, Callable[[Inputs], Tensor]] = {
-    "credit": lambda x: credit(
+    "credit": lambda x: estimate_advantages(
         [Stream("a", x["rewards"], weight=0.5), Stream("b", x["values"])],
         x["mask"],
         x["groups"],
@@ -49,21 +50,19 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
         whiten=True,
     ),
     "kl": lambda x: kl.kl_loss(x["logprobs"], x["old"], x["mask"], estimator="k3", unbiased=True),
-    "importance": lambda x: importance.importance_weights(x["logprobs"], x["old"], x["mask"], level="sequence"),
+    "importance": lambda x: importance_weights(x["logprobs"], x["old"], x["mask"], level="sequence"),
     "value loss": lambda x: auxiliary_losses.value_loss(x["values"], x["rewards"], x["old"], x["mask"], clip=0.2)[0],
     "entropy": lambda x: auxiliary_losses.entropy(x["rewards"]),
-    "steps": lambda x: implicit.gather_steps(x["rewards"], x["mask"], x["steps"])[0],
-    "normalise": lambda x: implicit.normalise_by_return(x["rewards"], x["mask"]),
-    "cross-entropy": lambda x: implicit_losses.outcome_cross_entropy(x["rewards"], x["mask"], x["outcomes"]),
-    "pairwise": lambda x: implicit_losses.pairwise_loss(x["rewards"], x["mask"], x["outcomes"], x["groups"]),
-    "best of n": lambda x: implicit_losses.pairwise_loss(
+    "cross-entropy": lambda x: implicit_rewards.outcome_cross_entropy(x["rewards"], x["mask"], x["outcomes"]),
+    "pairwise": lambda x: implicit_rewards.pairwise_loss(x["rewards"], x["mask"], x["outcomes"], x["groups"]),
+    "best of n": lambda x: implicit_rewards.pairwise_loss(
         x["rewards"], x["mask"], x["outcomes"], x["groups"], weighting="best-of-n-outcome"
     ),
-    "offsets": lambda x: implicit_losses.group_offsets(x["outcomes"], x["mask"][:, 3], x["groups"]),
-    "accuracy": lambda x: implicit_losses.pairwise_accuracy(
+    "offsets": lambda x: implicit_rewards.group_offsets(x["outcomes"], x["mask"][:, 3], x["groups"]),
+    "accuracy": lambda x: implicit_rewards.pairwise_accuracy(
         x["rewards"][:, 0], x["outcomes"], x["mask"][:, 3], x["groups"]
     ),
-    "values before": lambda x: implicit.values_before(x["rewards"], x["gaps"]),
+    "values before": lambda x: implicit_rewards.values_before(x["rewards"], x["gaps"]),
     "Bradley-Terry": lambda x: preferences.bradley_terry(
         x["rewards"][:, 0], x["rewards"][:, 1], margin_N=x["outcomes"], tied_N=x["mask"][:, 9], tie_width=0.3
     ),
@@ -72,7 +71,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
 for _name, _estimator in ADVANTAGES.items():
     for _mask, _support in (("mask", None), ("mask", "support"), ("gaps", None)):
         CASES[f"{_name} {_mask} {_support}"] = lambda x, f=_estimator, m=_mask, s=_support: f(
-            x["rewards"], x[m], x["groups"], x["values"], s and x[s], discount=0.9
+            RewardTensors(x["rewards"], x[m], x["groups"], x["values"], s and x[s]), discount=0.9
         )
 for _name, _loss in POLICY_LOSSES.items():
     for _reduction, _weights in REDUCTIONS.items():
@@ -95,8 +94,10 @@ def test_rewards_are_summed_in_full_precision_also_where_products_may_be_coarse(
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        actual_BT = ADVANTAGES["reinforce"](x["rewards"].cuda(), x["mask"].cuda(), x["groups"].cuda(), discount=0.99)
+        actual_BT = ADVANTAGES["reinforce"](
+            RewardTensors(x["rewards"].cuda(), x["mask"].cuda(), x["groups"].cuda()), discount=0.99
+        )
     finally:
         torch.set_float32_matmul_precision(precision)
-    expected_BT = ADVANTAGES["reinforce"](x["rewards"].double(), x["mask"], x["groups"], discount=0.99)
+    expected_BT = ADVANTAGES["reinforce"](RewardTensors(x["rewards"].double(), x["mask"], x["groups"]), discount=0.99)
     torch.testing.assert_close(actual_BT.cpu().double(), expected_BT, rtol=1e-6, atol=1e-5)

@@ -13,7 +13,6 @@ from rewardsmith.algorithms.implicit_rewards import (
     opponents,
     outcome_cross_entropy,
     pairwise_losses,
-    pairwise_wins,
 )
 from tests.algorithms.batches import Batch, assert_close, batches
 
@@ -137,94 +136,4 @@ def test_an_outcome_that_failed_changes_nothing_for_the_others(
     assert_close(gradient_BT[others], expected_BT, 1e-12)
 
 
-@every_loss
-@settings(max_examples=30)
-@given(labelled())
-def test_float32_is_float64_rounded(name: str, drawn: tuple[Batch, Tensor, Tensor]) -> None:
-    batch, outcomes_B, votes_B = drawn
-    single = batch.to(torch.float32)
-    expected_B, _ = whole(name, single.to(torch.float64), outcomes_B, votes_B)
-    losses_B = LOSSES[name](single, outcomes_B.float(), votes_B)(torch.arange(len(outcomes_B)), single.rewards_BT)
-    assert losses_B.dtype == torch.float32
-    if name != "pairwise, best-of-n-reward":  # sums that differ by rounding alone are ties in one of the two
-        assert_close(losses_B, expected_B, 1e-5)
-
-
 # ---- what the comparisons see of a number --------------------------------------------------------------------------
-
-EIGHTHS = st.integers(-24, 24).map(lambda x: x / 8)  # sums and shifts of these are exact
-
-
-@st.composite
-def compared(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw sums, outcomes, votes and groups of up to eight responses."""
-    rows = draw(st.integers(1, 8))
-    columns = (
-        EIGHTHS,
-        st.sampled_from([0.0, 0.25, 0.5, 1.0]),
-        st.booleans(),
-        st.integers(0, 2),
-    )
-    sums, outcomes, votes, groups = (draw(st.lists(x, min_size=rows, max_size=rows)) for x in columns)
-    return torch.tensor(sums).double(), torch.tensor(outcomes).double(), torch.tensor(votes), torch.tensor(groups)
-
-
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-@settings(max_examples=30)
-@given(drawn=compared(), shift=EIGHTHS)
-def test_a_shift_of_a_group_is_not_seen_where_there_is_somebody_to_compare_with(
-    weighting: str, drawn: tuple[Tensor, ...], shift: float
-) -> None:
-    sums_B, outcomes_B, votes_B, groups_B = drawn
-    moved_B = sums_B + shift * (groups_B + 1)
-    plain, moved = (opponents(x, outcomes_B, votes_B, groups_B, weighting=weighting) for x in (sums_B, moved_B))
-    assert torch.equal(plain.weight_B, moved.weight_B)
-    assert torch.equal(plain.sign_B, moved.sign_B)
-    met_B = torch.zeros_like(votes_B)
-    for i in votes_B.nonzero().flatten().tolist():
-        others_B = votes_B & (groups_B == groups_B[i])
-        met_B[i] = bool((others_B & ((outcomes_B < outcomes_B[i]) if outcomes_B[i] > 0 else (outcomes_B > 0))).any())
-    assert_close((moved_B - moved.mean_B)[met_B], (sums_B - plain.mean_B)[met_B], 1e-12)
-    assert not plain.mean_B[~met_B & votes_B].any()
-    assert not moved.mean_B[~met_B & votes_B].any()
-
-
-@settings(max_examples=40)
-@given(drawn=compared(), shift=EIGHTHS)
-def test_wins_see_the_order_alone(drawn: tuple[Tensor, ...], shift: float) -> None:
-    sums_B, outcomes_B, votes_B, groups_B = drawn
-    won, number = pairwise_wins(sums_B, outcomes_B, votes_B, groups_B)
-    for turned_B in (sums_B + shift * groups_B, sums_B**3, sums_B / 4):
-        assert pairwise_wins(turned_B, outcomes_B, votes_B, groups_B) == (won, number)
-    lost, _ = pairwise_wins(-sums_B, outcomes_B, votes_B, groups_B)
-    assert_close(won + lost, float(number), 1e-12)  # a tie is half a win on either side
-    again_B = 1 - outcomes_B
-    assert_close(pairwise_wins(sums_B, again_B, votes_B, groups_B)[0], float(lost), 1e-12)
-
-
-@settings(max_examples=40)
-@given(drawn=compared())
-def test_wins_of_groups_add_up_whoever_counts_them(drawn: tuple[Tensor, ...]) -> None:
-    groups_B = drawn[3]
-    by_group = [pairwise_wins(*(x[groups_B == group] for x in drawn)) for group in range(3)]
-    won, number = pairwise_wins(*drawn)
-    assert_close(won, sum(float(pair[0]) for pair in by_group), 1e-12)
-    assert number == sum(float(pair[1]) for pair in by_group)
-
-
-@settings(max_examples=40)
-@given(compared())
-def test_wins_do_not_read_who_has_no_vote(drawn: tuple[Tensor, ...]) -> None:
-    sums_B, outcomes_B, votes_B, groups_B = drawn
-    hidden_B = torch.where(votes_B, outcomes_B, torch.nan)
-    blind = pairwise_wins(torch.where(votes_B, sums_B, torch.nan), hidden_B, votes_B, groups_B)
-    gone = pairwise_wins(*(x[votes_B] for x in drawn))
-    assert blind == gone == pairwise_wins(*drawn)
-
-
-@settings(max_examples=40)
-@given(compared())
-def test_offsets_of_failures_mirror_those_of_successes(drawn: tuple[Tensor, ...]) -> None:
-    _, outcomes_B, votes_B, groups_B = drawn
-    mirrored_B = group_offsets(1 - outcomes_B, votes_B, groups_B)
-    assert_close(group_offsets(outcomes_B, votes_B, groups_B), -mirrored_B, 1e-12)

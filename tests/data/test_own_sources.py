@@ -9,7 +9,7 @@ import pytest
 from rewardsmith.config import Choice
 from rewardsmith.data import open_source
 from rewardsmith.errors import UserError
-from rewardsmith.trainers.protocol import Draws
+from rewardsmith.trainers.trainer import Draws
 from rewardsmith.types import Message, Prompt
 
 HERE = "tests.data.test_own_sources"

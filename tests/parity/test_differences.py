@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rewardsmith.algorithms import advantages as adv
 from rewardsmith.algorithms import policy_losses as pol
-from rewardsmith.algorithms.auxiliary_losses import entropy
+from rewardsmith.algorithms.auxiliary_losses import entropy, overlong_penalty
 from rewardsmith.algorithms.kl import kl_loss
 from rewardsmith.algorithms.schedules import cosine
-from rewardsmith.algorithms.shaping import overlong_penalty
+from rewardsmith.algorithms.streams import Stream, estimate_advantages
 from tests.parity.load import TRL, VERL, assert_near, leaf, names, ours
 
 LONE = 3  # the row of `degenerate` that has no sibling
@@ -38,7 +38,9 @@ def test_a_lone_rollout_has_no_advantage(name: str, estimator: adv.Estimator, ve
     expected_B = _first_token(name)
     assert expected_B[LONE].item() == pytest.approx(verl_gives, rel=1e-9)  # its whole reward of 2
     expected_B = expected_B.index_fill(0, torch.tensor(LONE), 0.0)
-    assert_near(estimator(inputs["rewards_BT"], inputs["mask_BT"], inputs["groups_B"])[:, 0], expected_B)
+    assert_near(
+        estimator(adv.RewardTensors(inputs["rewards_BT"], inputs["mask_BT"], inputs["groups_B"]))[:, 0], expected_B
+    )
 
 
 def test_a_lone_rollout_does_not_enter_the_whitening() -> None:
@@ -51,7 +53,7 @@ def test_a_lone_rollout_does_not_enter_the_whitening() -> None:
 
     name = "advantage/reinforce_plus_plus_baseline/degenerate"
     assert_near(whitened(centred_BT[mask_BT])[mask_BT], VERL[name].outputs["advantages_BT"][mask_BT])
-    actual_BT = adv.reinforce_plus_plus_baseline(inputs["rewards_BT"], mask_BT, inputs["groups_B"])
+    actual_BT = adv.reinforce_plus_plus_baseline(adv.RewardTensors(inputs["rewards_BT"], mask_BT, inputs["groups_B"]))
     assert_near(actual_BT, torch.where(compared_BT, whitened(centred_BT[compared_BT]), 0))
 
 
@@ -66,7 +68,8 @@ def test_a_failed_rollout_does_not_vote(normed: bool) -> None:
     rewards_B, takes_part_B = inputs["rewards_BT"].sum(-1), inputs["mask_BT"].any(-1)
     assert_near(_first_token(f"grpo/empty_row/{normed}")[takes_part_B], formula(rewards_B, rewards_B)[takes_part_B])
     actual_BT = adv.grpo(
-        inputs["rewards_BT"], inputs["mask_BT"], inputs["groups_B"], scale="group" if normed else "none"
+        adv.RewardTensors(inputs["rewards_BT"], inputs["mask_BT"], inputs["groups_B"]),
+        scale="group" if normed else "none",
     )
     expected_B = torch.where(takes_part_B, formula(rewards_B, rewards_B[takes_part_B]), 0)
     assert_near(actual_BT[:, 0], expected_B)
@@ -172,7 +175,7 @@ def test_trl_takes_the_bound_of_cispo_as_it_is() -> None:
 def test_trl_adds_1e_4_to_the_standard_deviation() -> None:
     case = TRL["advantage/grpo/group"]
     rewards_BT, groups_B = case.inputs["rewards_BK"][:, :1], case.inputs["groups_B"]
-    actual_B = adv.grpo(rewards_BT, ~rewards_BT.isnan(), groups_B)[:, 0]
+    actual_B = adv.grpo(adv.RewardTensors(rewards_BT, ~rewards_BT.isnan(), groups_B))[:, 0]
     first_B = torch.tensor([True, True, False, True] + [False] * 12)  # the scored rollouts of group 0
     std = rewards_BT[first_B].std()
     assert_near(actual_B[first_B] * (std + 1e-6) / (std + 1e-4), case.outputs["advantages_B"][first_B])
@@ -184,17 +187,17 @@ def test_trl_scales_gdpo_over_rollouts_not_tokens() -> None:
     rewards_BK, groups_B = case.inputs["rewards_BK"], case.inputs["groups_B"]
     mask_BT = ~rewards_BK.isnan().all(-1, keepdim=True)
     streams = [
-        adv.Stream(str(k), rewards_BK[:, k : k + 1], mask_BT=~rewards_BK[:, k : k + 1].isnan(), weight=weight)
+        Stream(str(k), rewards_BK[:, k : k + 1], mask_BT=~rewards_BK[:, k : k + 1].isnan(), weight=weight)
         for k, weight in enumerate(case.settings["reward_weights"])
     ]
 
-    def estimate(rewards_BT: Tensor, *rest: Tensor | None, **settings: float) -> Tensor:
-        return adv.grpo(rewards_BT, *rest, eps=1e-4, **settings)
+    def estimate(inputs: adv.RewardTensors, **settings: float) -> Tensor:
+        return adv.grpo(inputs, eps=1e-4, **settings)
 
-    sum_BT = adv.credit(streams, mask_BT, groups_B, estimator=estimate, combine="after")
+    sum_BT = estimate_advantages(streams, mask_BT, groups_B, estimator=estimate, combine="after")
     scored = sum_BT[mask_BT]
     assert_near((scored - scored.mean()) / (scored.std() + 1e-4), case.outputs["advantages_B"][mask_BT[:, 0]])
-    actual_BT = adv.credit(streams, mask_BT, groups_B, estimator=estimate, combine="after", whiten=True)
+    actual_BT = estimate_advantages(streams, mask_BT, groups_B, estimator=estimate, combine="after", whiten=True)
     assert_near(actual_BT[mask_BT], (scored - scored.mean()) / (scored.var() + 1e-8).sqrt())
 
 
@@ -205,11 +208,11 @@ def test_siblings_on_different_scales_are_refused() -> None:
     sums_B = rewards_BK.nansum(-1)[4:8]
     assert_near(sums_B - sums_B.mean(), case.outputs["advantages_B"][4:8])
     streams = [
-        adv.Stream(f"reward {k}", rewards_BK[:, k : k + 1], mask_BT=~rewards_BK[:, k : k + 1].isnan()) for k in range(2)
+        Stream(f"reward {k}", rewards_BK[:, k : k + 1], mask_BT=~rewards_BK[:, k : k + 1].isnan()) for k in range(2)
     ]
     mask_BT = ~rewards_BK.isnan().all(-1, keepdim=True)
     with pytest.raises(ValueError, match="'reward 0' scored 3 of 4 rollouts in group 1"):
-        adv.credit(streams, mask_BT, case.inputs["groups_B"], estimator=adv.grpo)
+        estimate_advantages(streams, mask_BT, case.inputs["groups_B"], estimator=adv.grpo)
 
 
 @pytest.mark.parametrize(("name", "warmup", "floor"), [("cosine", 3, 0.1), ("cosine-no-floor", 0, 0.0)])

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import Stream, credit, gae, grpo, process_value, reinforce, rloo
+from rewardsmith.algorithms.advantages import gae, grpo, process_value, reinforce, rloo
 from rewardsmith.algorithms.implicit_rewards import implicit_rewards, values_before
 from rewardsmith.algorithms.sequences import last_token
+from rewardsmith.algorithms.streams import Stream, estimate_advantages
 from tests.algorithms.tensors import gather_steps, normalise_by_return
 from tests.parity import prime_peer as peer
 from tests.parity.prime_peer import BETA, SEEDS, Draw, Rows, drawn
@@ -41,7 +42,7 @@ def streams(
 
 def prime(found: list[Stream], draw: Draw, **settings: bool) -> Tensor:
     estimator = partial(rloo, leave_one_out="prime")
-    return credit(found, draw.mask_BT, draw.groups_B, estimator=estimator, combine="after", **settings)
+    return estimate_advantages(found, draw.mask_BT, draw.groups_B, estimator=estimator, combine="after", **settings)
 
 
 @pytest.mark.parametrize("whiten", [True, False])  # whitening hides a common factor such as n/(n-1)
@@ -96,14 +97,14 @@ def test_advantage_of_the_paper(draw: Draw, gamma: float) -> None:
         process = [sum(gamma ** (s - t) * (row[s] - baseline) for s in range(t, len(row))) for t in range(len(row))]
         expected.append([value + outcome for value in process])
     found = streams(draw, draw.tensor(rewards), (gamma, 1.0))
-    draw.assert_rows(credit(found, draw.mask_BT, draw.groups_B, estimator=rloo, combine="after"), expected)
+    draw.assert_rows(estimate_advantages(found, draw.mask_BT, draw.groups_B, estimator=rloo, combine="after"), expected)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
 def test_the_authors_code_stretches_what_differs_inside_a_response(draw: Draw, gamma: float) -> None:
     """Their leave-one-out is the exact one plus (r_t - r̄_i)/(n-1) at each token; over a response that adds up to 0."""
     found = [Stream("process", draw.tensor(draw.ratios), draw.mask_BT, discount=gamma)]
-    exact_BT = credit(found, draw.mask_BT, draw.groups_B, estimator=rloo, combine="after")
+    exact_BT = estimate_advantages(found, draw.mask_BT, draw.groups_B, estimator=rloo, combine="after")
     excess = []
     for row in draw.ratios:
         mean = statistics.fmean(row)
@@ -116,7 +117,7 @@ def test_the_authors_code_stretches_what_differs_inside_a_response(draw: Draw, g
 
 def test_for_the_outcome_their_leave_one_out_is_exact(draw: Draw) -> None:
     outcome = streams(draw, draw.tensor(draw.ratios))[1:]
-    exact_BT = credit(outcome, draw.mask_BT, draw.groups_B, estimator=rloo, combine="after")
+    exact_BT = estimate_advantages(outcome, draw.mask_BT, draw.groups_B, estimator=rloo, combine="after")
     torch.testing.assert_close(prime(outcome, draw), exact_BT, rtol=1e-9, atol=1e-9)
 
 
@@ -150,7 +151,7 @@ def test_grpo_with_process_rewards(draw: Draw, gamma: float) -> None:
         outcome = (draw.outcomes[i] - outcome_mean) * outcome_scale
         expected.append([value + outcome for value in peer.returns([(r - mean) * scale for r in row], gamma)])
     found = streams(draw, draw.tensor(draw.ratios), (gamma, 1.0))
-    draw.assert_rows(credit(found, draw.mask_BT, draw.groups_B, estimator=grpo, combine="after"), expected)
+    draw.assert_rows(estimate_advantages(found, draw.mask_BT, draw.groups_B, estimator=grpo, combine="after"), expected)
 
 
 @pytest.mark.parametrize("gammas", GAMMAS)
@@ -161,7 +162,9 @@ def test_reinforce_with_process_rewards(draw: Draw, gammas: tuple[float, float])
         [peer.returns(row, gammas[1]) for row in draw.outcome_rows],
     )
     found = streams(draw, draw.tensor(draw.ratios), gammas)
-    draw.assert_rows(credit(found, draw.mask_BT, draw.groups_B, estimator=reinforce, combine="after"), expected)
+    draw.assert_rows(
+        estimate_advantages(found, draw.mask_BT, draw.groups_B, estimator=reinforce, combine="after"), expected
+    )
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.9, 0.8)])
@@ -175,7 +178,7 @@ def test_ppo_with_process_rewards(draw: Draw, gamma: float, lam: float) -> None:
     found = streams(draw, draw.tensor(draw.ratios), (gamma, gamma))
     values_BT = draw.tensor(draw.reference)
     estimator = partial(gae, lam=lam)
-    draw.assert_rows(credit(found, draw.mask_BT, draw.groups_B, values_BT, estimator=estimator), expected)
+    draw.assert_rows(estimate_advantages(found, draw.mask_BT, draw.groups_B, values_BT, estimator=estimator), expected)
 
 
 def test_the_reward_model_as_value(draw: Draw) -> None:
@@ -186,7 +189,9 @@ def test_the_reward_model_as_value(draw: Draw) -> None:
     ]
     outcome = streams(draw, draw.tensor(draw.ratios))[1:]
     values_BT = values_before(draw.tensor(draw.ratios), draw.mask_BT)
-    draw.assert_rows(credit(outcome, draw.mask_BT, draw.groups_B, values_BT, estimator=process_value), expected)
+    draw.assert_rows(
+        estimate_advantages(outcome, draw.mask_BT, draw.groups_B, values_BT, estimator=process_value), expected
+    )
 
 
 # ---- where the originals have no answer ----------------------------------------------------------------------------
@@ -213,7 +218,7 @@ def test_a_lone_response_and_an_empty_one_have_no_advantage() -> None:
     mask_BT = torch.tensor([[True, True], [True, False], [False, False]])
     rewards_BT = torch.tensor([[0.3, -0.1], [0.7, math.nan], [math.nan, math.nan]], dtype=torch.float64)
     for leave_one_out in ("exact", "prime"):
-        advantages_BT = credit(
+        advantages_BT = estimate_advantages(
             [Stream("process", rewards_BT, mask_BT)],
             mask_BT,
             torch.tensor([0, 1, 1]),

@@ -11,7 +11,8 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from rewardsmith import Rollout, RolloutGroup, ScoredGroup
-from rewardsmith.algorithms.advantages import ADVANTAGES, credit, values_from
+from rewardsmith.algorithms.advantages import ADVANTAGES, values_from
+from rewardsmith.algorithms.streams import estimate_advantages
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.base import parts_of
 from rewardsmith.trainers.batch import collate
@@ -35,7 +36,7 @@ def advantages(
     made = RolloutGroup(prompt, rollouts)
     scored = ScoredGroup(made, wait(whole.score(made)))
     batch = collate([scored], lambda _: np.array([1], np.int32), parts_of(whole), combine, torch.device("cpu"))
-    made_BT = credit(
+    made_BT = estimate_advantages(
         batch.streams, batch.mask_BT, batch.groups_B, None, estimator=partial(estimator, **settings), combine=combine
     )
     last = batch.mask_BT[:, 1].tolist()

@@ -18,7 +18,7 @@ LAST = "02-policy-000000"
 def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped before the first step of its second stage, which has a reference."""
     folder = prepared(tmp_path_factory.mktemp("stopped"), SMALL)
-    status, output = run(folder, strikes=[Strike("rewardsmith.trainers.scoring:score", 5, signal.SIGINT)])
+    status, output = run(folder, strikes=[Strike("rewardsmith.trainers.collect:score", 5, signal.SIGINT)])
     assert status == 130, output
     return folder
 

@@ -185,7 +185,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared with a run that was stopped in its second stage."""
     folder = prepared(tmp_path_factory.mktemp("stopped"))
-    status, output = run(folder, strikes=[Strike("rewardsmith.trainers.scoring:score", 5, signal.SIGINT)])
+    status, output = run(folder, strikes=[Strike("rewardsmith.trainers.collect:score", 5, signal.SIGINT)])
     assert status == 130, output
     return folder
 

@@ -12,7 +12,7 @@ from rewardsmith.runs import progress as module
 from rewardsmith.runs.model_registry import add_usage, usage_line
 from rewardsmith.runs.progress import Progress
 from rewardsmith.runs.summary import Summary
-from rewardsmith.trainers.protocol import Update
+from rewardsmith.trainers.trainer import Update
 
 STEP = {"loss": 0.1234, "reward/mean": 0.4567, "reward/accuracy": 0.25, "reward/failed": 0.125, "tokens/s": 12345.6}
 

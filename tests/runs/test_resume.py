@@ -30,7 +30,7 @@ from tests.runs.processes import (
 pytestmark = pytest.mark.slow
 
 LEARN = "rewardsmith.engines.embedded.learner:Learner.step"
-SCORE = "rewardsmith.trainers.scoring:score"
+SCORE = "rewardsmith.trainers.collect:score"
 WRITE = "rewardsmith.engines.embedded.engine:write_tensors"
 SAVE = "rewardsmith.runs.folder:RunFolder.save"
 KEEP = "rewardsmith.runs.folder:RunFolder.keep"

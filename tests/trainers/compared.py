@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.recipe import parse_recipe
-from rewardsmith.trainers.reward_model_stage import RewardModelStage
+from rewardsmith.trainers.stages import RewardModelStage
 from rewardsmith.types import Message, Preference, Prompt, Ranking
 from tests.trainers.world import MODELS, World, new_engine
 

@@ -4,14 +4,13 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewardsmith.errors import UserError
-from rewardsmith.trainers.collect import Collected, Collector
-from rewardsmith.trainers.protocol import Draws
+from rewardsmith.trainers.collect import Collector, StepRollouts
+from rewardsmith.trainers.trainer import Draws
 from rewardsmith.types import Prompt, RolloutGroup, Score, ScoredGroup
 from tests.trainers.world import FAILED, new_engine, policy_stage, prompt, wait
 
@@ -63,7 +62,7 @@ def ids(groups: list[ScoredGroup]) -> list[int]:
     return [int(scored.group.prompt.id[1:]) for scored in groups]
 
 
-def fates(found: Collected) -> dict[str, int]:
+def fates(found: StepRollouts) -> dict[str, int]:
     return {fate: count for fate, count in found.counts.items() if count}
 
 
@@ -87,39 +86,6 @@ def test_what_is_missing_is_drawn_again_until_the_step_is_full() -> None:
     assert sorted(reward.asked) == [0, 1, 2, 3, 4, 5]
 
 
-def test_the_rounds_are_a_cap_and_the_step_goes_on_with_what_there_is() -> None:
-    collect, reward = collector("gc", select={"rounds": 2})
-    found = wait(collect.collect(1))
-    # 0 1 2 -> two pass; 3 -> none
-    assert (ids(found.kept), found.rounds, len(reward.asked)) == ([0, 2], 2, 4)
-    assert wait(collector("c", select={"rounds": 4})[0].collect(1)).counts["constant"] == 3 * 4
-
-
-@pytest.mark.parametrize(("oversample", "drawn"), [(1.0, 3), (1.2, 4), (4 / 3, 4), (2.0, 6)])
-def test_more_prompts_than_are_missing_are_drawn_at_once(oversample: float, drawn: int) -> None:
-    collect, reward = collector("g", select={"oversample": oversample})
-    found = wait(collect.collect(1))
-    assert len(reward.asked) == drawn
-    assert ids(found.kept) == [0, 1, 2]
-    assert fates(found) == {"kept": 3} | ({"surplus": drawn - 3} if drawn > 3 else {})
-    # without staleness the surplus is gone, and its prompts with it
-    assert ids(wait(collect.collect(2)).kept) == [drawn, drawn + 1, drawn + 2]
-
-
-def test_rollouts_say_where_their_tokens_end_and_still_do_after_a_stop() -> None:
-    select = {"oversample": 2.0, "staleness": 1}
-    collect, _ = collector("g", select=select, ends=True)
-    first = wait(collect.collect(1))
-    for scored in first.sampled:
-        for rollout in scored.group.rollouts:
-            assert rollout.ends.tolist() == ENGINE.offsets.token_char_ends(rollout.tokens, rollout.text).tolist()
-    again, _ = collector("g", select=select, ends=True)
-    again.restore(json.loads(json.dumps(collect.state())))
-    assert wait(again.collect(2)).kept == wait(collect.collect(2)).kept
-    plain, _ = collector("g")
-    assert all(r.ends is None for s in wait(plain.collect(1)).kept for r in s.group.rollouts)
-
-
 def test_surplus_is_used_in_the_next_step_as_it_was_written() -> None:
     collect, reward = collector("g", select={"oversample": 2.0, "staleness": 1})
     first = wait(collect.collect(1))
@@ -131,15 +97,6 @@ def test_surplus_is_used_in_the_next_step_as_it_was_written() -> None:
     assert (second.rounds, second.counts["reused"], len(reward.asked)) == (0, 3, 6)
 
 
-def test_a_part_of_a_step_may_be_surplus_and_the_rest_is_new() -> None:
-    collect, reward = collector("g", select={"oversample": 4 / 3, "staleness": 2})
-    wait(collect.collect(1))
-    found = wait(collect.collect(2))
-    assert ids(found.kept) == [3, 4, 5]
-    assert [s.group.policy_version for s in found.kept] == [0, 1, 1]
-    assert sorted(reward.asked) == list(range(7))
-
-
 def test_surplus_that_is_too_old_is_dropped_and_counted() -> None:
     collect, _ = collector("g", select={"oversample": 2.0, "staleness": 1})
     wait(collect.collect(1))
@@ -147,12 +104,6 @@ def test_surplus_that_is_too_old_is_dropped_and_counted() -> None:
     assert fates(found) == {"stale": 3, "kept": 3, "surplus": 3}
     assert [reason for s, reason in found.rejected if ids([s])[0] in (3, 4, 5)] == ["stale"] * 3
     assert ids(found.kept) == [6, 7, 8]
-
-
-def test_groups_of_earlier_steps_are_not_counted_as_sampled_again() -> None:
-    collect, _ = collector("g", select={"oversample": 2.0, "staleness": 1})
-    wait(collect.collect(1))
-    assert wait(collect.collect(2)).sampled == []
 
 
 @settings(max_examples=12)
@@ -209,19 +160,6 @@ def test_long_prompts_can_be_an_error_that_names_the_prompt() -> None:
         wait(collect.collect(1))
 
 
-def test_a_limit_that_no_prompt_meets_ends_with_a_message() -> None:
-    collect, _ = collector("g", max_prompt_tokens=1)
-    with pytest.raises(UserError, match="have more than 1 tokens: raise max_prompt_tokens"):
-        wait(collect.collect(1))
-
-
-def test_without_a_limit_what_the_model_cannot_read_is_left_out() -> None:
-    collect, _ = collector("g", text=lambda i: "1" * ENGINE.max_length if i == 1 else "1+1?")
-    found = wait(collect.collect(1))
-    assert ids(found.kept) == [0, 2, 3]
-    assert found.counts["overlong_prompts"] == 1
-
-
 # ---- going on --------------------------------------------------------------------------------------------------------
 
 
@@ -238,37 +176,11 @@ def test_a_restored_collector_goes_on_as_if_nothing_had_happened() -> None:
         assert one.state() == other.state()
 
 
-def test_a_collector_that_was_interrupted_in_a_step_can_repeat_it() -> None:
-    wishes: list[str] = []
-
-    def pause() -> None:
-        if wishes:
-            raise InterruptedError(wishes.pop())
-
-    one, _ = collector("g", pause=pause)
-    wait(one.collect(1))
-    state = one.state()
-    wishes.append("stop")
-    with pytest.raises(InterruptedError, match="stop"):
-        wait(one.collect(2))
-    one.restore(state)
-    undisturbed, _ = collector("g")
-    wait(undisturbed.collect(1))
-    assert wait(one.collect(2)) == wait(undisturbed.collect(2))
-
-
-def test_rollouts_of_other_steps_and_rounds_have_other_seeds() -> None:
-    collect, _ = collector("cg", select={"rounds": 2}, max_prompt_tokens=None)
-    groups = [*wait(collect.collect(1)).sampled, *wait(collect.collect(2)).sampled]
-    texts = [tuple(np.concatenate([r.tokens for r in s.group.rollouts])) for s in groups]
-    assert len(set(texts)) == len(texts)
-
-
 # ---- what a step makes of it -----------------------------------------------------------------------------------------
 
 
 def test_patience_is_used_up_by_steps_in_a_row_and_survives_a_stop() -> None:
-    select = {"least": 2, "patience": 2}
+    select = {"min_groups": 2, "patience": 2}
     one, _ = collector("c" * 3 + "g" * 3 + "gcc" + "ccg", select=select)
     assert [one.enough(wait(one.collect(step))) for step in (1, 2, 3)] == [False, True, False]
     state = json.loads(json.dumps(one.state()))

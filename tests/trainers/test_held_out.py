@@ -9,9 +9,9 @@ import pytest
 from rewardsmith.data import Arithmetic
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.evaluate.evaluate_jobs import EvaluateReward
-from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.trainers.sft import SftTrainer
+from rewardsmith.trainers.trainer import held_out
 from tests.trainers.compared import Letters, reward_model_stage
 from tests.trainers.process.made import ProcessWorld, alone, implicit
 from tests.trainers.world import World, sft_stage, wait

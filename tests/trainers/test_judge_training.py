@@ -12,9 +12,9 @@ from rewardsmith import Message, Prompt, Rollout, RolloutGroup
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.base import score
 from rewardsmith.text.rankings import write_ranking
+from rewardsmith.trainers.evaluate.evaluate_policy import part_measures
 from rewardsmith.trainers.metrics import reward_metrics
 from rewardsmith.trainers.policy import PolicyTrainer
-from rewardsmith.trainers.validation import part_measures
 from tests.trainers.world import World, policy_stage, steps
 
 

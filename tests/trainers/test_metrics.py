@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.advantages import Stream
+from rewardsmith.algorithms.streams import Stream
 from rewardsmith.trainers import metrics as module
 from rewardsmith.trainers.metrics import Clock, stream_metrics
 
@@ -41,12 +41,6 @@ def of_memory(clock: Clock) -> dict[str, float]:
     return {name: value for name, value in clock.metrics(0).items() if name.startswith("memory/")}
 
 
-def test_without_a_device_no_memory_is_noted() -> None:
-    clock = Clock()
-    clock.lap("learn")
-    assert of_memory(clock) == {}
-
-
 def test_on_a_cpu_a_part_has_what_is_resident_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     statm = tmp_path / "statm"
     monkeypatch.setattr(module, "STATM", statm)
@@ -56,36 +50,6 @@ def test_on_a_cpu_a_part_has_what_is_resident_at_its_end(tmp_path: Path, monkeyp
         statm.write_text(f"{9 * pages} {pages} 77 1 0 5 0\n")
         clock.lap(name)
     assert of_memory(clock) == {"memory/write": 3, "memory/learn": 4}  # the larger of the two
-
-
-@pytest.mark.parametrize("content", [None, "", "12", "12 many"])
-def test_where_nobody_tells_there_is_no_number(
-    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "STATM", tmp_path / "statm")
-    if content is not None:
-        (tmp_path / "statm").write_text(content)
-    clock = Clock(CPU)
-    clock.lap("learn")
-    assert of_memory(clock) == {}
-    assert "time/learn" in clock.metrics(0)
-
-
-@pytest.mark.skipif(not module.STATM.exists(), reason="needs Linux")
-def test_what_a_process_holds_is_seen() -> None:
-    clock = Clock(CPU)
-    clock.lap("before")
-    held = np.ones(2**25)  # a quarter of a GiB, written to
-    clock.lap("after")
-    found = of_memory(clock)
-    assert held[-1] == 1
-    assert 0.2 < found["memory/after"] - found["memory/before"] < 0.3
-
-
-def test_a_device_of_another_kind_tells_nothing() -> None:
-    clock = Clock(torch.device("meta"))
-    clock.lap("learn")
-    assert of_memory(clock) == {}
 
 
 class FakeGpu:
@@ -141,40 +105,6 @@ def ranges(stream: Stream, mask_BT: torch.Tensor = MASK_BT) -> list[float]:
     names = ("reward_low", "reward_high", "return_low", "return_high")
     assert list(found) == [f"streams/{stream.name}/{name}" for name in names]
     return list(found.values())
-
-
-def test_an_outcome_is_one_reward_for_the_answer() -> None:
-    # The zeros before the last token are no rewards: the lowest is 0.25.
-    rewards_BT = torch.tensor([[0.0, 0.0, 0.5], [0.0, 0.25, X], [1.0, X, X]])
-    assert ranges(Stream("answer", rewards_BT)) == [0.25, 1, 0.25, 1]
-    assert ranges(Stream("answer", rewards_BT, discount=0.5)) == [0.25, 1, 0.125, 1]
-
-
-def test_a_dense_stream_has_a_reward_on_each_token_of_its_support() -> None:
-    rewards_BT = torch.tensor([[-1.0, 0.5, 2.0], [-4.0, 3.0, X], [0.25, X, X]])
-    assert ranges(Stream("process", rewards_BT, MASK_BT)) == [-4, 3, -1, 3]
-    assert ranges(Stream("process", rewards_BT, MASK_BT, discount=0.0)) == [-4, 3, -4, 3]
-    # One reward for each step: the tokens between carry none, but what follows them counts for them.
-    support_BT = torch.tensor([[False, True, True], [False, True, False], [True, False, False]])
-    steps_BT = torch.where(support_BT, rewards_BT, 0)
-    assert ranges(Stream("process", steps_BT, support_BT, discount=0.5)) == [0.25, 3, 0.25, 3]
-
-
-def test_answers_that_a_stream_could_not_score_are_not_counted() -> None:
-    rewards_BT = torch.tensor([[0.0, 0.0, 0.5], [0.0, 9.0, X], [X, X, X]])
-    scored_BT = MASK_BT & torch.tensor([[True], [True], [False]])
-    outcome = Stream("answer", rewards_BT, mask_BT=scored_BT)
-    assert ranges(outcome) == [0.5, 9, 0.5, 9]
-    assert ranges(outcome, MASK_BT & torch.tensor([[True], [False], [True]])) == [0.5, 0.5, 0.5, 0.5]
-
-
-def test_each_stream_has_its_own_numbers_before_its_weight() -> None:
-    one = Stream("answer", torch.tensor([[0.5]]), weight=7.0)
-    two = Stream("process", torch.tensor([[-2.0]]), torch.tensor([[True]]))
-    found = stream_metrics([one, two], torch.tensor([[True]]))
-    assert found["streams/answer/reward_high"] == 0.5
-    assert found["streams/process/return_low"] == -2
-    assert len(found) == 8
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (2, 3)])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
 from rewardsmith.engines.protocol import Outputs, Row
-from rewardsmith.trainers.objective import CriticObjective, Meter, PolicyObjective, explained_variance
+from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
 from rewardsmith.trainers.stages import PolicyStage
 from tests.trainers.world import distance, new_engine, policy_stage, weights
 
@@ -120,15 +120,6 @@ def test_rows_that_are_not_live_have_no_gradient_but_weigh(reduction: str, extra
     assert same == pytest.approx(value, rel=1e-12)
 
 
-def test_a_mini_batch_is_reduced_by_its_own_rows() -> None:
-    case = Case(policy_stage(reduction="sequence-mean-token-mean", loss="reinforce"))
-    gradient, value = case.gradient([0, 1, 5], [[0, 1]])
-    logprobs_BT = case.logprobs(case.logits_BTV)
-    rows = [-(case.advantages_BT * logprobs_BT)[i, : LENGTHS[i]].mean() for i in (0, 1)]
-    assert value == pytest.approx(float(sum(rows)) / 2)  # row 5 has no token and does not count
-    assert not gradient[2:].any()
-
-
 def expected(case: Case, stage: PolicyStage, logits_BTV: Tensor) -> Tensor:
     """The clip loss with token-mean and all that may be added, from the equations."""
     logprobs_BT = case.logprobs(logits_BTV)
@@ -231,23 +222,6 @@ def test_explained_variance() -> None:
 
 
 # ---- the meter, and a real model -------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.lists(st.tuples(st.floats(-100, 100, width=32), st.booleans()), max_size=5), max_size=4))
-def test_a_meter_is_the_mean_of_what_is_under_the_masks(parts: list[list[tuple[float, bool]]]) -> None:
-    meter = Meter()
-    for part in parts:
-        values = torch.tensor([value if seen else torch.nan for value, seen in part])
-        meter.add("x", values, torch.tensor([seen for _, seen in part], dtype=torch.bool))
-    seen = [value for part in parts for value, is_seen in part if is_seen]
-    assert meter.means() == ({"x": pytest.approx(sum(seen) / len(seen), rel=1e-6, abs=1e-6)} if seen else {})
-
-
-def test_a_meter_keeps_plain_sums_too() -> None:
-    meter = Meter()
-    for value in (0.25, 0.5):
-        meter.sum("loss", torch.tensor(value))
-    assert meter.means() == {"loss": 0.75}
 
 
 @pytest.mark.parametrize("budget", [1, 40])

@@ -7,52 +7,44 @@ import pytest
 import torch
 from torch import Tensor
 
+from rewardsmith.algorithms.advantages import RewardTensors
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from tests.trainers.compared import THREE, reward_model_stage, world
-from tests.trainers.world import World, distance, policy_stage, steps, weights
+from tests.trainers.world import World, policy_stage, steps
 
 HERE = "tests.trainers.test_own_functions"
 
 # ---- advantages ------------------------------------------------------------------------------------------------------
 
 
-def per_row(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Tensor:
-    return rewards_BT.sum(-1)
+def per_row(inputs: RewardTensors) -> Tensor:
+    return inputs.rewards_BT.sum(-1)
 
 
-def one_column(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Any:
-    return rewards_BT.sum(-1, keepdim=True)
+def one_column(inputs: RewardTensors) -> Any:
+    return inputs.rewards_BT.sum(-1, keepdim=True)
 
 
-def nothing(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> None:
+def nothing(inputs: RewardTensors) -> None:
     return None
 
 
-def not_a_number(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Any:
-    return rewards_BT * torch.nan
+def not_a_number(inputs: RewardTensors) -> Any:
+    return inputs.rewards_BT * torch.nan
 
 
-def whole_numbers(
-    rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None
-) -> Tensor:
-    return mask_BT.long()
+def whole_numbers(inputs: RewardTensors) -> Tensor:
+    return inputs.mask_BT.long()
 
 
-def raising(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Tensor:
+def raising(inputs: RewardTensors) -> Tensor:
     raise KeyError("no such row")
 
 
-def out_of_range(
-    rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None
-) -> Tensor:
+def out_of_range(inputs: RewardTensors) -> Tensor:
     raise ValueError("a cause of its own")
-
-
-def spread(rewards_BT: Tensor, mask_BT: Tensor, groups_B: Tensor, values: Any = None, support: Any = None) -> Tensor:
-    """The reward on every token, in float64 and with NaN behind the mask: all of that is fine."""
-    return torch.where(mask_BT, rewards_BT.sum(-1, keepdim=True).double(), torch.nan)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +65,6 @@ def test_an_advantage_that_goes_wrong_is_named(name: str, words: list[str], tmp_
         steps(PolicyTrainer(stage, World(tmp_path)), 1)
     for word in ["advantage", f"{HERE}:{name}", *words]:
         assert word in str(caught.value)
-
-
-def test_an_advantage_in_another_precision_that_leaves_masked_tokens_open_is_used(tmp_path: Path) -> None:
-    world_ = World(tmp_path)
-    before = weights(world_.engine("policy"))
-    steps(PolicyTrainer(policy_stage(advantage=f"{HERE}:spread"), world_), 1)
-    assert distance(before, weights(world_.engine("policy"))) > 0
 
 
 # ---- losses and reductions -------------------------------------------------------------------------------------------
@@ -117,10 +102,6 @@ def total(mask_BT: Tensor, dtype: torch.dtype) -> Tensor:
     return mask_BT.sum().to(dtype)
 
 
-def by_tokens(mask_BT: Tensor, dtype: torch.dtype) -> Tensor:
-    return mask_BT.to(dtype) / mask_BT.sum()
-
-
 @pytest.mark.parametrize(
     ("what", "name", "words"),
     [
@@ -139,14 +120,6 @@ def test_a_loss_or_reduction_that_goes_wrong_is_named(what: str, name: str, word
         steps(PolicyTrainer(policy_stage(**{what: f"{HERE}:{name}"}), World(tmp_path)), 1)
     for word in [what, f"{HERE}:{name}", *words]:
         assert word in str(caught.value)
-
-
-def test_a_reduction_of_ones_own_is_handed_the_precision_of_its_weights(tmp_path: Path) -> None:
-    found = []
-    for reduction in ("token-mean", f"{HERE}:by_tokens"):
-        (metrics,) = steps(PolicyTrainer(policy_stage(reduction=reduction), World(tmp_path)), 1)
-        found.append(metrics["policy/grad_norm"])
-    assert found[0] == pytest.approx(found[1])
 
 
 # ---- losses of reward models -----------------------------------------------------------------------------------------

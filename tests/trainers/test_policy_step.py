@@ -315,16 +315,6 @@ def test_truncated_answers_vote_but_are_not_learned_from(tmp_path: Path) -> None
     assert metrics["policy/grad_norm"] == pytest.approx(norm, rel=1e-3)
 
 
-def test_the_records_show_the_advantages_that_were_used(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    steps(PolicyTrainer(policy_stage(advantage="grpo"), world), 1)
-    answers = answers_of([record.scored for record in world.records])
-    grpo(answers)
-    expected = [float(a.advantages[0]) for a in answers if a.advantages is not None]
-    found = [advantage for record in world.records for advantage in record.advantages]
-    assert found == pytest.approx(expected, abs=1e-5)
-
-
 def test_the_targets_of_a_critic_are_advantages_that_are_not_whitened_plus_its_values(tmp_path: Path) -> None:
     world = World(tmp_path)
     (metrics,) = steps(PolicyTrainer(policy_stage(**CASES["ppo"].stage | {"epochs": 1}), world), 1)

@@ -4,8 +4,6 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import RecipeError, UserError
-from rewardsmith.recipe import explain, parse_recipe
-from rewardsmith.trainers import preference_batch
-from rewardsmith.trainers.preference_batch import PreferenceBatch, accuracy_by_source, compare_answers
-from rewardsmith.trainers.protocol import derive
+from rewardsmith.recipe import parse_recipe
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.types import Preference, Ranking
 from tests.trainers.compared import THREE, Fixed, Letters, asked, pairs, reward_model_stage, rewards_by_hand, world
@@ -169,20 +163,6 @@ def test_numbers_that_are_not_finite_skip_the_update(tmp_path: Path, budget: int
         wait(RewardModelTrainer(reward_model_stage(validation=validation), made).begin())
 
 
-@pytest.mark.parametrize("rows", [[0], [0, 1]], ids=["one answer", "both"])
-def test_a_known_reward_that_is_not_finite_skips_the_update(tmp_path: Path, rows: list[int]) -> None:
-    """The model may give it in the first reading only, so that the pass itself has finite numbers."""
-    trainer = RewardModelTrainer(reward_model_stage(), world(tmp_path, *THREE))
-    trainer._engine._token_budget = 1
-    rewards = trainer._rewards
-
-    def broken(some: list[Any]) -> torch.Tensor:
-        return rewards(some).index_fill(0, torch.tensor(rows), torch.nan)
-
-    trainer._rewards = broken  # type: ignore[method-assign]
-    assert trainer._learn(trainer._batch(THREE)[0], 0.1)["skipped_updates"] == 1
-
-
 @pytest.mark.parametrize(
     "item", [Preference(asked(7, "?"), "a", "b", margin=1e39), Ranking(asked(7, "?"), ["a", "b"], [3e38, -3e38])]
 )
@@ -193,15 +173,6 @@ def test_a_margin_that_no_model_can_learn_is_named(tmp_path: Path, item: Prefere
 
 
 # ---- validation ------------------------------------------------------------------------------------------------------
-
-
-def test_only_the_largest_sources_have_an_accuracy_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preference_batch, "MAX_SOURCES", 2)
-    sources = ["b", "b", "a", "c", "c"]
-    items = [Preference(replace(asked(i, "?"), source=source), "x", "y") for i, source in enumerate(sources)]
-    batch = PreferenceBatch([compare_answers(item) for item in items], [])
-    found = accuracy_by_source(batch, np.array([1.0, 0, 0, 1, 1, 0, 1, 0, 1, 0]))
-    assert found == {"accuracy/b": 0.5, "accuracy/c": 1.0}
 
 
 def test_validation_measures_other_pairs_with_ties_apart_and_by_source(tmp_path: Path) -> None:
@@ -254,20 +225,6 @@ def test_a_validation_counts_what_is_too_long_and_needs_something_that_is_not(tm
 
 
 # ---- the course of a stage -------------------------------------------------------------------------------------------
-
-
-def test_batches_are_the_comparisons_in_their_order(tmp_path: Path) -> None:
-    trainer = RewardModelTrainer(reward_model_stage(), World(tmp_path, sources={"train": Letters()}))
-    metrics = steps(trainer, 2)
-    seed = derive(derive(derive(0, "reward_model"), "preferences"), 0)
-    found = list(zip(range(8), Letters().preferences(seed), strict=False))
-    assert [m.get("tied", 0) for m in metrics] == [sum(p.tied for _, p in found[i : i + 4]) for i in (0, 4)]
-
-
-def test_the_rate_follows_its_schedule(tmp_path: Path) -> None:
-    optimizer = {"lr": 1e-3, "schedule": "linear", "warmup": 1}
-    metrics = steps(RewardModelTrainer(reward_model_stage(optimizer=optimizer), world(tmp_path, *THREE)), 4)
-    assert [m["lr"] for m in metrics] == pytest.approx([1e-3, 1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
 
 
 def test_a_restored_stage_goes_on_with_the_next_comparisons(tmp_path: Path) -> None:
@@ -342,29 +299,4 @@ def test_the_recipe_in_the_documents_is_valid() -> None:
     assert (stage.settings.name, policy.settings.name) == ("reward_model", "policy")
 
 
-def test_the_stage_reads_what_it_learns_from_and_explains_itself() -> None:
-    assert reward_model_stage().reads == "preferences"
-    stage = reward_model_stage(learn_from="rankings", steps=None, epochs=2)
-    assert stage.reads == "rankings"
-    told = explain(stage)
-    for line in ('type = "bradley-terry"', "margin = false", "epochs = 2", "lr = 0.001", "centre = 0.0"):
-        assert line in told
-
-
 # ---- what is read ----------------------------------------------------------------------------------------------------
-
-
-def test_a_prompt_is_read_once_for_all_answers_to_it(tmp_path: Path) -> None:
-    question = "7" * 100
-    ranking = Ranking(asked(0, question), ["1", "22", "333"], [2, 1, 0])
-    trainer = RewardModelTrainer(reward_model_stage(learn_from="rankings", batch_size=1), world(tmp_path, ranking))
-    (metrics,) = steps(trainer, 1)
-    assert metrics["tokens/learned"] == 1 + len(question) + 1 + (1 + 2 + 3) + 3
-
-
-def test_rows_of_a_batch_are_those_of_the_answers(tmp_path: Path) -> None:
-    trainer = RewardModelTrainer(reward_model_stage(), world(tmp_path, *THREE))
-    rows: list[Row] = trainer._batch(THREE)[0].rows
-    whole = [trainer._engine.tokenizer.decode([*row.prompt, *row.response[:-1]]) for row in rows]
-    texts: Iterator[str] = (text for p in THREE for text in (p.chosen, p.rejected))
-    assert whole == [f"<|user|>1+1?<|assistant|>{text}<|eos|>" for text in texts]

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from rewardsmith.errors import UserError
-from rewardsmith.trainers import protocol
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.types import Message, Preference, Prompt, Ranking
-from tests.trainers.compared import Letters, asked, pairs, reward_model_stage, rewards_by_hand, world
-from tests.trainers.world import World, distance, new_engine, steps, weights
+from tests.trainers.compared import asked, pairs, reward_model_stage, rewards_by_hand, world
+from tests.trainers.world import World, new_engine, steps
 
 
 def test_long_comparisons_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -24,16 +23,6 @@ def test_long_comparisons_are_left_out_and_counted(tmp_path: Path) -> None:
     assert metrics["tokens/learned"] == len("1+1?") + 2 + 4 * 2
 
 
-def test_a_step_without_anything_that_fits_changes_nothing(tmp_path: Path) -> None:
-    made = world(tmp_path, *pairs(("2", "3" * 50), ("2", "3")))
-    trainer = RewardModelTrainer(reward_model_stage(batch_size=1, max_tokens=20), made)
-    before = weights(made.engine("critic"))
-    one, two = steps(trainer, 2)
-    assert (one["dropped"], one["tokens/learned"], one["skipped_updates"]) == (1, 0, 0)
-    assert "dropped" not in two
-    assert distance(before, weights(made.engine("critic"))) > 0
-
-
 def test_nothing_that_fits_at_all_is_an_error(tmp_path: Path) -> None:
     made = world(tmp_path, *pairs(("2", "3" * 50)))
     message = r"none of the first 8 preferences of data\.train fits into 20 tokens: raise max_tokens"
@@ -41,12 +30,6 @@ def test_nothing_that_fits_at_all_is_an_error(tmp_path: Path) -> None:
         steps(RewardModelTrainer(reward_model_stage(steps=2, max_tokens=20), made), 2)
     with pytest.raises(UserError, match="none of the first 1000 preferences"):
         steps(RewardModelTrainer(reward_model_stage(steps=9, batch_size=500, max_tokens=20), made), 9)
-
-
-def test_what_the_model_cannot_read_is_left_out_without_a_limit_too(tmp_path: Path) -> None:
-    length = new_engine("critic").max_length
-    made = world(tmp_path, *pairs(("2", "3"), ("2", "3" * length)))
-    assert steps(RewardModelTrainer(reward_model_stage(batch_size=2), made), 1)[0]["dropped"] == 1
 
 
 def test_epochs_take_every_item_that_often_and_no_more(tmp_path: Path) -> None:
@@ -60,15 +43,6 @@ def test_epochs_take_every_item_that_often_and_no_more(tmp_path: Path) -> None:
     steps(trainer, 4)
     assert [len(ids) for ids in seen] == [4, 4, 4, 2]
     assert [i for ids in seen for i in ids] == [f"p{i}" for i in range(7)] * 2
-
-
-def test_data_without_end_needs_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MOST_COUNTED", 50)
-    made = World(tmp_path, sources={"train": Letters()})
-    with pytest.raises(UserError, match=r"data\.train has no end, or more than 50 preferences: set steps"):
-        RewardModelTrainer(reward_model_stage(steps=None, epochs=1), made)
-    made = World(tmp_path, sources={"train": Letters(50)})
-    assert RewardModelTrainer(reward_model_stage(steps=None, epochs=1), made).steps == 13
 
 
 def test_data_that_cannot_be_learned_from_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -168,13 +168,6 @@ def test_a_folder_that_was_a_reward_model_before_is_read_as_it_was(tmp_path: Pat
     assert asyncio.run(open_rater(tmp_path / "second").rate(conversations())) == pytest.approx(expected, abs=1e-5)
 
 
-def test_rewards_in_bfloat16_have_more_than_eight_bits(tmp_path: Path) -> None:
-    """The head works in float32: rewards that differ by little do not all fall together."""
-    trainer = trained("tiny-llama", tmp_path, dtype="bfloat16")
-    rewards = torch.tensor(rewards_of(trainer))
-    assert not torch.equal(rewards.bfloat16().float(), rewards)
-
-
 # ---- as a reward -----------------------------------------------------------------------------------------------------
 
 HOSTILE = [
@@ -200,19 +193,6 @@ def test_the_classifier_reads_what_was_trained_on(changes: dict[str, Any], tmp_p
     reward.connect(lambda name: EmbeddedRater(engine))
     scores = asyncio.run(reward.score(RolloutGroup(prompt, [Rollout(text) for text in HOSTILE])))
     assert [score.value for score in scores] == pytest.approx(expected, abs=1e-5)
-
-
-def test_a_model_is_known_by_another_name_after_each_step(tmp_path: Path) -> None:
-    """So that no verdict from before is found in the cache."""
-    made = World(tmp_path, sources={"train": Fixed(*ITEMS)})
-    rater = EmbeddedRater(made.engine("critic"))
-    trainer = RewardModelTrainer(reward_model_stage(), made)
-    names, numbers = [], []
-    for number in (1, 2, 3):
-        names.append(asyncio.run(rater.identity()))
-        numbers.append(asyncio.run(rater.rate(conversations()))[0])
-        wait(trainer.step(number))
-    assert len({*names}) == len({*numbers}) == 3
 
 
 def test_an_untrained_model_is_refused_and_a_trained_one_passes(tmp_path: Path) -> None:

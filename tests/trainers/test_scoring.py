@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from rewardsmith.engines.protocol import Sampling
+from rewardsmith.trainers.collect import generate_and_score
 from rewardsmith.trainers.policy import PolicyTrainer
-from rewardsmith.trainers.scoring import generate_and_score
-from rewardsmith.trainers.sft import SftTrainer
 from rewardsmith.types import RolloutGroup, Score
-from tests.trainers.world import World, new_engine, policy_stage, prompt, sft_stage, steps, wait
+from tests.trainers.world import World, new_engine, policy_stage, prompt, steps, wait
 
 
 class AfterWriting:
@@ -55,17 +54,6 @@ def test_rollouts_say_where_their_tokens_end_if_somebody_must_know(needed: bool,
     assert [score.value for score in found[0].scores] == [float(needed or ends)] * 2
 
 
-@pytest.mark.parametrize("advantage", ["grpo", "remax"])
-def test_the_rate_of_a_step_is_that_of_writing(advantage: str, tmp_path: Path) -> None:
-    validation = {"data": "held_out", "every": 1, "prompts": 1, "rollouts_per_prompt": 1}
-    stage = policy_stage(advantage=advantage, validation=validation)
-    (metrics,) = steps(PolicyTrainer(stage, World(tmp_path)), 1)
-    assert metrics["tokens/s"] == pytest.approx(metrics["tokens/sampled"] / metrics["time/write"])
-    times = {name for name in metrics if name.startswith("time/") and name.count("/") == 1}
-    baseline = {"time/baseline"} if advantage == "remax" else set()
-    assert times == {"time/write", "time/wait", "time/learn", "time/update_reward", "time/validate"} | baseline
-
-
 # ---- how far a step is -----------------------------------------------------------------------------------------------
 
 
@@ -91,30 +79,3 @@ def test_a_step_reports_how_far_writing_scoring_and_learning_are(tmp_path: Path)
     assert learning == sorted(learning)
     assert learning[0] == (0, 2 * 16)
     assert learning[-1][0] < 2 * 16
-
-
-def test_a_slow_judge_is_shown_by_the_groups_that_it_has_scored() -> None:
-    reported: list[tuple[int, int]] = []
-
-    class Slow:
-        async def score(self, group: RolloutGroup) -> list[Score]:
-            await asyncio.sleep(0.3 * int(group.prompt.id.removeprefix("p")))
-            return [Score(1.0)] * len(group.rollouts)
-
-    def report(phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
-        if phase == "scoring":
-            assert unit == "groups"
-            reported.append((done, total))
-
-    prompts = [prompt(i) for i in range(3)]
-    wait(generate_and_score(new_engine(), Slow(), prompts, Sampling(max_tokens=2), n=2, seeds=[0] * 3, report=report))
-    assert {(1, 3), (2, 3)} <= set(reported)
-    assert reported == sorted(reported)
-
-
-def test_imitation_reports_its_demonstrations(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.engine("policy")._token_budget = 30
-    steps(SftTrainer(sft_stage(), world), 1)
-    assert phases(world) == ["learning demonstrations"]
-    assert len({done for _, done, _, _ in world.reported}) > 1

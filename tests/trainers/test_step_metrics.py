@@ -46,20 +46,6 @@ def test_rewards_add_up_by_step_and_are_compared_with_the_truth() -> None:
     )
 
 
-def test_the_sum_of_a_step_counts_and_not_its_lowest_token() -> None:
-    spiky = rewards(FIRST, -0.5, 0.0, 0.0)
-    spiky[9:11] = [-3.0, 3.0]  # in the second step, and nothing in all
-    found = step_metrics([RolloutGroup(PROMPT, [rollout(FIRST)])], [[spiky]], TRUTH)
-    assert found["found"] == 1.0
-
-
-def test_the_token_that_ends_an_answer_too_early_is_the_wrong_step() -> None:
-    text = "7+5=12;"
-    value = np.array([0.1] * 7 + [-1.0], dtype=np.float32)
-    found = step_metrics([RolloutGroup(PROMPT, [rollout(text)])], [[value]], TRUTH)
-    assert (found["found"], found["chance"], found["auc"], found["judged"]) == (1.0, 0.5, 1.0, 1.0)
-
-
 def test_what_cannot_be_judged_is_left_out() -> None:
     nothing = np.zeros(2, dtype=np.float32)
     loose = Rollout(SOUND, tokens=[1, 2])  # does not say where its tokens end

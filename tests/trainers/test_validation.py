@@ -1,7 +1,5 @@
 """mean@n, best@n and pass@k against brute force; the same prompts and the same randomness each time."""
 
-import random
-from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
@@ -11,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import tokenization_utils_base
 
-from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.classifier import Classifier
-from rewardsmith.trainers.job_stage import JobStage
+from rewardsmith.trainers.evaluate.evaluate_policy import correct_threshold_of, measures
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.stages import EvaluateStage
-from rewardsmith.trainers.validation import correct_threshold_of, measures
-from rewardsmith.types import Prompt, Score
+from rewardsmith.trainers.trainer import JobStage
+from rewardsmith.types import Score
 from tests.trainers.world import FAILED, Digits, World, new_engine, policy_stage, prompt, scored, steps, wait
 
 N = 5
@@ -42,23 +40,6 @@ def test_the_measures_are_what_counting_gives(groups: list[list[float | None]]) 
     assert found == pytest.approx(expected)
 
 
-def test_one_answer_has_no_best_and_a_power_of_two_is_counted() -> None:
-    assert set(measures([scored([1.0])], n=1, correct_threshold=1)) == {
-        "mean@1",
-        "pass@1",
-        "failed",
-        "truncated",
-        "length",
-    }
-    assert "pass@4" in measures([scored([1.0] * 4)], n=4, correct_threshold=1)
-
-
-def test_answers_that_were_cut_off_are_counted() -> None:
-    group = scored([1.0, 0.0, 0.0], stop_reasons=["stop", "length", "length"], lengths=[1, 2, 6])
-    found = measures([group], n=3, correct_threshold=1)
-    assert (found["truncated"], found["length"]) == (pytest.approx(2 / 3), 3)
-
-
 def test_a_policy_is_measured_before_now_and_then_and_at_the_end(tmp_path: Path) -> None:
     world = World(tmp_path)
     validation = {"data": "held_out", "every": 2, "prompts": 3, "rollouts_per_prompt": 2}
@@ -77,16 +58,6 @@ def test_a_policy_is_measured_before_now_and_then_and_at_the_end(tmp_path: Path)
     values = [[s.value or 0.0 for s in r.scored.scores] for r in measured if r.step == 3]
     assert metrics[-1]["validation/mean@2"] == pytest.approx(mean(mean(v) for v in values))
     assert metrics[-1]["validation/best@2"] == pytest.approx(mean(max(v) for v in values))
-
-
-def test_an_unchanged_policy_has_the_same_validation_each_time(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    validation = {"data": "held_out", "every": 1, "prompts": 4, "sampling": {"max_tokens": 5}}
-    trainer = PolicyTrainer(policy_stage(validation=validation, optimizer={"lr": 1e-12}), world)
-    first = wait(trainer.begin()).metrics
-    (after,) = steps(trainer, 1, begin=False)
-    assert {k: v for k, v in after.items() if k.startswith("validation/")} == pytest.approx(first)
-    assert first["validation/length"] <= 5
 
 
 def test_validation_may_have_a_reward_of_its_own(tmp_path: Path) -> None:
@@ -148,56 +119,8 @@ def test_a_prompt_that_is_too_long_is_told_in_our_words_alone(monkeypatch: pytes
 # ---- what is measured on is chosen by the data alone --------------------------------------------------------------
 
 
-def measured_ids(world: World) -> list[str]:
-    return [r.scored.group.prompt.id for r in world.records if r.kind == "validation"]
-
-
-def test_validation_prompts_are_the_same_for_every_seed_and_stage_name(tmp_path: Path) -> None:
-    found = []
-    for seed, name in ((0, "policy"), (1, "policy"), (0, "another")):
-        world = World(tmp_path, seed=seed)
-        wait(PolicyTrainer(policy_stage(name=name, validation={"data": "held_out", "prompts": 5}), world).begin())
-        found.append(measured_ids(world))
-    assert len(found[0]) == 5
-    assert found[0] == found[1] == found[2]
-
-
-def test_a_policy_is_evaluated_on_the_prompts_that_it_is_validated_on_whatever_the_seed(tmp_path: Path) -> None:
-    found = []
-    for seed in (0, 1):
-        world = World(tmp_path, seed=seed)
-        stage = EvaluateStage(model="policy", data="held_out", prompts=5, reward="tests.trainers.world:Digits")
-        wait(JobStage(stage, world).step(1))
-        found.append(measured_ids(world))
-    world = World(tmp_path)
-    wait(PolicyTrainer(policy_stage(validation={"data": "held_out", "prompts": 5}), world).begin())
-    assert found[0] == found[1] == measured_ids(world)
-
-
-class Seven:
-    """Seven prompts, in an order that the seed decides."""
-
-    def prompts(self, seed: int) -> Iterator[Prompt]:
-        yield from random.Random(seed).sample([prompt(i) for i in range(7)], 7)
-
-
-def test_all_takes_every_prompt_of_the_data_once(tmp_path: Path) -> None:
-    world = World(tmp_path, sources={"held_out": Seven()})
-    wait(PolicyTrainer(policy_stage(validation={"data": "held_out", "prompts": "all"}), world).begin())
-    assert sorted(measured_ids(world)) == [f"p{i}" for i in range(7)]
-
-
 def test_all_of_a_source_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewardsmith.trainers.held_out.MAX_ALL", 100)
+    monkeypatch.setattr("rewardsmith.trainers.trainer.MAX_HELD_OUT", 100)
     trainer = PolicyTrainer(policy_stage(validation={"data": "held_out", "prompts": "all"}), World(tmp_path))
     with pytest.raises(UserError, match=r"data\.held_out has no end.*a number"):
         wait(trainer.begin())
-
-
-@pytest.mark.parametrize("count", [0, -1, "many", True, 2.0])
-def test_a_number_of_prompts_that_is_none_is_refused(count: object) -> None:
-    with pytest.raises(RecipeError) as caught:
-        policy_stage(validation={"data": "held_out", "prompts": count})
-    (problem,) = caught.value.problems
-    assert problem.path == "stages.0.validation.prompts"
-    assert '"all"' in problem.message

@@ -17,8 +17,8 @@ from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.jobs import Result as JobResult
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards.component import Component
-from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.trainers.stages import PolicyStage, SftStage
+from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
 Result = TypeVar("Result")

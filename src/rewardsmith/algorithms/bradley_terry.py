@@ -22,13 +22,8 @@ def bradley_terry(wins_NN: ArrayLike, *, prior: float = 0.1) -> NDArray[np.float
     a player that was never beaten would be infinitely strong (Ford 1957). The prior also centres them: they sum to 0.
     The function is strictly concave, so that Newton's method with halved steps finds its one maximum.
 
-    Args:
-        wins_NN: [N, N], how often the player of the row beat that of the column. A tie is one half for both; any share
-            of a win will do. The diagonal is not looked at.
-        prior: λ > 0, and at least 1e-9 of the comparisons of a pair. A small one trusts few comparisons more.
-
-    Returns:
-        float64 [N], summing to 0. Players that nobody was compared with have 0.
+    `wins_NN` counts how often the player of the row beat that of the column; a tie is one half for both, and the
+    diagonal is ignored. λ must be at least 1e-9 of the comparisons of a pair. Players without a comparison have 0.
     """
     wins = np.array(wins_NN, dtype=np.float64)
     if wins.ndim != 2 or wins.shape[0] != wins.shape[1]:

@@ -1,4 +1,4 @@
-"""Calibration of grades: deviations, calibration error, and detection of right answers with unsound reasoning."""
+"""Calibration of grades, detection of right answers with unsound reasoning, and bootstrap intervals. No torch."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ def levels_of_scores(predicted: ArrayLike, levels: int) -> NDArray[np.int64]:
 
     A judge that grades out of 10 gives such levels itself; scores beyond 0 and 1 belong to the outermost.
     """
-    if levels < 1:
-        raise ValueError(f"levels is {levels}: at least 1")
     p = np.asarray(predicted, dtype=np.float64)
     return np.rint(p.clip(0, 1) * levels + SLACK).astype(np.int64)
 
@@ -77,18 +75,11 @@ def roc_auc(scores: ArrayLike, positive: ArrayLike) -> float:
 
 @dataclass(frozen=True)
 class Flagged:
-    """How well a threshold catches the positive items.
+    """How well a threshold catches the positive items."""
 
-    Attributes:
-        threshold: items that score below it are flagged.
-        flagged: how many are.
-        caught: how many of these are positive.
-        positive: how many positive items there are.
-    """
-
-    threshold: float
+    threshold: float  # items that score below it are flagged
     flagged: int
-    caught: int
+    caught: int  # flagged and positive
     positive: int
 
     @property
@@ -140,3 +131,37 @@ def false_discovery_rate(sound: ArrayLike) -> float:
 def _flagged(scores: ArrayLike, positive: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     values, flags = score_pair(scores, np.asarray(positive, dtype=bool))
     return values, flags.astype(bool)
+
+
+BLOCK = 2**21
+"""Indices drawn at a time, which bounds the memory."""
+
+
+def bootstrap_interval(
+    totals: ArrayLike,
+    counts: ArrayLike | None = None,
+    *,
+    level: float = 0.95,
+    draws: int = 1000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    r"""Return the percentile interval of $\sum_i t_i / \sum_i c_i$ when the items i are drawn with replacement.
+
+    Efron 1979, The Annals of Statistics 7(1). With all counts 1 it is the interval of a mean. Items are what is
+    independent of each other: groups, not the rollouts within them. NaN and NaN for fewer than two items, or when every
+    draw has a count of 0.
+    """
+    t, c = score_pair(totals, np.ones_like(totals, dtype=np.float64) if counts is None else counts)
+    if len(t) < 2:
+        return math.nan, math.nan
+    rng, ratios = np.random.default_rng(seed), []
+    per_block = max(1, BLOCK // len(t))
+    for start in range(0, draws, per_block):
+        chosen = rng.integers(len(t), size=(min(per_block, draws - start), len(t)))
+        over = c[chosen].sum(1)
+        ratios.append(t[chosen].sum(1)[over > 0] / over[over > 0])
+    every = np.concatenate(ratios)
+    if not len(every):
+        return math.nan, math.nan
+    low, high = np.quantile(every, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -24,20 +24,14 @@ def position_effects(
     its own, so that good candidates that happen to stand first do not count as a liking for the first place. Where
     every candidate stands in every position once, $b_p$ is the mean score at p minus the mean of all.
 
-    Args:
-        scores: per group [K, N], candidate n in verdict k; K and N may differ between groups.
-        places: per group [K, N], the position from 0 at which it stood.
-
-    Returns:
-        [P] effects, whose mean over all scores is 0, and [P] counts; both empty without any group.
+    `scores` are, per group, [K, N], candidate n in verdict k, and `places` the position from 0 at which it stood; K and
+    N may differ between groups. Returns [P] effects, whose mean over all scores is 0, and [P] counts.
     """
     all_scores = [_matrix(one) for one in scores]
     all_places = [np.asarray(one, dtype=np.int64) for one in places]
     size = 1 + max((int(one.max()) for one in all_places if one.size), default=-1)
     normal, right, counts = np.zeros((size, size)), np.zeros(size), np.zeros(size, np.int64)
     for scores_KN, places_KN in zip(all_scores, all_places, strict=True):
-        if scores_KN.shape != places_KN.shape:
-            raise ValueError(f"scores have the shape {scores_KN.shape} and places {places_KN.shape}")
         stood_KNP = np.eye(size)[places_KN]
         within_KNP = stood_KNP - stood_KNP.mean(0)  # against the candidate's own mean: its level drops out
         deviations_KN = scores_KN - scores_KN.mean(0)
@@ -54,10 +48,7 @@ def changed_relations(scores_KN: ArrayLike) -> tuple[float, float]:
     """Return how often two verdicts disagree about a pair of candidates, and how often they reverse it.
 
     The first is the chance that two of the K verdicts, drawn at random, give a pair another relation (better, tied,
-    worse); the second that one is better and the other worse. Both do not grow with K.
-
-    Returns:
-        Two numbers in [0, 1]; NaN and NaN with fewer than two verdicts or candidates.
+    worse); the second that one is better and the other worse. NaN with fewer than two verdicts or candidates.
     """
     scores = _matrix(scores_KN)
     k, n = scores.shape
@@ -89,10 +80,7 @@ def repeat_consistency(scores_KN: ArrayLike) -> tuple[float, float]:
 
     The first is the chance that two of the K verdicts, drawn at random, are equal, but for a rounding error of `SLACK`
     times the largest score; the second is the standard deviation (with K - 1) of a candidate's scores. Both are means
-    over the candidates.
-
-    Returns:
-        Two numbers; NaN and NaN with fewer than two verdicts.
+    over the candidates; NaN with fewer than two verdicts.
     """
     scores = _matrix(scores_KN)
     k, n = scores.shape

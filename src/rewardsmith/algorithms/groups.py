@@ -16,17 +16,11 @@ from rewardsmith.algorithms.shapes import FloatB, IdsB, MaskB
 
 @dataclass(frozen=True)
 class Groups:
-    """Which row belongs to which group, and which rows vote.
+    """Which row belongs to which group, and which rows vote."""
 
-    Attributes:
-        index_B: int64 [B], the group of each row, numbered from 0.
-        votes_B: bool [B].
-        voters_B: float64 [B], how many rows vote in the row's group.
-    """
-
-    index_B: Tensor
-    votes_B: Tensor
-    voters_B: Tensor
+    index_B: Tensor  # int64, the group of each row, numbered from 0
+    votes_B: Tensor  # bool
+    voters_B: Tensor  # float64, how many rows vote in the row's group
 
     @classmethod
     def of(cls, groups_B: IdsB, votes_B: MaskB) -> Groups:
@@ -80,9 +74,8 @@ class Groups:
 def side_by_side(groups_B: IdsB, votes_B: MaskB) -> tuple[Tensor, Tensor]:
     """Return the voting rows of each group next to each other, for what compares every pair of them.
 
-    Returns:
-        rows [G, N] int64, the numbers of the rows, 0 where a group has fewer than N; and which places are taken,
-        bool [G, N]. Groups without a vote are not there.
+    That is the numbers of the rows, int64 [G, N], 0 where a group has fewer than N, and which places are taken,
+    bool [G, N]. Groups without a vote are left out.
     """
     rows_V = votes_B.nonzero().squeeze(-1)
     index_V = torch.unique(groups_B[rows_V], return_inverse=True)[1]

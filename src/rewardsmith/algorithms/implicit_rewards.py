@@ -55,15 +55,9 @@ def outcome_cross_entropy(
 
     $$\ell_i = -o_i \log\sigma(q_i) - (1 - o_i)\log(1 - \sigma(q_i)), \qquad q_i = \sum_t r_{i,t} + \text{offset}_i$$
 
-    Args:
-        rewards_BT: [B, T] from `implicit_rewards`, with gradient.
-        mask_BT: [B, T].
-        outcomes_B: [B] in [0, 1]; may be fractional (share of tests passed).
-        offset_B: [B], a constant logit, for instance that of the group's mean outcome: then the model learns what sets
-            a response apart from its group and not how hard the prompt is.
-
-    Returns:
-        [B]; 0 for rows without a token.
+    Outcomes in [0, 1] may be fractional (share of tests passed). The offset is a constant logit, for instance that of
+    the group's mean outcome: then the model learns what sets a response apart from its group and not how hard the
+    prompt is. 0 for rows without a token.
     """
     outcomes_B = _labels(outcomes_B, mask_BT.any(-1))
     logits_B = masked("rewards", rewards_BT, mask_BT).sum(-1)
@@ -75,17 +69,11 @@ def outcome_cross_entropy(
 
 @dataclass(frozen=True)
 class Opponents:
-    """What each response is compared with; constants of the batch.
+    """What each response is compared with; constants of the batch."""
 
-    Attributes:
-        mean_B: [B], the mean of the summed rewards on the other side of it.
-        sign_B: [B], +1 where it should be above them, -1 where below.
-        weight_B: [B], how much the comparison counts; 0 for a response without a label.
-    """
-
-    mean_B: Tensor
-    sign_B: Tensor
-    weight_B: Tensor
+    mean_B: Tensor  # the mean of the summed rewards on the other side of it
+    sign_B: Tensor  # +1 where it should be above them, -1 where below
+    weight_B: Tensor  # how much the comparison counts; 0 for a response without a label
 
 
 def opponents(
@@ -95,14 +83,9 @@ def opponents(
 
     The mean is that of the responses of the group with a worse outcome if its own is above 0, and with a better one if
     its own is 0; it is 0 if there is none. Both as in verl's PRIME recipe, where any partial credit counts as right.
-
-    Args:
-        sums_B: [B], the summed rewards; no gradient flows through them here.
-        outcomes_B: [B] in [0, 1].
-        votes_B: [B], the responses that have a label.
-        groups_B: [B].
-        weighting: "none" is the recipe's `dpo`; "best-of-n-outcome" and "best-of-n-reward" are its `bon_acc` and
-            `bon_rm`, which weigh a response by its chance to win, w_i = n · P_j(x_j ≤ x_i)^{n-1}, x the outcome or q.
+    Weighting "none" is the recipe's `dpo`; "best-of-n-outcome" and "best-of-n-reward" are its `bon_acc` and `bon_rm`,
+    which weigh a response by its chance to win, w_i = n · P_j(x_j ≤ x_i)^{n-1}, x the outcome or q. Rows without a vote
+    have no label. No gradient flows through the sums here.
     """
     check_option("weighting", weighting, ("none", "best-of-n-outcome", "best-of-n-reward"))
     outcomes_B = _labels(outcomes_B, votes_B)
@@ -129,11 +112,7 @@ def opponents(
 def pairwise_losses(sums_b: FloatB, mean_b: FloatB, sign_b: FloatB, weight_b: FloatB) -> FloatB:
     r"""Compare each response with its `opponents`: $\ell_i = -w_i \log\sigma\bigl(s_i (q_i - \bar q_i)\bigr)$.
 
-    Args:
-        sums_b: [b], the summed rewards q_i, with gradient.
-        mean_b: [b].
-        sign_b: [b].
-        weight_b: [b]; where it is 0 nothing is read, and no gradient flows.
+    q_i are the summed rewards, with gradient. Where the weight is 0 nothing is read, and no gradient flows.
     """
     return -logsigmoid(torch.where(weight_b > 0, (sums_b - mean_b) * sign_b, 0)) * weight_b
 
@@ -144,8 +123,8 @@ def pairwise_loss(
     """Return the pairwise losses of a whole batch, [B]; 0 for rows without a token. See `opponents`."""
     votes_B = mask_BT.any(-1)
     sums_B = masked("rewards", rewards_BT, mask_BT).sum(-1)
-    found = opponents(sums_B, outcomes_B, votes_B, groups_B, weighting=weighting)
-    return pairwise_losses(sums_B, found.mean_B, found.sign_B, found.weight_B)
+    others = opponents(sums_B, outcomes_B, votes_B, groups_B, weighting=weighting)
+    return pairwise_losses(sums_B, others.mean_B, others.sign_B, others.weight_B)
 
 
 def group_offsets(outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB) -> FloatB:
@@ -153,9 +132,7 @@ def group_offsets(outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB) -> FloatB:
 
     As the offset of `outcome_cross_entropy` it takes the base rate out of what the model has to learn: without it, a
     batch with few right responses first teaches that every response is bad. The halves keep it finite (Haldane 1956).
-
-    Returns:
-        [B], 0 for rows without a vote.
+    0 for rows without a vote.
     """
     groups = Groups.of(groups_B, votes_B)
     right_B = groups.total(_labels(outcomes_B, votes_B))

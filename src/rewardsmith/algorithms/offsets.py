@@ -7,14 +7,10 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def connected(seen_PN: ArrayLike) -> NDArray[np.int64]:
-    """Return which items can be compared with each other, directly or through others.
+    """Return int64 [N]: items with the same number can be compared, directly or through others.
 
-    Args:
-        seen_PN: bool [P, N], which of the N items each of the P panels has seen.
-
-    Returns:
-        int64 [N]: items with the same number are connected. An item that no panel has seen has -1. The number of a set
-        is the index of its first item.
+    `seen_PN` is which of the N items each of the P panels has seen. An item that no panel has seen has -1. The number
+    of a set is the index of its first item.
     """
     seen = np.asarray(seen_PN, dtype=bool)
     labels = np.where(seen.any(axis=0), np.arange(seen.shape[1]), -1)
@@ -30,10 +26,10 @@ def connected(seen_PN: ArrayLike) -> NDArray[np.int64]:
 
 def largest(labels_N: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return the items of the largest connected set, the first of several as large; none when no item was seen."""
-    found, counts = np.unique(labels_N[labels_N >= 0], return_counts=True)
-    if not len(found):
+    sets, counts = np.unique(labels_N[labels_N >= 0], return_counts=True)
+    if not len(sets):
         return np.zeros(len(labels_N), dtype=np.bool_)
-    return np.asarray(labels_N == found[np.argmax(counts)], dtype=np.bool_)
+    return np.asarray(labels_N == sets[np.argmax(counts)], dtype=np.bool_)
 
 
 def without_offsets(scores_PN: ArrayLike) -> NDArray[np.float64]:
@@ -46,12 +42,7 @@ def without_offsets(scores_PN: ArrayLike) -> NDArray[np.float64]:
     A judge who sees strong candidates together grades them lower than one who sees them among weak ones: b is that
     level, and candidates that two panels share tell it. This is the additive two-way layout of analysis of variance.
     Where every panel saw every item, the result is the mean over panels. The condition keeps the mean of all scores.
-
-    Args:
-        scores_PN: [P, N], NaN where a panel did not see an item. All items must have been seen, and be connected.
-
-    Returns:
-        float64 [N].
+    `scores_PN` is NaN where a panel did not see an item. All items must have been seen, and be connected.
     """
     scores = np.asarray(scores_PN, dtype=np.float64)
     panels, items = np.nonzero(~np.isnan(scores))
@@ -66,6 +57,3 @@ def without_offsets(scores_PN: ArrayLike) -> NDArray[np.float64]:
     solution = np.linalg.lstsq(design, scores[panels, items], rcond=None)[0]
     sizes = np.bincount(panels, minlength=count)
     return np.asarray(solution[:width] + (sizes @ solution[width:]) / max(1, len(items)), dtype=np.float64)
-
-
-__all__ = ["connected", "largest", "without_offsets"]

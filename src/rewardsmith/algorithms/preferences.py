@@ -1,7 +1,14 @@
 """Losses for reward models that learn from comparisons: Bradley-Terry on pairs, Plackett-Luce on whole lists.
 
 `bradley_terry` and `plackett_luce` are the likelihoods. The losses of `PREFERENCE_LOSSES` are what a recipe chooses by
-name: they take groups of answers, a pair being a group of two, and share one signature.
+name: they take groups of answers, a pair being a group of two, and share one signature:
+
+    loss(rewards_GN, levels_GN, quality_GN, mask_GN, *, …) -> losses_G
+
+    rewards_GN  [G, N] float  the model's rewards
+    levels_GN   [G, N] int    place of each answer, smaller is better; equal numbers are ties
+    quality_GN  [G, N] float  annotated quality, whose differences are the margins
+    mask_GN     [G, N] bool   True for answers that exist
 """
 
 from __future__ import annotations
@@ -32,17 +39,7 @@ def bradley_terry(
 
     Bradley & Terry 1952; the margin as in Llama 2 (arXiv 2307.09288). Ties follow Rao & Kupper 1967: with width
     η = `tie_width` > 0, P(tie) = 1 - σ(d - η) - σ(-d - η). With η = 0 a tie has no likelihood of its own and counts as
-    half a win for either side: ℓ = -½ log σ(d) - ½ log σ(-d).
-
-    Args:
-        chosen_N: rewards of the better answers (of either, in a tie).
-        rejected_N: rewards of the others.
-        margin_N: at least 0; None means 0. Ignored for ties.
-        tied_N: which pairs are ties; None means none.
-        tie_width: η, at least 0.
-
-    Returns:
-        [N], to be averaged by the caller.
+    half a win for either side: ℓ = -½ log σ(d) - ½ log σ(-d). Margins are ignored for ties.
     """
     _check("chosen", chosen_N, chosen_N)
     _check("rejected", rejected_N, chosen_N)
@@ -77,14 +74,7 @@ def plackett_luce(scores_GN: FloatGN, levels_GN: IntGN, mask_GN: MaskGN) -> Floa
 
     Plackett 1975, Luce 1959; ListMLE (Xia et al. 2008). Tied items share a level and stand in each other's denominators
     (Breslow's treatment). For two items that are not tied this is Bradley-Terry; a tie of two counts as a win each.
-
-    Args:
-        scores_GN: [G, N] the model's rewards.
-        levels_GN: [G, N] place of each item, smaller is better; equal numbers are ties.
-        mask_GN: [G, N] True for items that exist.
-
-    Returns:
-        [G]; 0 for a list of fewer than two items.
+    0 for a list of fewer than two items.
     """
     if scores_GN.shape != levels_GN.shape or scores_GN.shape != mask_GN.shape or scores_GN.dim() != 2:
         shapes = ", ".join(str(tuple(t.shape)) for t in (scores_GN, levels_GN, mask_GN))
@@ -124,18 +114,7 @@ def pair_losses(
     quality as m_ij. A group of k answers counts once and not k(k-1)/2 times, as in InstructGPT (arXiv 2203.02155,
     eq. 1). The margin is that of Llama 2 (arXiv 2307.09288, eq. 2). ε > 0 keeps rewards from running away over pairs
     that were annotated wrongly (Mitchell 2023, "A note on DPO with noisy preferences"), of which no margin is known.
-
-    Args:
-        rewards_GN: [G, N] the model's rewards.
-        levels_GN: [G, N] place of each answer, smaller is better; equal numbers are ties.
-        quality_GN: [G, N] annotated quality, whose differences are the margins.
-        mask_GN: [G, N] True for answers that exist.
-        margin: factor of the annotated margin.
-        tie_width: η of `bradley_terry`.
-        smoothing: ε.
-
-    Returns:
-        [G]; 0 for a group of fewer than two answers.
+    0 for a group of fewer than two answers.
     """
     earlier_NN = torch.ones(levels_GN.shape[1], levels_GN.shape[1], dtype=torch.bool, device=mask_GN.device).triu(1)
     better_GNN = levels_GN[:, :, None] < levels_GN[:, None, :]
@@ -153,17 +132,7 @@ def pair_losses(
 
 
 def list_losses(rewards_GN: FloatGN, levels_GN: IntGN, quality_GN: FloatGN, mask_GN: MaskGN) -> FloatG:
-    """Plackett-Luce likelihood of the order of all answers to one prompt; see `plackett_luce`. Margins do not count.
-
-    Args:
-        rewards_GN: [G, N] the model's rewards.
-        levels_GN: [G, N] place of each answer, smaller is better; equal numbers are ties.
-        quality_GN: not used.
-        mask_GN: [G, N] True for answers that exist.
-
-    Returns:
-        [G]; 0 for a group of fewer than two answers.
-    """
+    """Plackett-Luce likelihood of the order of all answers to one prompt; see `plackett_luce`. Margins do not count."""
     return plackett_luce(rewards_GN, levels_GN, mask_GN)
 
 
@@ -172,12 +141,7 @@ def group_centering(rewards_GN: FloatGN, mask_GN: MaskGN) -> FloatG:
 
     $$\sum_{i<j} (r_i + r_j)^2 = (n-2)\sum_i r_i^2 + \Bigl(\sum_i r_i\Bigr)^2$$
 
-    Args:
-        rewards_GN: [G, N] the model's rewards.
-        mask_GN: [G, N] True for answers that exist.
-
-    Returns:
-        [G]; 0 for a group of fewer than two answers.
+    0 for a group of fewer than two answers.
     """
     kept_GN, n_G = torch.where(mask_GN, rewards_GN, 0), mask_GN.sum(-1)
     total_G = (n_G - 2) * kept_GN.square().sum(-1) + kept_GN.sum(-1).square()
@@ -185,7 +149,6 @@ def group_centering(rewards_GN: FloatGN, mask_GN: MaskGN) -> FloatG:
 
 
 PREFERENCE_LOSSES: dict[str, Callable[..., Tensor]] = {"bradley-terry": pair_losses, "plackett-luce": list_losses}
-"""Losses of a reward model: `(rewards_GN, levels_GN, quality_GN, mask_GN, *, …) -> losses_G`."""
 
 
 def _check(name: str, values_N: Tensor, like_N: Tensor) -> None:

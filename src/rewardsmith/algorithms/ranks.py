@@ -1,4 +1,4 @@
-"""Statistics of orderings, for evaluating reward models and policies. No torch."""
+"""Statistics of orderings, for evaluating rewards and policies, and accuracy rewards of judges. No torch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,10 @@ Vector = NDArray[np.float64]
 
 
 def pairwise_agreement(reference: ArrayLike, prediction: ArrayLike, *, ties: TiePolicy = "strict") -> float:
-    """Return the share of the n(n-1)/2 pairs that both score lists order alike.
+    """Return the share of the n(n-1)/2 pairs that both score lists order alike; NaN when there is no pair to judge.
 
-    Args:
-        reference: [n] true scores.
-        prediction: [n] scores to judge.
-        ties: "strict": a tie agrees only with a tie (group_ranking's accuracy). "half": a tie on one side only earns
-            one half. "ignore": pairs that are tied in the reference are left out; a predicted tie is wrong.
-
-    Returns:
-        A number in [0, 1]; NaN when there is no pair to judge (n < 2, or all tied under "ignore").
+    Ties: "strict": a tie agrees only with a tie (group_ranking's accuracy). "half": a tie on one side only earns one
+    half. "ignore": pairs that are tied in the reference are left out; a predicted tie is wrong.
     """
     if ties not in get_args(TiePolicy):
         raise ValueError(f"ties is {ties!r}: it must be one of {', '.join(get_args(TiePolicy))}")
@@ -44,10 +38,7 @@ def tie_calibrated_agreement(references: Sequence[ArrayLike], predictions: Seque
     Deutsch, Foster and Freitag 2023 (Ties Matter, arXiv 2305.14324): scores that differ by at most $\epsilon$ count as
     tied, a pair is right when the relation (better, tied, worse) is that of the reference, accuracy is the mean over
     groups of the share of right pairs, and one $\epsilon$ for all groups is chosen to maximise it on the same data.
-    With $\epsilon = 0$ it is `pairwise_agreement`.
-
-    Returns:
-        The accuracy in [0, 1] and the smallest $\epsilon \ge 0$ that reaches it; NaN and 0 when there is no pair.
+    With $\epsilon = 0$ it is `pairwise_agreement`. Without any pair the result is NaN and 0.
     """
     parts = [_pair_widths(true, guess) for true, guess in zip(references, predictions, strict=True)]
     parts = [part for part in parts if len(part[0])]
@@ -170,3 +161,36 @@ def score_pair(x: ArrayLike, y: ArrayLike) -> tuple[Vector, Vector]:
     if len(first) != len(second):
         raise ValueError(f"the lists have {len(first)} and {len(second)} values: one score per item in both")
     return first, second
+
+
+# ---- accuracy rewards of a judge that learns from a teacher's grades or group scores ---------------------------------
+
+
+def closeness(error: float, *, power: float = 2.0) -> float:
+    r"""Return $\max(0, 1 - |e|)^p$: 1 for no error, 0 for an error of 1 or more (RRM, arXiv 2510.07774, has p = 2).
+
+    The bound of the base matters: without it an even power would reward an error far above 1.
+    """
+    return math.pow(max(0.0, 1.0 - abs(error)), power)
+
+
+def credit(errors: ArrayLike | float, steps: Sequence[float]) -> Vector:
+    """Return what errors earn by a table: steps[k] for an error of ±k, linear between, 0 from len(steps) on."""
+    table = [*steps, 0.0]
+    return np.asarray(np.interp(np.abs(errors), np.arange(len(table)), table), dtype=np.float64)
+
+
+def margin_agreement(
+    reference: ArrayLike, prediction: ArrayLike, steps: Sequence[float], *, ties: TiePolicy = "strict"
+) -> float:
+    r"""Return the mean over the pairs x, y of $f(|(r_x - r_y) - (p_x - p_y)|)$: whether distances are right.
+
+    GRRM's margin term (arXiv 2602.14028), with `credit` as f. A constant that is added to all scores changes nothing.
+    "ignore" leaves out pairs that are tied in the reference. NaN when there is no pair to judge.
+    """
+    true, guess = np.asarray(reference, dtype=np.float64), np.asarray(prediction, dtype=np.float64)
+    first, second = np.triu_indices(len(true), k=1)
+    margins = true[first] - true[second]
+    earned = credit(margins - (guess[first] - guess[second]), steps)
+    earned = earned[margins != 0] if ties == "ignore" else earned
+    return float(earned.mean()) if len(earned) else math.nan

@@ -52,13 +52,10 @@ PRIOR_SETS = ("anthropic_helpful", "anthropic_hhh", "shp", "summarize")
 
 
 def section_scores(accuracies: Mapping[str, float]) -> dict[str, float]:
-    r"""Return $\sum_t w_t a_t / \sum_t w_t$ over the subsets t of each section that are known, and of the prior sets.
+    r"""Return $\sum_t w_t a_t / \sum_t w_t$ over the known subsets t of each section, and of the prior sets.
 
-    Args:
-        accuracies: by the benchmark's names of the subsets; others, and NaN, are not looked at.
-
-    Returns:
-        The sections of which at least one subset is known, in their usual order.
+    Accuracies are by the benchmark's names of the subsets; others, and NaN, are ignored, and so are sections of which
+    no subset is known.
     """
     known = {name: value for name, value in accuracies.items() if not math.isnan(value)}
     sections: dict[str, dict[str, int]] = {**SECTIONS, PRIOR: dict.fromkeys(PRIOR_SETS, 1)}

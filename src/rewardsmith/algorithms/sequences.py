@@ -73,14 +73,6 @@ def reward_to_go(rewards_BT: FloatBT, mask_BT: MaskBT, *, discount: float = 1.0)
     r"""Return the discounted sum of the rewards from each token on.
 
     $$G_t = \sum_{s \ge t} \gamma^{s-t} r_s$$
-
-    Args:
-        rewards_BT: [B, T].
-        mask_BT: [B, T].
-        discount: γ in [0, 1].
-
-    Returns:
-        [B, T], zero where the mask is False.
     """
     return sum_to_go(torch.where(mask_BT, rewards_BT, 0), mask_BT, discount=discount)
 

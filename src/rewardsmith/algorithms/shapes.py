@@ -31,22 +31,14 @@ MaskGN = Bool[Tensor, "G N"]
 
 
 LARGEST = 1e32
-"""Numbers beyond this are refused: sums over a long batch must not overflow float32."""
+"""Numbers beyond this are an error: sums over a long batch must not overflow float32."""
 
 
 def masked(name: str, values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return `values_BT` with exact zeros where the mask is False, after checking that the two fit together.
+    """Return `values_BT` with exact zeros where the mask is False; NaN and infinity behind the mask are gone.
 
-    Args:
-        name: what to call the values in an error message.
-        values_BT: [B, T] float32, float64 or bfloat16; finite and at most 1e32 in size wherever the mask is True.
-        mask_BT: [B, T] bool.
-
-    Returns:
-        [B, T]; NaN and infinity behind the mask are gone.
-
-    Raises:
-        ValueError: for another shape or dtype, or a value under the mask that is not finite or too large.
+    A ValueError for another shape or dtype (float32, float64 or bfloat16), or for a value under the mask that is not
+    finite or beyond 1e32 in size; `name` is what the message calls the values.
     """
     check_mask("mask", mask_BT, name, values_BT)
     if not values_BT.is_floating_point() or values_BT.dtype == torch.float16:
@@ -85,7 +77,7 @@ def masked_difference(first: str, first_BT: Tensor, second: str, second_BT: Tens
         )
     try:
         return masked(f"{first} - {second}", first_BT - second_BT.detach(), mask_BT)
-    except ValueError:  # find out, and say, which of the two it was
+    except ValueError:  # find out which of the two it was
         masked(first, first_BT, mask_BT)
         masked(second, second_BT, mask_BT)
         raise

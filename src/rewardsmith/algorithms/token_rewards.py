@@ -1,15 +1,24 @@
-"""From rewards per token to the tokens that carry them: smoothing, steps, normalisation. Numpy only, no torch.
+r"""Process rewards per token: smoothing, steps, normalisation; how far they are trusted; how well they find errors.
 
-B responses, T tokens. Tokens where `mask_BT` is False do not count; gaps inside a response are stepped over.
+Numpy only, no torch. B responses, T tokens. Tokens where `mask_BT` is False do not count; gaps inside a response are
+stepped over.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from rewardsmith.algorithms.calibration import pearson, roc_auc
 
 Rewards = NDArray[np.floating]
 Mask = NDArray[np.bool_]
+By = Literal["nothing", "scale", "gate"]
 
 
 def smooth(rewards_BT: Rewards, mask_BT: Mask, *, lam: float) -> Rewards:
@@ -28,13 +37,8 @@ def gather_steps(
 ) -> tuple[Rewards, Mask]:
     """Move the rewards of each step onto its last token; without `steps_BT` the whole response is one step.
 
-    Args:
-        rewards_BT: [B, T].
-        mask_BT: [B, T].
-        steps_BT: [B, T], number of the step that each token belongs to, not decreasing in a row.
-
-    Returns:
-        rewards [B, T], and the support [B, T]: True on the tokens that carry one.
+    `steps_BT` is the number of the step that each token belongs to, not decreasing in a row. Returns the rewards
+    [B, T], and the support [B, T]: True on the tokens that carry one.
     """
     values_BT, support_BT = np.zeros_like(rewards_BT), np.zeros_like(mask_BT)
     rows_N, _ = np.nonzero(mask_BT)  # the N tokens that count, row by row
@@ -48,11 +52,73 @@ def gather_steps(
 
 
 def normalise_by_return(rewards_BT: Rewards, mask_BT: Mask, *, eps: float = 1e-6) -> Rewards:
-    """Divide by the largest absolute return-to-go of the *whole* batch, which bounds all returns to [-1, 1].
-
-    Must see the whole batch: a scale per shard would make shards incomparable. All-zero rewards stay zero.
-    """
+    """Divide by the largest absolute return-to-go of the *whole* batch, which bounds all returns to [-1, 1]."""
     kept_BT = np.where(mask_BT, rewards_BT, 0)
     largest = float(np.abs(np.cumsum(kept_BT[:, ::-1], axis=1)).max(initial=0))
     normalised_BT: Rewards = kept_BT / (largest + eps)
     return normalised_BT
+
+
+def running_accuracy(before: float | None, won: float, groups: float, *, memory: float) -> float | None:
+    r"""Return the accuracy over the last steps, $\bar a \leftarrow m\,\bar a + (1 - m)\,a$; it begins at chance.
+
+    `before` is the result of the step before (None for the first), `won` the sum of the accuracies of this step's
+    `groups` that can be ordered. Without any such group nothing changes.
+    """
+    if not groups:
+        return before
+    return memory * (0.5 if before is None else before) + (1 - memory) * (won / groups)
+
+
+def trust(accuracy: float | None, *, by: By, floor: float) -> float:
+    r"""Return the factor of the process reward's weight, in [0, 1], by its pairwise accuracy on fresh rollouts.
+
+    A process reward that is scaled to the size of the outcome, as PRIME does, costs progress when it is noise. "scale"
+    grows from 0 at `floor` to 1 for a perfect order, $\max(0, (a - f) / (1 - f))$; "gate" is 1 above `floor` and 0 up
+    to it; "nothing" is always 1. An accuracy that is not known earns no trust.
+    """
+    if by == "nothing":
+        return 1.0
+    if accuracy is None or accuracy <= floor:
+        return 0.0
+    return 1.0 if by == "gate" else (accuracy - floor) / (1 - floor)
+
+
+@dataclass(frozen=True)
+class StepFinding:
+    """How well rewards of steps agree with what is true of the steps; NaN where there is nothing to measure."""
+
+    found: float  # share of rollouts with a wrong step whose lowest reward is that of the first wrong step
+    chance: float  # the same for rewards without any knowledge: the mean of 1 / steps
+    correlation: float  # of reward and truth over all steps (point-biserial)
+    auc: float  # chance that a right step has a higher reward than a wrong one, a tie counting one half
+    judged: int  # rollouts with at least one step
+    wrong: int  # those of them with a wrong step
+    steps: int  # of all rollouts
+
+
+def step_finding(rewards: Sequence[ArrayLike], truths: Sequence[ArrayLike]) -> StepFinding:
+    r"""Return how well rewards point at wrong steps; for each rollout a reward and a truth (right?) of each step.
+
+    With $m = \min_k r_k$ and the first wrong step f, a rollout counts $[r_f = m] / |\{k : r_k = m\}|$.
+    """
+    pairs = [
+        (np.asarray(reward, dtype=np.float64), np.asarray(truth, dtype=bool))
+        for reward, truth in zip(rewards, truths, strict=True)
+    ]
+    wrong = [(reward, truth) for reward, truth in pairs if not truth.all()]
+    hits = []
+    for reward, truth in wrong:
+        lowest = reward == reward.min()
+        hits.append(float(lowest[int(truth.argmin())]) / int(lowest.sum()))
+    every_reward = np.concatenate([np.empty(0), *(reward for reward, _ in pairs)])
+    every_truth = np.concatenate([np.empty(0, dtype=bool), *(truth for _, truth in pairs)])
+    return StepFinding(
+        found=float(np.mean(hits)) if hits else math.nan,
+        chance=float(np.mean([1 / len(truth) for _, truth in wrong])) if wrong else math.nan,
+        correlation=pearson(every_reward, every_truth),
+        auc=roc_auc(every_reward, every_truth),
+        judged=sum(len(truth) > 0 for _, truth in pairs),
+        wrong=len(wrong),
+        steps=len(every_truth),
+    )

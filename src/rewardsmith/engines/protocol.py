@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
+from rewardsmith.config import Settings
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.llm import Conversation
@@ -28,17 +30,28 @@ def no_tick(responses: int, tokens: int) -> None:
     """Do nothing."""
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(Settings):
     """How responses are sampled."""
 
-    temperature: float = 1.0  # 0 is greedy
-    top_p: float = 1.0  # keep the likeliest tokens of this total probability
-    top_k: int = 0  # keep this many of the likeliest tokens; 0 keeps all
-    max_tokens: int = 256
-    min_tokens: int = 0
-    stop: tuple[str, ...] = ()  # texts that end a response; they are not part of it
-    stop_tokens: tuple[int, ...] = ()  # token ids that end a response, in addition to the model's own
+    rare: ClassVar[frozenset[str]] = frozenset({"top_k", "min_tokens", "stop", "stop_tokens"})
+
+    temperature: float = Field(default=1.0, ge=0, description="0 is greedy")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="keep the likeliest tokens of this total probability")
+    top_k: int = Field(default=0, ge=0, description="keep this many of the likeliest tokens; 0 keeps all")
+    max_tokens: int = Field(default=256, ge=1, description="longest answer; longer ones are cut off")
+    min_tokens: int = Field(default=0, ge=0, description="no answer ends before this many tokens")
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default=(), strict=False, description="texts that end an answer, and are not part of it"
+    )
+    stop_tokens: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        default=(), strict=False, description="token ids that end an answer, in addition to the model's own"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Sampling:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens is {self.min_tokens}, more than max_tokens = {self.max_tokens}")
+        return self
 
     @property
     def cuts(self) -> bool:

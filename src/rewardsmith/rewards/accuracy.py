@@ -21,8 +21,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Field
 
-from rewardsmith.algorithms.agreement import closeness, credit, margin_agreement
-from rewardsmith.algorithms.ranks import TiePolicy, pairwise_agreement
+from rewardsmith.algorithms.ranks import TiePolicy, closeness, credit, margin_agreement, pairwise_agreement
 from rewardsmith.errors import UserError
 from rewardsmith.masking import shown
 from rewardsmith.rewards.base import CannotScore

@@ -29,7 +29,7 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.runs.lookup import find_reward, find_source
 from rewardsmith.runs.model_registry import ModelRegistry, usage_line
 from rewardsmith.runs.progress import Progress
-from rewardsmith.trainers.protocol import Update
+from rewardsmith.trainers.trainer import Update
 
 if TYPE_CHECKING:
     from rewardsmith.engines.protocol import Engine

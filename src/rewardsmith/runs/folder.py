@@ -17,7 +17,7 @@ from rewardsmith.records import to_json
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import save
 from rewardsmith.storage import damaged, new_folder, recover, remove, write_atomically, write_sums, writing
-from rewardsmith.trainers.protocol import GroupRecord
+from rewardsmith.trainers.trainer import GroupRecord
 
 CHECKPOINTS = "checkpoints"
 EVALUATIONS = "evaluations"

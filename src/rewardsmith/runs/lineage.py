@@ -34,7 +34,7 @@ from rewardsmith.rewards import REWARDS
 from rewardsmith.rewards.tree import walk
 from rewardsmith.runs.folder import RunFolder
 from rewardsmith.runs.preflight import LINEAGE, RewardTrees
-from rewardsmith.trainers.protocol import Trainer
+from rewardsmith.trainers.trainer import Trainer
 
 Identify = Callable[[str], Awaitable[str]]
 """From the name of a model to what it is now."""

@@ -19,7 +19,7 @@ from rewardsmith.engines.model_settings import ManagedSettings, ModelSettings, S
 from rewardsmith.engines.offload import DeviceScheduler, OffloadedModel
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.llm import Model, ModelCallError, UnconnectedModel, Usage
-from rewardsmith.trainers.protocol import derive
+from rewardsmith.trainers.trainer import derive
 
 if TYPE_CHECKING:
     from rewardsmith.engines.protocol import Engine

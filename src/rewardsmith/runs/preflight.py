@@ -21,14 +21,13 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.tree import check, check_source, connect, has_part, routes, unfit, walk
 from rewardsmith.runs.model_registry import ModelRegistry
 from rewardsmith.trainers.evaluate.evaluate_policy import require_free
-from rewardsmith.trainers.held_out import SEED, held_out
 from rewardsmith.trainers.process.implicit_parts import (
     claim_implicit_parts,
     process_parts,
     require_other_reference,
     require_same_tokens,
 )
-from rewardsmith.trainers.protocol import count_items
+from rewardsmith.trainers.trainer import HELD_OUT_SEED, count_items, held_out
 from rewardsmith.types import Prompt
 
 PROMPTS_CHECKED = 256
@@ -209,8 +208,8 @@ def _check_data(table: StageTable, recipe: Recipe, source: Any, log: Callable[[s
     if "all" in (table.get("prompts"), table.get("items"), table.get("demonstrations")):
         held_out(read, "all", name)
     elif table.get("epochs") is not None and table.get("steps") is None:
-        count_items(read(SEED), reads, name, lambda text: None)
-    elif next(iter(read(SEED)), None) is None:
+        count_items(read(HELD_OUT_SEED), reads, name, lambda text: None)
+    elif next(iter(read(HELD_OUT_SEED)), None) is None:
         raise UserError(f"data.{name} is empty: it has no {reads}")
 
 

@@ -26,7 +26,7 @@ from rich.text import Text
 
 from rewardsmith.errors import UserError
 from rewardsmith.runs.summary import is_share
-from rewardsmith.trainers.protocol import Update
+from rewardsmith.trainers.trainer import Update
 
 LOG = "run.log"
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rewardsmith.records import from_json
-from rewardsmith.trainers.protocol import GroupRecord
+from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import NOT_ASKED, Prompt, Rollout, Score
 
 MAX_END = 4_000_000  # bytes read at each end of a rollouts file

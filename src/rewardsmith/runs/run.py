@@ -31,7 +31,7 @@ from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.storage import new_folder, writing
 from rewardsmith.trainers.process.implicit_parts import process_parts
-from rewardsmith.trainers.protocol import GroupRecord, Trainer, Update
+from rewardsmith.trainers.trainer import GroupRecord, Trainer, Update
 
 
 class Stopped(Exception):  # noqa: N818 it is a request, not an error

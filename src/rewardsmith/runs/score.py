@@ -36,8 +36,8 @@ from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup, StoredRoll
 from rewardsmith.storage import ResumableJsonl
 from rewardsmith.trainers.evaluate.eval_measures import MAX_DETAIL
 from rewardsmith.trainers.evaluate.scorer import FailureLog, run_in_order
-from rewardsmith.trainers.protocol import GroupRecord
 from rewardsmith.trainers.settings import RewardChoice
+from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import ScoredGroup
 
 REMEDY = "add --fresh to start again, or name another file with --out"

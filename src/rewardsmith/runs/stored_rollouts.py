@@ -33,7 +33,7 @@ from rewardsmith.data.rows import (
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.jobs import Job
 from rewardsmith.records import from_json
-from rewardsmith.trainers.protocol import GroupRecord
+from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
 RESPONSE_COLUMNS = ("responses", "response")

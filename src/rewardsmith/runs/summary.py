@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from rewardsmith.llm import Usage
-from rewardsmith.trainers.protocol import Update
+from rewardsmith.trainers.trainer import Update
 
 
 @dataclass

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.algorithms.sequences import last_token
+from rewardsmith.algorithms.streams import Stream
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import Part
@@ -21,24 +21,14 @@ from rewardsmith.types import Prompt, Score, ScoredGroup
 
 @dataclass(frozen=True)
 class Batch:
-    """Rollouts as tensors; B rollouts, T tokens of the longest answer.
+    """Rollouts as tensors; B rollouts, T tokens of the longest answer."""
 
-    Attributes:
-        rows: the token ids of each rollout.
-        groups_B: int64 [B], which rollouts answer the same prompt.
-        mask_BT: bool [B, T], answer tokens of the rollouts that take part: those that some reward could score.
-        truncated_B: bool [B], cut off by the token limit.
-        sampler_BT: float32 [B, T], the log-probabilities with which the tokens were sampled.
-        versions_B: int64 [B], the policy version that wrote each.
-        streams: the rewards.
-    """
-
-    rows: Sequence[Row]
-    groups_B: Tensor
-    mask_BT: Tensor
-    truncated_B: Tensor
-    sampler_BT: Tensor
-    versions_B: Tensor
+    rows: Sequence[Row]  # the token ids of each rollout
+    groups_B: Tensor  # int64, which rollouts answer the same prompt
+    mask_BT: Tensor  # bool, answer tokens of the rollouts that take part: those that some reward could score
+    truncated_B: Tensor  # bool, cut off by the token limit
+    sampler_BT: Tensor  # float32, the log-probabilities with which the tokens were sampled
+    versions_B: Tensor  # int64, the policy version that wrote each
     streams: Sequence[Stream]
 
 
@@ -53,14 +43,8 @@ def collate(
 
     A rollout that failed keeps its row, but has no token in the mask: it has no vote and no loss. Under "before" that
     is a rollout whose whole score failed; under "after" each part is a stream with its own mask, and a rollout takes
-    part if one of them could score it.
-
-    Args:
-        scored: the groups, with tokens and log-probabilities.
-        encode: from a prompt to the tokens that the model read.
-        parts: the streams of the reward; empty for a reward that is not composed.
-        combine: whether parts are summed before the estimate of the advantage or after.
-        device: of the tensors.
+    part if one of them could score it. `encode` gives the tokens of a prompt; `parts` are the streams of the reward,
+    empty for a reward that is not composed.
     """
     rollouts = [rollout for group in scored for rollout in group.group.rollouts]
     scores = [score for group in scored for score in group.scores]
@@ -68,7 +52,7 @@ def collate(
     counts = torch.tensor([len(r.tokens) for r in rollouts])
     tokens_BT = torch.arange(int(counts.max()))[None] < counts[:, None]
     streams = _streams(scores, tokens_BT, parts, combine)
-    voting_B = torch.stack([_ok(stream, tokens_BT) for stream in streams]).any(0)
+    voting_B = torch.stack([stream.scored(tokens_BT).any(-1) for stream in streams]).any(0)
     sampler_BT = torch.zeros(tokens_BT.shape)
     for row, rollout in zip(sampler_BT, rollouts, strict=True):
         row[: len(rollout.logprobs)] = torch.from_numpy(rollout.logprobs.copy())
@@ -126,10 +110,6 @@ def _stream(name: str, scores: Sequence[Score | None], tokens_BT: Tensor, part: 
         rewards_BT[i, :length] = torch.from_numpy(score.token_values.copy())
         support_BT[i, :length] = True if score.token_support is None else torch.from_numpy(score.token_support.copy())
     return Stream(name, rewards_BT, support_BT & mask_BT, mask_BT, part.weight, part.discount)
-
-
-def _ok(stream: Stream, tokens_BT: Tensor) -> Tensor:
-    return tokens_BT.any(-1) if stream.mask_BT is None else stream.mask_BT.any(-1)
 
 
 def _moved(stream: Stream, device: torch.device) -> Stream:

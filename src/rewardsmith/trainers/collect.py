@@ -2,55 +2,161 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from rewardsmith.engines.protocol import Engine
+from rewardsmith.engines.protocol import Engine, Sampling
 from rewardsmith.errors import UserError, listing, nearest
 from rewardsmith.records import from_json, to_json
-from rewardsmith.rewards.base import Reward, parts_of
-from rewardsmith.trainers.protocol import Draws, GroupRecord, Report, derive, no_report
-from rewardsmith.trainers.scoring import Lap, OnDevice, generate_and_score
-from rewardsmith.trainers.select import rejection
-from rewardsmith.trainers.settings import WritingStage
-from rewardsmith.types import Prompt, ScoredGroup
+from rewardsmith.rewards.base import Reward, parts_of, score
+from rewardsmith.rewards.tree import reads_ends
+from rewardsmith.trainers.settings import RolloutStage, SelectSettings
+from rewardsmith.trainers.trainer import Draws, GroupRecord, Report, derive, no_report
+from rewardsmith.types import Prompt, Score, ScoredGroup
+
+OnDevice = Callable[[], AbstractAsyncContextManager[None]]
+"""Entered while a model works."""
+
+Lap = Callable[[str], None]
+"""Called at the end of each part of the work with its name."""
+
+POLL_SECONDS = 0.2
+"""Seconds between two checks whether the user wants to stop."""
+
+
+async def generate_and_score(
+    engine: Engine,
+    reward: Reward,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    *,
+    n: int,
+    seeds: Sequence[int],
+    version: int = 0,
+    ends: bool = False,
+    pause: Callable[[], None] = lambda: None,
+    on_device: OnDevice = nullcontext,
+    lap: Lap = lambda _: None,
+    report: Report = no_report,
+) -> list[ScoredGroup]:
+    """Return a scored group of n answers to each prompt, in the order of the prompts.
+
+    A group is scored while others are still generated. `ends` fills `Rollout.ends` also if the reward need not know.
+    `pause` is called often; what it raises ends the work. The laps are `write`, which ends with the last token, and
+    `wait`: for the device before it, for rewards after it.
+    """
+    tasks: dict[int, asyncio.Task[ScoredGroup]] = {}
+
+    def tick(answers: int, tokens: int) -> None:
+        report("writing", answers, n * len(prompts), tokens=tokens)
+        pause()
+
+    try:
+        async with asyncio.TaskGroup() as scoring:
+            async with on_device():
+                lap("wait")
+                ends = ends or reads_ends(reward)
+                written = engine.generate(prompts, sampling, n=n, seeds=seeds, version=version, ends=ends, tick=tick)
+                async for number, group in written:
+                    tasks[number] = scoring.create_task(score(reward, group))
+                lap("write")
+            pending = set(tasks.values())
+            while pending:  # the user may want to stop while a judge is slow
+                report("scoring", len(tasks) - len(pending), len(tasks), unit="groups")
+                _, pending = await asyncio.wait(pending, timeout=POLL_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+                pause()
+    except BaseExceptionGroup as several:  # a task group wraps even a single cause
+        raise several.exceptions[0] from None
+    lap("wait")
+    return [tasks[i].result() for i in range(len(prompts))]
+
+
+# ---- selection ------------------------------------------------------------------------------------------------------
+
+
+def rejection(
+    scored: ScoredGroup, settings: SelectSettings, *, streams: Collection[str] = (), by_parts: bool = False
+) -> str | None:
+    """Return why not to learn from a group; None when it passes. The bounds are inclusive.
+
+    `streams` are the parts of the reward that are learned from; `by_parts`: each is a stream of its own, so that a
+    rollout whose sum failed may still be learned from.
+    """
+    voting = [one for one in scored.scores if usable(one, streams if by_parts else ())]
+    if not voting:
+        return "failed"
+    if settings.truncated == "drop" and any(r.stop_reason == "length" for r in scored.group.rollouts):
+        return "truncated"
+    measured = [dict(s.named_parts()).get(settings.part) if settings.part else s for s in scored.scores]
+    values = [one.value for one in measured if one is not None and one.value is not None]
+    if settings.part and not values:
+        return "failed"
+    if settings.constant == "drop" and not has_contrast(voting, streams=streams, by_parts=by_parts):
+        return "constant"
+    mean = math.fsum(values) / len(values) if values else math.nan
+    if settings.lowest is not None and mean < settings.lowest:
+        return "too_hard"
+    return "too_easy" if settings.highest is not None and mean > settings.highest else None
+
+
+def usable(score: Score, streams: Collection[str] = ()) -> bool:
+    """Whether a rollout can be learned from: it has a value, or one of the parts that are streams of their own has."""
+    return score.ok or any(part.ok for name, part in score.parts.items() if name in streams)
+
+
+def has_contrast(scores: Sequence[Score], *, streams: Collection[str] = (), by_parts: bool = False) -> bool:
+    """Whether some of the rollouts got more than others, as far as that is learned from; see `rejection`."""
+    signals = [_signal(one, streams, by_parts) for one in scores]
+    return any(other != signals[0] for other in signals)
+
+
+def _signal(score: Score, streams: Collection[str], by_parts: bool) -> list[object]:
+    """Return everything of a score that its advantage comes from."""
+    parts = [score.parts[name] for name in sorted(streams) if name in score.parts]
+    values = [part.value for part in parts] if by_parts and parts else [score.value]
+    dense = [one for one in (score, *parts) if one.token_values is not None and one.token_values.any()]
+    tokens = [x.tobytes() for one in dense for x in (one.token_values, one.token_support) if x is not None]
+    return [*values, *tokens]
+
+
+# ---- the rollouts of a step -----------------------------------------------------------------------------------------
 
 
 @dataclass
-class Collected:
-    """What a step has to learn from.
+class StepRollouts:
+    """The rollouts of a step."""
 
-    Attributes:
-        kept: the groups to learn from.
-        sampled: every group that was written in this step, kept or not.
-        rejected: the other groups, each with the reason.
-        counts: groups by fate: `kept`, `surplus`, `reused`, `too_few`, and each reason of a rejection.
-        rounds: how often prompts were drawn.
-    """
+    kept: list[ScoredGroup] = field(default_factory=list)  # the groups to learn from
+    sampled: list[ScoredGroup] = field(default_factory=list)  # every group of this step, kept or not
+    rejected: list[tuple[ScoredGroup, str]] = field(default_factory=list)  # with the reason
+    counts: Counter[str] = field(default_factory=Counter)  # groups: kept, surplus, reused, too_few, reasons
+    rounds: int = 0  # how often prompts were drawn
 
-    kept: list[ScoredGroup] = field(default_factory=list)
-    sampled: list[ScoredGroup] = field(default_factory=list)
-    rejected: list[tuple[ScoredGroup, str]] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    rounds: int = 0
+    @property
+    def fates(self) -> str:
+        """The counts, for messages."""
+        return ", ".join(f"{count} {fate}" for fate, count in sorted(self.counts.items()) if count)
 
-    def appraised(self, groups: Sequence[ScoredGroup]) -> None:
-        """Put groups that have been scored further in the place of the kept ones."""
+    def replace_kept(self, groups: Sequence[ScoredGroup]) -> None:
+        """Put the same groups with more scores in the place of the kept ones."""
         new = {id(old): scored for old, scored in zip(self.kept, groups, strict=True)}
         self.sampled = [new.get(id(scored), scored) for scored in self.sampled]
         self.kept = list(groups)
 
-    def records(self, step: int, advantages: Sequence[float | None] = ()) -> list[GroupRecord]:
-        """Return what is written of every group, learned from or not.
+    def reject(self, reason: str, rejected: Sequence[bool]) -> None:
+        """Reject some of the kept groups."""
+        dropped = [scored for scored, drop in zip(self.kept, rejected, strict=True) if drop]
+        self.kept = [scored for scored, drop in zip(self.kept, rejected, strict=True) if not drop]
+        self.rejected += [(scored, reason) for scored in dropped]
+        self.counts[reason], self.counts["kept"] = len(dropped), len(self.kept)
 
-        Args:
-            step: its number.
-            advantages: the mean advantage of each rollout of the kept groups, one after the other; empty for none.
-        """
+    def records(self, step: int, advantages: Sequence[float | None] = ()) -> list[GroupRecord]:
+        """Return the lines of the rollouts file; `advantages` are those of all rollouts of the kept groups, or none."""
         records, at = [], 0
         for scored in self.kept:
             n = len(scored.scores)
@@ -62,27 +168,27 @@ class Collected:
 
 
 class Collector:
-    """Finds groups to learn from.
+    """Collects groups to learn from.
 
     Args:
         stage: how many, and which.
-        engine: writes the answers.
+        engine: generates the answers.
         reward: scores them.
         draws: the prompts.
         seed: of the answers.
         pause: called now and then; what it raises ends the work.
-        on_device: entered while answers are written.
-        report: shows how far writing and scoring are.
+        on_device: entered while answers are generated.
+        report: shows how far generating and scoring are.
         by_parts: whether each part of the reward is learned from on its own.
-        longest: prompt and answer together, where others read them too; None for what the engine reads.
+        max_length: of prompt and answer together, where other models read them too; None for what the engine reads.
 
     Attributes:
-        limit: tokens of the longest prompt that is asked.
+        limit: maximum tokens of a prompt.
     """
 
     def __init__(
         self,
-        stage: WritingStage,
+        stage: RolloutStage,
         engine: Engine,
         reward: Reward,
         draws: Draws[Prompt],
@@ -92,7 +198,7 @@ class Collector:
         on_device: OnDevice = nullcontext,
         report: Report = no_report,
         by_parts: bool = False,
-        longest: int | None = None,
+        max_length: int | None = None,
     ) -> None:
         self._stage = stage
         self._engine = engine
@@ -103,85 +209,76 @@ class Collector:
         self._on_device = on_device
         self._report = report
         self._surplus: list[ScoredGroup] = []
-        self._idle = 0  # steps in a row without groups enough
+        self._idle = 0  # steps in a row without enough groups
         self._streams = parts_of(reward)
         self._by_parts = by_parts and bool(self._streams)
-        longest = min(engine.max_length, longest or engine.max_length)
-        self.limit = longest - stage.sampling.max_tokens
+        max_length = min(engine.max_length, max_length or engine.max_length)
+        self.limit = max_length - stage.sampling.max_tokens
         if self.limit < 1:
             raise UserError(
                 f"sampling.max_tokens = {stage.sampling.max_tokens} leaves no room for a prompt:"
-                f" the model reads {longest} tokens"
+                f" the model reads {max_length} tokens"
             )
         if stage.max_prompt_tokens is not None:
             self.limit = min(self.limit, stage.max_prompt_tokens)
 
-    async def collect(self, step: int, lap: Lap = lambda _: None) -> Collected:
-        """Return up to `prompts_per_step` groups that pass the selection.
+    async def collect(self, step: int, lap: Lap = lambda _: None) -> StepRollouts:
+        """Return up to `prompts_per_step` groups that pass the selection; for `lap` see `generate_and_score`.
 
         Surplus of earlier steps comes first, as long as it is fresh enough. Then prompts are drawn, in at most
         `select.rounds` rounds. What passes beyond the number that is needed is the new surplus.
-
-        `lap` is told how the time was spent; see `generate_and_score`.
         """
-        stage, select = self._stage, self._stage.select
-        found = Collected()
+        stage, select, rollouts = self._stage, self._stage.select, StepRollouts()
         for scored in self._surplus:
-            stale = step - 1 - scored.group.policy_version > select.staleness
-            found.counts["stale" if stale else "reused"] += 1
-            if stale:
-                found.rejected.append((scored, "stale"))
+            if step - 1 - scored.group.policy_version > select.staleness:
+                rollouts.counts["stale"] += 1
+                rollouts.rejected.append((scored, "stale"))
             else:
-                found.kept.append(scored)
-        self._surplus = []
-        while len(found.kept) < stage.prompts_per_step and found.rounds < select.rounds:
-            missing = stage.prompts_per_step - len(found.kept)
-            prompts = self._take(math.ceil(round(missing * select.oversample, 6)), found.counts)
-            for scored in await self._write(prompts, step, found.rounds, lap):
+                rollouts.counts["reused"] += 1
+                rollouts.kept.append(scored)
+        while len(rollouts.kept) < stage.prompts_per_step and rollouts.rounds < select.rounds:
+            missing = stage.prompts_per_step - len(rollouts.kept)
+            prompts = self._take(math.ceil(round(missing * select.oversample, 6)), rollouts.counts)
+            for scored in await self._generate(prompts, step, rollouts.rounds, lap):
                 self._require_part(scored)
-                found.sampled.append(scored)
+                rollouts.sampled.append(scored)
                 reason = rejection(scored, select, streams=self._streams, by_parts=self._by_parts)
                 if reason is None:
-                    found.kept.append(scored)
+                    rollouts.kept.append(scored)
                 else:
-                    found.rejected.append((scored, reason))
-                    found.counts[reason] += 1
-            found.rounds += 1
-        surplus = found.kept[stage.prompts_per_step :]
-        found.kept = found.kept[: stage.prompts_per_step]
-        found.counts["kept"] = len(found.kept)
-        found.counts["surplus"] = len(surplus)
-        if select.staleness:
-            self._surplus = surplus
-        found.rejected += [(scored, "surplus") for scored in surplus]
-        return found
+                    rollouts.rejected.append((scored, reason))
+                    rollouts.counts[reason] += 1
+            rollouts.rounds += 1
+        surplus = rollouts.kept[stage.prompts_per_step :]
+        rollouts.kept = rollouts.kept[: stage.prompts_per_step]
+        rollouts.rejected += [(scored, "surplus") for scored in surplus]
+        rollouts.counts["kept"], rollouts.counts["surplus"] = len(rollouts.kept), len(surplus)
+        self._surplus = surplus if select.staleness else []
+        return rollouts
 
-    def enough(self, found: Collected) -> bool:
-        """Whether a step has groups enough to learn from; those of a step that has not are counted as `too_few`.
+    def enough(self, rollouts: StepRollouts) -> bool:
+        """Whether a step has enough groups to learn from; those of a step that has not are counted as `too_few`.
 
-        Raises:
-            UserError: as many steps in a row as the patience of the selection had too few.
+        A `UserError` once `select.patience` steps in a row had too few.
         """
         select = self._stage.select
-        self._idle = 0 if len(found.kept) >= select.least else self._idle + 1
+        self._idle = 0 if len(rollouts.kept) >= select.min_groups else self._idle + 1
         if self._idle:
-            found.counts["too_few"], found.counts["kept"] = len(found.kept), 0
+            rollouts.counts["too_few"], rollouts.counts["kept"] = len(rollouts.kept), 0
         if self._idle >= select.patience:
-            fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
             raise UserError(
-                f"{self._idle} steps in a row found fewer than {select.least} groups to learn from (last: {fates})."
-                " Widen select.lowest and select.highest, raise select.rounds, or look at the reward"
+                f"{self._idle} steps in a row found fewer than {select.min_groups} groups to learn from (last:"
+                f" {rollouts.fates}). Widen select.lowest and select.highest, raise select.rounds, or check the reward"
             )
         return self._idle == 0
 
-    async def _write(self, prompts: Sequence[Prompt], step: int, round_: int, lap: Lap) -> list[ScoredGroup]:
-        stage = self._stage
+    async def _generate(self, prompts: Sequence[Prompt], step: int, round_: int, lap: Lap) -> list[ScoredGroup]:
         return await generate_and_score(
             self._engine,
             self._reward,
             prompts,
-            stage.sampling.sampling(),
-            n=stage.rollouts_per_prompt,
+            self._stage.sampling,
+            n=self._stage.rollouts_per_prompt,
             seeds=[derive(self._seed, step, round_, i) for i in range(len(prompts))],
             version=step - 1,
             pause=self._pause,
@@ -200,23 +297,22 @@ class Collector:
 
     def _take(self, count: int, counts: Counter[str]) -> list[Prompt]:
         """Draw prompts that are short enough."""
-        limit = self.limit
         prompts: list[Prompt] = []
         dropped = 0
         while len(prompts) < count:
             (prompt,) = self._draws.take(1)
             length = len(self._engine.encode(prompt))
-            if length <= limit:
+            if length <= self.limit:
                 prompts.append(prompt)
                 continue
             if self._stage.overlong_prompts == "error":
                 raise UserError(
-                    f"prompt {prompt.id!r} has {length} tokens, more than the limit of {limit}:"
+                    f"prompt {prompt.id!r} has {length} tokens, more than the limit of {self.limit}:"
                     ' raise max_prompt_tokens, or set overlong_prompts = "drop"'
                 )
             dropped += 1
             if dropped > 1_000 * count:
-                raise UserError(f"{dropped} prompts have more than {limit} tokens: raise max_prompt_tokens")
+                raise UserError(f"{dropped} prompts have more than {self.limit} tokens: raise max_prompt_tokens")
         if dropped:
             counts["overlong_prompts"] += dropped
         return prompts
@@ -227,7 +323,7 @@ class Collector:
         return {"draws": self._draws.state(), "surplus": surplus, "idle": self._idle}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         self._draws.restore(state["draws"])
         self._surplus = [from_json(ScoredGroup, scored) for scored in state["surplus"]]
         self._idle = int(state["idle"])

@@ -10,30 +10,32 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.algorithms.sequences import reward_to_go
+from rewardsmith.algorithms.streams import Stream
 from rewardsmith.rewards.measure import Measured, measure, quantiles
 from rewardsmith.trainers.batch import Batch
-from rewardsmith.trainers.collect import Collected
-from rewardsmith.trainers.select import has_contrast
-from rewardsmith.trainers.validation import mean
+from rewardsmith.trainers.collect import StepRollouts, has_contrast
+from rewardsmith.trainers.evaluate.evaluate_policy import mean
 from rewardsmith.types import ScoredGroup
 
 STATM = Path("/proc/self/statm")
-"""Where Linux tells a process how many pages it has, in all and in memory."""
+"""Memory pages of this process on Linux: in all, resident, …"""
 
 
-def group_metrics(found: Collected, correct_threshold: float | None, streams: Collection[str] = ()) -> dict[str, float]:
-    """Return what the sampled groups were like: rewards and parts, failures by cause, lengths, fates.
+def group_metrics(
+    rollouts: StepRollouts, correct_threshold: float | None, streams: Collection[str] = ()
+) -> dict[str, float]:
+    """Return rewards and parts, failures by cause, lengths and fates of the sampled groups.
 
     Means are over the rollouts that could be scored. `accuracy` is the share of them with a reward of at least
     `correct_threshold`, and left out without it. Groups of earlier steps that were used now count in `groups/` alone.
     """
-    fates = {f"groups/{fate}": float(count) for fate, count in sorted(found.counts.items()) if count or fate == "kept"}
-    metrics = fates | {"groups/rounds": float(found.rounds)}
-    sampled = found.sampled
-    rollouts = [rollout for scored in sampled for rollout in scored.group.rollouts]
-    lengths = [len(rollout.tokens) for rollout in rollouts]
+    counts = sorted(rollouts.counts.items())
+    metrics = {f"groups/{fate}": float(count) for fate, count in counts if count or fate == "kept"}
+    metrics["groups/rounds"] = float(rollouts.rounds)
+    sampled = rollouts.sampled
+    answers = [answer for scored in sampled for answer in scored.group.rollouts]
+    lengths = [len(answer.tokens) for answer in answers]
     metrics["tokens/sampled"] = float(sum(lengths))
     if not sampled:
         return metrics
@@ -43,15 +45,15 @@ def group_metrics(found: Collected, correct_threshold: float | None, streams: Co
     )
     metrics["response/length"] = mean(lengths)
     metrics["response/longest"] = float(max(lengths))
-    metrics["response/truncated"] = mean(rollout.stop_reason == "length" for rollout in rollouts)
+    metrics["response/truncated"] = mean(answer.stop_reason == "length" for answer in answers)
     return metrics
 
 
 def reward_metrics(sampled: Sequence[ScoredGroup], correct_threshold: float | None) -> dict[str, float]:
     """Return how the reward and each of its parts did: mean, spread, groups without contrast, failures by cause.
 
-    `reward/judge` is the mean of the part `judge`; `failures/judge/timeout` is the share of the rollouts that it was
-    asked about and could not score in time. Skipped rollouts are no failures. `labels/judge/out-of-range` is the
+    `reward/judge` is the mean of the part `judge`; `failures/judge/timeout` is the share of the rollouts given to it
+    that it could not score in time. Skipped rollouts are no failures. `labels/judge/out-of-range` is the
     share of all rollouts to whose score the part gave that label.
     """
     measured = measure(sampled)
@@ -74,9 +76,9 @@ def reward_metrics(sampled: Sequence[ScoredGroup], correct_threshold: float | No
 def _part_metrics(prefix: str, part: Measured) -> dict[str, float]:
     """Return the numbers of a part that it has."""
     numbers = {"": part.mean, "/spread": part.spread, "/flat": part.flat}
-    found = {f"{prefix}{name}": value for name, value in numbers.items() if value is not None}
+    known = {f"{prefix}{name}": value for name, value in numbers.items() if value is not None}
     shares = {"/skipped": part.skipped, "/dropped": part.dropped}
-    return found | {f"{prefix}{name}": share for name, share in shares.items() if share}
+    return known | {f"{prefix}{name}": share for name, share in shares.items() if share}
 
 
 def latency_metrics(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -105,13 +107,7 @@ def batch_metrics(
 
 
 def learned_metrics(batch: Batch, advantaged_BT: Tensor, learned_BT: Tensor) -> dict[str, float]:
-    """Return how many groups have an advantage, how many have none, and how many tokens a gradient.
-
-    Args:
-        batch: the groups that passed the selection.
-        advantaged_BT: bool [B, T], the tokens whose advantage is not 0.
-        learned_BT: bool [B, T], the tokens that have a gradient.
-    """
+    """Return how many groups have an advantage (`advantaged_BT`: not 0), and how many tokens have a gradient."""
     total = int(batch.groups_B.max()) + 1
     kept = len(torch.unique(batch.groups_B[advantaged_BT.any(-1)]))
     metrics = {"groups/kept": float(kept), "tokens/learned": float(learned_BT.sum())}
@@ -124,14 +120,10 @@ def stream_metrics(streams: Sequence[Stream], mask_BT: Tensor) -> dict[str, floa
     A dense stream has a reward on each token of its support, an outcome one for the whole answer. Returns are sums from
     a token on, with the stream's own discount or 1, over all tokens of the answers that it could score. A stream that
     could score nothing has no numbers.
-
-    Args:
-        streams: the rewards of a batch.
-        mask_BT: bool [B, T], the answer tokens that take part.
     """
     metrics: dict[str, float] = {}
     for stream in streams:
-        scored_BT = mask_BT if stream.mask_BT is None else mask_BT & stream.mask_BT
+        scored_BT = stream.scored(mask_BT)
         if stream.support_BT is None:
             rewards_BT = torch.where(scored_BT, stream.rewards_BT, 0)
             rewards = rewards_BT.sum(-1)[scored_BT.any(-1)]
@@ -142,9 +134,9 @@ def stream_metrics(streams: Sequence[Stream], mask_BT: Tensor) -> dict[str, floa
             continue
         discount = 1.0 if stream.discount is None else stream.discount
         returns = reward_to_go(rewards_BT, scored_BT, discount=discount)[scored_BT]
-        found = torch.stack([rewards.min(), rewards.max(), returns.min(), returns.max()]).tolist()
+        values = torch.stack([rewards.min(), rewards.max(), returns.min(), returns.max()]).tolist()
         names = ("reward_low", "reward_high", "return_low", "return_high")
-        metrics |= {f"streams/{stream.name}/{name}": value for name, value in zip(names, found, strict=True)}
+        metrics |= {f"streams/{stream.name}/{name}": value for name, value in zip(names, values, strict=True)}
     return metrics
 
 
@@ -159,12 +151,7 @@ class Clock:
     """Time spent on the parts of a step, and the memory that each of them needed."""
 
     def __init__(self, device: torch.device | None = None) -> None:
-        """Start the clock.
-
-        Args:
-            device: whose memory to note; None notes none. On a GPU each part begins a new count of the peak, so nobody
-                else should ask torch for the peak of the whole run: it is the largest of the parts.
-        """
+        """Start the clock; on a GPU each part begins a new count of the peak memory."""
         self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
         self._device, self._memory = device, dict[str, float]()
@@ -182,13 +169,13 @@ class Clock:
 
     def metrics(self, sampled: float) -> dict[str, float]:
         """Return seconds and GiB by part, and the rate at which tokens were written."""
-        found = {f"time/{name}": seconds for name, seconds in self._laps.items()}
-        found |= {f"memory/{name}": used for name, used in self._memory.items()}
-        return found | {"tokens/s": sampled / max(1e-9, self._laps.get("write", 0.0))}
+        metrics = {f"time/{name}": seconds for name, seconds in self._laps.items()}
+        metrics |= {f"memory/{name}": used for name, used in self._memory.items()}
+        return metrics | {"tokens/s": sampled / max(1e-9, self._laps.get("write", 0.0))}
 
 
 def _memory_used(device: torch.device | None) -> float | None:
-    """Return GiB: on a GPU the peak since this was last asked, on a CPU what is resident now; None where unknown."""
+    """Return GiB: on a GPU the peak since the last call, on a CPU what is resident now; None where unknown."""
     if device is None:
         return None
     if device.type == "cuda":
@@ -199,6 +186,6 @@ def _memory_used(device: torch.device | None) -> float | None:
         return None
     try:
         pages = int(STATM.read_bytes().split()[1])
-    except (OSError, ValueError, IndexError):  # not Linux, or not allowed to look
+    except (OSError, ValueError, IndexError):  # not Linux
         return None
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**30

@@ -12,8 +12,8 @@ from rewardsmith.algorithms.auxiliary_losses import positive_sft_loss, value_los
 from rewardsmith.algorithms.kl import kl_loss
 from rewardsmith.algorithms.reductions import reduce
 from rewardsmith.engines.protocol import Outputs
-from rewardsmith.trainers.own import policy_loss_of, reduction_of
 from rewardsmith.trainers.stages import PolicyStage
+from rewardsmith.trainers.user_functions import policy_loss_of, reduction_of
 
 
 class Meter:
@@ -30,36 +30,26 @@ class Meter:
         self._counts[name] = self._counts.get(name, 0) + mask.sum()
 
     def sum(self, name: str, value: Tensor) -> None:
-        """Add to a plain sum."""
+        """Add to a sum."""
         self._sums[name] = self._sums.get(name, 0) + value.detach()
         self._counts.setdefault(name, torch.ones((), device=value.device))
 
     def means(self) -> dict[str, float]:
-        """Return what was gathered; what was never seen is left out."""
+        """Return what was gathered; without a count there is no mean."""
         counts = {name: float(count) for name, count in self._counts.items()}
         return {name: float(total) / counts[name] for name, total in self._sums.items() if counts[name]}
 
 
 @dataclass(frozen=True)
 class PolicyObjective:
-    """The loss of a policy on the rows of one optimizer step.
-
-    Attributes:
-        stage: which loss, and what is added to it.
-        mask_BT: bool [B, T], the tokens to learn from.
-        advantages_BT: float32 [B, T].
-        old_BT: float32 [B, T], the log-probabilities in the ratio; None where they are the learner's own of this pass.
-        reference_BT: float32 [B, T], of the reference policy; None without a KL loss.
-        importance_BT: float32 [B, T], weights of the token losses; None for 1.
-        meter: where statistics go.
-    """
+    """The loss of a policy on the rows of one optimizer step."""
 
     stage: PolicyStage
-    mask_BT: Tensor
+    mask_BT: Tensor  # bool, the tokens to learn from
     advantages_BT: Tensor
-    old_BT: Tensor | None
-    reference_BT: Tensor | None
-    importance_BT: Tensor | None
+    old_BT: Tensor | None  # log-probabilities in the ratio; None where they are the learner's own of this pass
+    reference_BT: Tensor | None  # log-probabilities of the reference policy; None without a KL loss
+    importance_BT: Tensor | None  # weights of the token losses; None for 1
     meter: Meter = field(default_factory=Meter)
 
     @property
@@ -83,9 +73,8 @@ class PolicyObjective:
     def part(self, rows_b: Tensor, live_k: Tensor) -> Callable[[Outputs], Tensor]:
         """Return the loss of one optimizer step, for any split of its rows.
 
-        Args:
-            rows_b: int64 [b], the rows of the batch that the step is about: they weigh in the reduction.
-            live_k: int64 [k], those places of `rows_b` that the model is run for.
+        `rows_b` are the rows of the batch that the step is about: they weigh in the reduction. `live_k` are the places
+        in `rows_b` that the model is run for.
         """
         stage, mask_bT = self.stage, self.mask_BT[rows_b]
         weigh = reduction_of(stage.reduction)
@@ -129,20 +118,12 @@ class PolicyObjective:
 
 @dataclass(frozen=True)
 class CriticObjective:
-    """The loss of a critic on the rows of one optimizer step.
-
-    Attributes:
-        stage: the clip and the reduction.
-        mask_BT: bool [B, T].
-        old_values_BT: float32 [B, T], the values that the advantages were computed with.
-        returns_BT: float32 [B, T], the targets.
-        meter: where statistics go.
-    """
+    """The loss of a critic on the rows of one optimizer step."""
 
     stage: PolicyStage
     mask_BT: Tensor
-    old_values_BT: Tensor
-    returns_BT: Tensor
+    old_values_BT: Tensor  # the values that the advantages were computed with
+    returns_BT: Tensor  # the targets
     meter: Meter = field(default_factory=Meter)
 
     @property

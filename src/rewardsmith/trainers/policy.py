@@ -6,27 +6,26 @@ which groups are selected.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import Stream, credit, values_from
-from rewardsmith.algorithms.importance import importance_weights
+from rewardsmith.algorithms.advantages import values_from
+from rewardsmith.algorithms.auxiliary_losses import overlong_penalty
 from rewardsmith.algorithms.kl import kl_reward
+from rewardsmith.algorithms.policy_losses import importance_weights
 from rewardsmith.algorithms.sequences import last_token, token_counts
-from rewardsmith.algorithms.shaping import overlong_penalty
+from rewardsmith.algorithms.streams import Stream, estimate_advantages
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.base import parts_of
 from rewardsmith.rewards.tree import latencies, learn, walk
 from rewardsmith.trainers.batch import Batch, collate
-from rewardsmith.trainers.collect import Collected, Collector
-from rewardsmith.trainers.evaluate.evaluate_policy import require_free
-from rewardsmith.trainers.held_out import held_out
+from rewardsmith.trainers.collect import Collector, StepRollouts, generate_and_score
+from rewardsmith.trainers.evaluate.evaluate_policy import correct_threshold_of, require_free, validate
 from rewardsmith.trainers.metrics import (
     Clock,
     batch_metrics,
@@ -37,32 +36,26 @@ from rewardsmith.trainers.metrics import (
     stream_metrics,
 )
 from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
-from rewardsmith.trainers.own import estimator_of
 from rewardsmith.trainers.process.process_rewards import ProcessRewards
-from rewardsmith.trainers.protocol import (
+from rewardsmith.trainers.reference import Reference
+from rewardsmith.trainers.stages import PolicyStage
+from rewardsmith.trainers.trainer import (
     Context,
     Draws,
     GroupRecord,
     Update,
     counting,
     derive,
+    held_out,
     learning_rate,
     reporting,
 )
-from rewardsmith.trainers.reference import Reference
-from rewardsmith.trainers.scoring import generate_and_score
-from rewardsmith.trainers.stages import PolicyStage
-from rewardsmith.trainers.telling import FirstFailures, NothingToLearn, warn_of_rate, why_nothing
-from rewardsmith.trainers.validation import correct_threshold_of, validate
+from rewardsmith.trainers.training_warnings import FirstFailures, NothingToLearn, warn_of_rate, why_nothing
+from rewardsmith.trainers.user_functions import estimator_of
 
 
 class PolicyTrainer:
-    """Trains a policy.
-
-    Args:
-        stage: the settings.
-        context: models, data and files of the run.
-    """
+    """Trains a policy."""
 
     def __init__(self, stage: PolicyStage, context: Context) -> None:
         self._stage = stage
@@ -77,22 +70,21 @@ class PolicyTrainer:
         self._process = ProcessRewards(
             self.reward, self._policy, stage.sampling, context, name=stage.name, steps=stage.steps
         )
-        draws = Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data)
         self._on_device = partial(context.on_device, stage.model)
         learning = [stage.model, stage.critic and stage.critic.model, stage.kl.reference]
-        self._learning = partial(context.on_device, *(name for name in learning if name))
-        self._credit: dict[str, Any] = dict(stage.advantage.slot or ())
+        self._learning_on_device = partial(context.on_device, *(name for name in learning if name))
+        self._combine: dict[str, Any] = dict(stage.advantage.slot or ())
         self._collector = Collector(
             stage,
             self._policy,
             self.reward,
-            draws,
+            Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data),
             seed=derive(self._seed, "rollouts"),
             pause=context.pause,
             on_device=self._on_device,
             report=context.progress,
-            by_parts=self._credit["combine"] == "after",
-            longest=self._process.longest,
+            by_parts=self._combine["combine"] == "after",
+            max_length=self._process.max_length,
         )
         self._failures = FirstFailures(context.log)
         self._nothing = NothingToLearn(context.log, stage.name, stage.steps)
@@ -105,60 +97,61 @@ class PolicyTrainer:
             self.learners[stage.critic.model] = self._critic
             self._critic.learn_with(stage.critic.optimizer)
         self.learners |= self._process.learners
-        own = stage.validation and stage.validation.reward
-        self._validation_reward = context.reward(own) if own else self.reward
-        second = stage.validation and stage.validation.reasoning_check
-        self._reasoning_check = context.reward(second) if second else None
-        if self._reasoning_check is not None:
+        validation = stage.validation
+        self._validation_reward = context.reward(validation.reward) if validation and validation.reward else self.reward
+        self._reasoning_check = None
+        if validation and validation.reasoning_check:
+            self._reasoning_check = context.reward(validation.reasoning_check)
             require_free(self._validation_reward)
-        n = stage.validation.rollouts_per_prompt if stage.validation else 0
-        self.best_by = f"validation/mean@{n}" if n else ""
+        self.best_by = f"validation/mean@{validation.rollouts_per_prompt}" if validation else ""
 
     async def begin(self) -> Update:
         """Measure the policy before it learns."""
-        self._begin(resumed=False)
+        self._make_references(resumed=False)
         return Update(0, await self._validate(0) if self._stage.validation else {})
 
-    def _begin(self, *, resumed: bool) -> None:
-        """Make what stays as it was when the stage began."""
+    def _make_references(self, *, resumed: bool) -> None:
         if self._reference is not None:
             self._reference.begin(resumed=resumed)
         self._process.begin(resumed=resumed)
 
     async def step(self, number: int) -> Update:
-        """Take one step: sample, score, select, give credit, update."""
-        clock = Clock(self._policy.device)
-        found = await self._collector.collect(number, clock.lap)
-        baselines_G = await self._greedy_rewards(found, number)
-        if baselines_G is not None:
-            clock.lap("baseline")
-        self._failures.tell(found.sampled)
-        metrics: dict[str, float] = {}
-        enough = self._collector.enough(found)
+        """Take one step."""
+        clock, metrics = Clock(self._policy.device), dict[str, float]()
+        # 1. Generate groups of answers, score them, and keep those that pass the selection.
+        rollouts = await self._collector.collect(number, clock.lap)
+        self._failures.add(rollouts.sampled)
+        # 2. Score the greedy answers, for estimators whose baseline they are.
+        baselines_G = await self._greedy_rewards(rollouts, clock)
+        # 3. Score with the implicit process rewards, whose models learn from the outcomes.
+        enough = self._collector.enough(rollouts)
         if enough and self._process.parts:
-            groups, metrics = await self._process.score_and_learn(found.kept, number)
-            found.appraised(groups)
+            scored, metrics = await self._process.score_and_learn(rollouts.kept, number)
+            rollouts.replace_kept(scored)
             clock.lap("process")
         correct_threshold = correct_threshold_of(self.reward, self._stage.correct_threshold)
-        metrics |= group_metrics(found, correct_threshold, parts_of(self.reward))
-        means: list[float | None] = []
-        if not enough:
-            fates = ", ".join(f"{count} {fate}" for fate, count in sorted(found.counts.items()) if count)
-            self._nothing.count(number, f"fewer than {self._stage.select.least} groups passed the selection ({fates})")
-        else:
-            parts, combine = parts_of(self.reward), self._credit["combine"]
-            batch = collate(found.kept, self._policy.encode, parts, combine, self._policy.device)
-            async with self._learning():
+        metrics |= group_metrics(rollouts, correct_threshold, parts_of(self.reward))
+        # 4. Collate, estimate the advantages, update critic and policy.
+        advantages: list[float | None] = []
+        problem = f"fewer than {self._stage.select.min_groups} groups passed the selection ({rollouts.fates})"
+        if enough:
+            parts, combine = parts_of(self.reward), self._combine["combine"]
+            batch = collate(rollouts.kept, self._policy.encode, parts, combine, self._policy.device)
+            async with self._learning_on_device():
                 advantages_BT, learned = self._learn(batch, baselines_G, number)
             metrics |= learned
             clock.lap("learn")
-            nothing = not learned["groups/kept"] and number > self._warmup
-            self._nothing.count(number, why_nothing(found.kept, self._stage, correct_threshold) if nothing else "")
-            means = row_means(advantages_BT, batch.mask_BT)
-        self._context.keep(found.records(number, means))
+            idle = not learned["groups/kept"] and number > self._warmup
+            problem = why_nothing(rollouts.kept, self._stage, correct_threshold) if idle else ""
+            advantages = row_means(advantages_BT, batch.mask_BT)
+        self._nothing.count(number, problem)
+        # 5. Write the rollouts.
+        self._context.keep(rollouts.records(number, advantages))
+        # 6. Update rewards that learn, and validate. The weights have changed: errors from here on end the run after
+        #    this step is saved.
         halt = None
-        try:  # the weights have changed: what stops the run from here on stops it after this step
-            metrics |= await learn(self.reward, found.sampled)
+        try:
+            metrics |= await learn(self.reward, rollouts.sampled)
             clock.lap("update_reward")
             if self._stage.validation and (number % self._stage.validation.every == 0 or number == self.steps):
                 metrics |= await self._validate(number)
@@ -169,8 +162,9 @@ class PolicyTrainer:
         return Update(number, metrics, halt)
 
     def _learn(self, batch: Batch, baselines_G: Tensor | None, number: int) -> tuple[Tensor, dict[str, float]]:
-        """Turn rewards into advantages [B, T], and those into optimizer steps; return the advantages and metrics."""
+        """Return the advantages [B, T] of a batch, and the metrics of the updates that they lead to."""
         stage, critic, mask_BT = self._stage, self._critic, batch.mask_BT
+        # 4.1 Log-probabilities of the old policy and of the reference, and values.
         self._context.progress("log-probabilities", 0, 0)
         old_BT = self._old_logprobs(batch, number)
         reference_BT = None
@@ -179,13 +173,15 @@ class PolicyTrainer:
         values_BT = None if baselines_G is None else baselines_G[batch.groups_B, None].expand(mask_BT.shape)
         if critic is not None:
             values_BT = critic.values(batch.rows)
+        # 4.2 Rewards to advantages.
         streams = self._process.trusted(self._streams(batch, old_BT, reference_BT))
         if values_from(stage.advantage.target) == "process":
             streams, values_BT = self._process.as_values(streams, mask_BT)
-        estimator = estimator_of(stage.advantage)
-        estimate = partial(credit, streams, mask_BT, batch.groups_B, values_BT, estimator=estimator)
+        estimate = partial(
+            estimate_advantages, streams, mask_BT, batch.groups_B, values_BT, estimator=estimator_of(stage.advantage)
+        )
         try:
-            advantages_BT = estimate(**self._credit)
+            advantages_BT = estimate(**self._combine)
         except UserError:
             raise
         except ValueError as error:
@@ -193,23 +189,22 @@ class PolicyTrainer:
                 f"{stage.name}: the rewards do not go with the advantage {stage.advantage.name}: {error}"
             ) from None
         metrics = batch_metrics(batch, advantages_BT, old_BT, reference_BT) | stream_metrics(batch.streams, mask_BT)
+        # 4.3 Update the critic.
         if critic is not None and stage.critic is not None and values_BT is not None:
-            returns_BT = estimate(**self._credit | {"whiten": False}) + values_BT
+            returns_BT = estimate(**self._combine | {"whiten": False}) + values_BT
             value = CriticObjective(stage, mask_BT, values_BT, returns_BT)
             learned = self._optimize(critic, value, batch, stage.critic.optimizer, number)
             learned["explained_variance"] = explained_variance(values_BT[mask_BT], returns_BT[mask_BT])
             metrics |= {f"critic/{name}": number_ for name, number_ in learned.items()}
-        if number <= self._warmup:  # others learn from these tokens, be it without an advantage
+        if number <= self._warmup:  # the other models learn alone
             return advantages_BT, metrics | learned_metrics(batch, mask_BT & (advantages_BT != 0), mask_BT)
+        # 4.4 Update the policy.
         cut_BT = batch.truncated_B[:, None] & (stage.select.truncated == "mask")
-        objective = PolicyObjective(
-            stage,
-            mask_BT & ~cut_BT,
-            advantages_BT,
-            old_BT,
-            reference_BT if stage.kl.place == "loss" else None,
-            self._importance(batch, old_BT),
-        )
+        importance_BT = None
+        if stage.importance is not None and old_BT is not None:
+            importance_BT = importance_weights(old_BT, batch.sampler_BT, mask_BT, **dict(stage.importance))
+        kl_BT = reference_BT if stage.kl.place == "loss" else None
+        objective = PolicyObjective(stage, mask_BT & ~cut_BT, advantages_BT, old_BT, kl_BT, importance_BT)
         metrics |= learned_metrics(batch, objective.advantaged_BT, objective.learned_BT)
         learned = self._optimize(self._policy, objective, batch, stage.optimizer, number, self._warmup)
         return advantages_BT, metrics | {f"policy/{name}": number_ for name, number_ in learned.items()}
@@ -268,25 +263,19 @@ class PolicyTrainer:
         stage = self._stage
         stale_B = batch.versions_B < number - 1
         once = stage.epochs * stage.mini_batches == 1 and not bool(stale_B.any())
-        exact = self._policy.dtype == torch.float32 and not stage.sampling.sampling().cuts
+        exact = self._policy.dtype == torch.float32 and not stage.sampling.cuts
         needed = stage.importance is not None or (stage.kl.coefficient > 0 and stage.kl.place == "reward")
-        if stage.old_logprobs == "sampler" or (stage.old_logprobs == "auto" and exact and stage.importance is None):
-            return None if once and not needed else batch.sampler_BT
         if once and not needed:
             return None
+        if stage.old_logprobs == "sampler" or (stage.old_logprobs == "auto" and exact and stage.importance is None):
+            return batch.sampler_BT
         learner_BT = self._policy.logprobs(batch.rows, temperature=stage.sampling.temperature)
         if stage.importance is not None:
             return learner_BT
         return torch.where(stale_B[:, None], batch.sampler_BT, learner_BT)
 
-    def _importance(self, batch: Batch, old_BT: Tensor | None) -> Tensor | None:
-        if self._stage.importance is None:
-            return None
-        assert old_BT is not None
-        return importance_weights(old_BT, batch.sampler_BT, batch.mask_BT, **dict(self._stage.importance))
-
     def _streams(self, batch: Batch, old_BT: Tensor | None, reference_BT: Tensor | None) -> list[Stream]:
-        """Return the rewards, and what the recipe takes off them: overlong answers, distance from the reference."""
+        """Return the rewards, and the penalties of the recipe: overlong answers, distance from the reference."""
         stage, streams = self._stage, list(batch.streams)
         if stage.overlong is not None:
             penalty_B = overlong_penalty(
@@ -301,20 +290,19 @@ class PolicyTrainer:
             streams.append(Stream("kl", penalty_BT, weight=stage.kl.coefficient, discount=streams[0].discount))
         return streams
 
-    async def _greedy_rewards(self, found: Collected, number: int) -> Tensor | None:
+    async def _greedy_rewards(self, rollouts: StepRollouts, clock: Clock) -> Tensor | None:
         """Return the reward of the greedy answer to each prompt, [G], for estimators whose baseline it is.
 
         A group whose greedy answer could not be scored has no baseline: it is not learned from.
         """
         if values_from(self._stage.advantage.target) != "greedy":
             return None
-        greedy = replace(self._stage.sampling.sampling(), temperature=0.0, top_p=1.0, top_k=0)
-        prompts = [scored.group.prompt for scored in found.kept]
+        prompts = [scored.group.prompt for scored in rollouts.kept]
         answers = await generate_and_score(
             self._policy,
             self.reward,
             prompts,
-            greedy,
+            self._stage.sampling.model_copy(update={"temperature": 0.0, "top_p": 1.0, "top_k": 0}),
             n=1,
             seeds=[0] * len(prompts),
             pause=self._context.pause,
@@ -322,13 +310,11 @@ class PolicyTrainer:
             report=reporting("greedy baseline", self._context.progress),
         )
         rewards = [answer.scores[0].value for answer in answers]
-        lost = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is None]
-        found.rejected += [(scored, "no_baseline") for scored in lost]
-        found.kept = [scored for scored, reward in zip(found.kept, rewards, strict=True) if reward is not None]
-        found.counts["no_baseline"], found.counts["kept"] = len(lost), len(found.kept)
+        rollouts.reject("no_baseline", [reward is None for reward in rewards])
+        clock.lap("baseline")
         return torch.tensor([reward for reward in rewards if reward is not None], device=self._policy.device)
 
-    # ---- looking and keeping ---------------------------------------------------------------------------------------
+    # ---- validation and state --------------------------------------------------------------------------------------
 
     async def _validate(self, number: int) -> dict[str, float]:
         validation = self._stage.validation
@@ -354,8 +340,8 @@ class PolicyTrainer:
 
     def _pause_validation(self, number: int) -> None:
         """Let a validation end, once a step has changed the weights, unless it waits for a service that is gone."""
-        asked = [self._validation_reward, *([] if self._reasoning_check is None else [self._reasoning_check])]
-        if number == 0 or any(component.waiting for whole in asked for _, component in walk(whole)):
+        rewards = [self._validation_reward, *([] if self._reasoning_check is None else [self._reasoning_check])]
+        if number == 0 or any(component.waiting for whole in rewards for _, component in walk(whole)):
             self._context.pause()
 
     def state(self) -> dict[str, Any]:
@@ -363,8 +349,8 @@ class PolicyTrainer:
         return self._collector.state() | {"process": self._process.state(), "nothing": self._nothing.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         self._collector.restore(state)
         self._process.restore(state["process"])
-        self._nothing.restore(state.get("nothing", [0, 0]))  # earlier versions did not count them
-        self._begin(resumed=True)
+        self._nothing.restore(state["nothing"])
+        self._make_references(resumed=True)

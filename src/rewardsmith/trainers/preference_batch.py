@@ -17,8 +17,8 @@ from rewardsmith.algorithms.preferences import group_centering
 from rewardsmith.engines.conversation_rows import ratings
 from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.errors import UserError
-from rewardsmith.trainers.own import preference_loss_of
-from rewardsmith.trainers.reward_model_stage import RewardModelStage
+from rewardsmith.trainers.stages import RewardModelStage
+from rewardsmith.trainers.user_functions import preference_loss_of
 from rewardsmith.types import Preference, Prompt, Ranking
 
 MAX_SOURCES = 200

@@ -12,7 +12,7 @@ from torch import Tensor
 from rewardsmith.engines.protocol import Engine, Row
 from rewardsmith.errors import UserError
 from rewardsmith.storage import SUMS, damaged, new_folder, write_sums, writing
-from rewardsmith.trainers.protocol import Context
+from rewardsmith.trainers.trainer import Context
 
 
 class Reference:
@@ -20,8 +20,8 @@ class Reference:
 
     Args:
         engine: the model that learns.
-        context: of the run. The model as it was is kept in a folder of its own, so that a resumed run has it too.
-        name: of that folder.
+        context: of the run.
+        name: of the folder where the model as it was is kept, so that a resumed run has it too.
         model: the recipe's name of the reference; None for the model as it is when the stage begins.
         adapter_off: whether it is the model without its adapter, also when that has learned something already.
     """

@@ -15,7 +15,6 @@ from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError, listing
 from rewardsmith.llm import ModelCallError
 from rewardsmith.text.judge_prompts import rated_answer, rated_conversation
-from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import Clock
 from rewardsmith.trainers.preference_batch import (
     ComparedAnswers,
@@ -25,8 +24,8 @@ from rewardsmith.trainers.preference_batch import (
     agreement,
     compare_answers,
 )
-from rewardsmith.trainers.protocol import Context, Draws, Update, count_items, counting, derive, learning_rate
-from rewardsmith.trainers.reward_model_stage import RewardModelStage
+from rewardsmith.trainers.stages import RewardModelStage
+from rewardsmith.trainers.trainer import Context, Draws, Update, count_items, counting, derive, held_out, learning_rate
 from rewardsmith.types import Preference, Ranking
 
 PATIENCE = 1_000

@@ -1,4 +1,4 @@
-"""Tables that several stages share."""
+"""Tables that several stages share. Reading them loads no torch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pydantic import Field, model_validator
 from rewardsmith.config import Chosen, Refers, Settings
 from rewardsmith.engines.protocol import Sampling
 from rewardsmith.jobs import StageSettings
-from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.failures import in_place
 from rewardsmith.trainers.process.implicit_parts import implicit_problems
-from rewardsmith.trainers.select import SelectSettings
+from rewardsmith.trainers.trainer import Count
 
 ModelName = Annotated[str, Refers("models", offer="learn")]
 OptionalModelName = Annotated[str | None, Refers("models", offer="learn")]
@@ -42,44 +41,37 @@ class Saving(Settings):
     best: bool = Field(default=True, description="keep the checkpoint with the best validation of the stage too")
 
 
-class SamplingSettings(Settings):
-    """How answers are sampled."""
+class SelectSettings(Settings):
+    """Which groups to learn from, and how long to look for them."""
 
-    rare: ClassVar[frozenset[str]] = frozenset({"top_k", "min_tokens", "stop", "stop_tokens"})
-
-    temperature: float = Field(default=1.0, ge=0, description="0 is greedy")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="keep the likeliest tokens of this total probability")
-    top_k: int = Field(default=0, ge=0, description="keep this many of the likeliest tokens; 0 keeps all")
-    max_tokens: int = Field(default=256, ge=1, description="longest answer; longer ones are cut off")
-    min_tokens: int = Field(default=0, ge=0, description="no answer ends before this many tokens")
-    stop: list[Annotated[str, Field(min_length=1)]] = Field(
-        default=[], description="texts that end an answer, and are not part of it"
+    lowest: float | None = Field(default=None, description="drop a group whose mean reward is below this: too hard")
+    highest: float | None = Field(default=None, description="drop a group whose mean reward is above this: too easy")
+    part: str = Field(default="", description="measure the mean by this part of the reward; empty: by the whole")
+    constant: Literal["keep", "drop"] = Field(
+        default="keep", description="a group whose rewards are all equal; it teaches nothing but fills the batch"
     )
-
-    stop_tokens: list[Annotated[int, Field(ge=0)]] = Field(
-        default=[], description="token ids that end an answer, beside the model's own"
+    truncated: Literal["keep", "mask", "drop"] = Field(
+        default="keep",
+        description="answers cut off by max_tokens: keep, leave them out of the loss, or drop their whole group",
     )
+    oversample: float = Field(
+        default=1.0, ge=1, description="prompts drawn in a round, as a multiple of what is missing"
+    )
+    rounds: int = Field(default=1, ge=1, description="maximum number of rounds of drawing prompts for one step")
+    staleness: int = Field(
+        default=0, ge=0, description="steps for which surplus groups are kept with their rollouts; 0 keeps none"
+    )
+    min_groups: int = Field(default=1, ge=1, description="with fewer groups than this a step does not update")
+    patience: int = Field(default=10, ge=1, description="steps in a row without an update after which the run stops")
 
     @model_validator(mode="after")
-    def _fits(self) -> SamplingSettings:
-        if self.min_tokens > self.max_tokens:
-            raise ValueError(f"min_tokens is {self.min_tokens}, more than max_tokens = {self.max_tokens}")
+    def _bounds_in_order(self) -> SelectSettings:
+        if self.lowest is not None and self.highest is not None and self.lowest > self.highest:
+            raise ValueError(f"lowest is {self.lowest}, above highest = {self.highest}: no group would pass")
         return self
 
-    def sampling(self) -> Sampling:
-        """Return what the engine takes."""
-        return Sampling(
-            self.temperature,
-            self.top_p,
-            self.top_k,
-            self.max_tokens,
-            self.min_tokens,
-            tuple(self.stop),
-            tuple(self.stop_tokens),
-        )
 
-
-class WritingStage(Stage):
+class RolloutStage(Stage):
     """What stages have in which a model writes groups of answers that are scored and learned from."""
 
     rare: ClassVar[frozenset[str]] = frozenset({"same_prompts_as", "max_prompt_tokens", "overlong_prompts", "select"})
@@ -100,16 +92,18 @@ class WritingStage(Stage):
     overlong_prompts: Literal["drop", "error"] = Field(
         default="drop", description="a prompt that is longer: leave it out and count it, or stop"
     )
-    sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")
+    sampling: Sampling = Field(default=Sampling(), description="how answers are sampled")
     reward: RewardChoice = Field(description="what an answer is worth")
     select: SelectSettings = Field(default=SelectSettings(), description="which groups to learn from")
 
     @model_validator(mode="after")
-    def _can_update(self) -> WritingStage:
+    def _can_update(self) -> RolloutStage:
         for problem in implicit_problems(self.reward, policy=self.model, selected=self.select.part):
             raise ValueError(problem)
-        if self.select.least > self.prompts_per_step:
-            raise ValueError(f"select.least = {self.select.least} is more than prompts_per_step: no step would update")
+        if self.select.min_groups > self.prompts_per_step:
+            raise ValueError(
+                f"select.min_groups = {self.select.min_groups} is more than prompts_per_step: no step would update"
+            )
         if self.sampling.temperature == 0:
             raise ValueError(
                 "sampling.temperature is 0: greedy answers are all alike, and there is nothing to learn from"
@@ -117,15 +111,18 @@ class WritingStage(Stage):
         return self
 
 
-__all__ = [
-    "CriticName",
-    "DataName",
-    "ModelName",
-    "OptimizerSettings",
-    "OptionalModelName",
-    "RewardChoice",
-    "SamplingSettings",
-    "Saving",
-    "Stage",
-    "WritingStage",
-]
+class ValidationSettings(Settings):
+    """How a policy is measured while it learns: before the first step, every few steps, and after the last."""
+
+    rare: ClassVar[frozenset[str]] = frozenset({"sampling", "reward", "reasoning_check", "reasoning_threshold"})
+
+    data: DataName = Field(description="where the prompts come from; the same ones in every run and stage")
+    every: int = Field(default=10, ge=1, description="steps between two validations")
+    prompts: Count = Field(default=128, description="how many prompts; all takes every one of the data")
+    rollouts_per_prompt: int = Field(default=1, ge=1, description="answers to each prompt: n of mean@n")
+    sampling: Sampling | None = Field(default=None, description="how answers are sampled; not set: as in training")
+    reward: RewardChoice | None = Field(default=None, description="what scores them; not set: as in training")
+    reasoning_check: RewardChoice | None = Field(
+        default=None, description="a reward for the reasoning of right answers: verified, verified@k, unsound"
+    )
+    reasoning_threshold: float = Field(default=1.0, description="a reasoning_check of at least this counts as sound")

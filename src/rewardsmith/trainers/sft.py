@@ -10,11 +10,10 @@ from torch import Tensor
 
 from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.errors import UserError
-from rewardsmith.trainers.held_out import held_out
 from rewardsmith.trainers.metrics import Clock
 from rewardsmith.trainers.objective import Meter
-from rewardsmith.trainers.protocol import Context, Draws, Update, count_items, counting, derive, learning_rate
 from rewardsmith.trainers.stages import SftStage
+from rewardsmith.trainers.trainer import Context, Draws, Update, count_items, counting, derive, held_out, learning_rate
 from rewardsmith.types import Demonstration
 
 

@@ -5,51 +5,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from rewardsmith.config import DEFAULT, Choice, Chosen, Settings
 from rewardsmith.data.source import Reads
+from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.failures import policies
+from rewardsmith.text.judge_prompts import Keep
 from rewardsmith.trainers.evaluate.evaluate_jobs import EvaluateReward, EvaluateStage
-from rewardsmith.trainers.held_out import Count
 from rewardsmith.trainers.process.implicit_parts import learning_models, policy_problems
-from rewardsmith.trainers.process.process_stage import ProcessModelStage
-from rewardsmith.trainers.reward_model_stage import RewardModelStage
 from rewardsmith.trainers.settings import (
     CriticName,
     DataName,
-    OptimizerSettings,
     OptionalModelName,
+    RolloutStage,
     Saving,
     Stage,
-    WritingStage,
+    ValidationSettings,
 )
-from rewardsmith.trainers.validation import ValidationSettings
+from rewardsmith.trainers.trainer import Count
 
-
-class CreditSettings(Settings):
-    """How the parts of a reward meet the estimator."""
-
-    rare: ClassVar[frozenset[str]] = frozenset({"whiten"})
-
-    combine: Literal["before", "after"] = Field(
-        default="before", description="sum the reward's parts and estimate once, or estimate each part and then sum"
-    )
-    whiten: bool = Field(default=False, description="scale the result to mean 0, variance 1 over the batch")
-
-
-AdvantageChoice = Annotated[
-    Chosen,
-    Choice("advantage", "rewardsmith.algorithms.advantages:ADVANTAGES", CreditSettings, default="grpo", inputs=5),
-]
-LossChoice = Annotated[
-    Chosen, Choice("policy loss", "rewardsmith.algorithms.policy_losses:POLICY_LOSSES", default="clip", inputs=4)
-]
-ReductionChoice = Annotated[
-    Chosen, Choice("reduction", "rewardsmith.algorithms.reductions:REDUCTIONS", default="token-mean", inputs=2)
-]
+# ---- sft ------------------------------------------------------------------------------------------------------------
 
 
 class SftOptimizer(OptimizerSettings):
@@ -94,6 +73,136 @@ class SftStage(Stage):
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("an sft stage has exactly one of steps and epochs")
         return self
+
+
+# ---- reward_model ----------------------------------------------------------------------------------------------------
+
+PreferenceLoss = Annotated[
+    Chosen,
+    Choice(
+        "preference loss", "rewardsmith.algorithms.preferences:PREFERENCE_LOSSES", default="bradley-terry", inputs=4
+    ),
+]
+
+
+class RewardModelOptimizer(OptimizerSettings):
+    """AdamW and its schedule."""
+
+    lr: float = Field(default=1e-5, gt=0, description="peak learning rate")
+
+
+class RewardModelValidation(Settings):
+    """How well the model does on comparisons that are not learned from."""
+
+    data: DataName = Field(description="where the comparisons come from; the same ones in every run and stage")
+    every: int = Field(default=100, ge=1, description="steps between two validations")
+    items: Count = Field(default=512, description="pairs or groups; all takes every one of the data")
+
+
+class RewardModelStage(Stage):
+    """Learn one number per answer from comparisons of answers: a Bradley-Terry or Plackett-Luce reward model."""
+
+    runs_by: ClassVar[str] = "rewardsmith.trainers.reward_model:RewardModelTrainer"
+
+    @property
+    def reads(self) -> Reads:
+        """What it reads of its data."""
+        return self.learn_from
+
+    name: str = Field(default="reward_model", min_length=1, description="what to call this stage in the run's files")
+    model: CriticName = Field(description='the model to train: one with head = "scalar"')
+    data: DataName = Field(description="where the comparisons come from")
+    learn_from: Literal["preferences", "rankings"] = Field(
+        default="preferences", description="pairs of answers, or groups of answers with scores"
+    )
+    steps: int | None = Field(default=None, ge=1, description="optimizer steps; this or epochs")
+    epochs: int | None = Field(default=None, ge=1, description="passes over the data, which must have an end")
+    batch_size: int = Field(
+        default=32, ge=1, description="pairs or groups per step; what is too long is left out of it"
+    )
+    max_tokens: int | None = Field(
+        default=None,
+        ge=2,
+        description="drop comparisons with a longer conversation, prompt and answer together; not set: what the model"
+        " reads",
+    )
+    system: Keep = Field(default="keep", description="whether the model reads the prompt's system messages")
+    think: Keep = Field(default="drop", description="whether it reads what an answer thinks, up to </think>")
+    loss: PreferenceLoss = Field(default=DEFAULT, description="how likely a comparison is, given the rewards")
+    centre: float = Field(
+        default=0.0, ge=0, description="weight of the mean of (r_i + r_j)² over pairs, which keeps rewards around 0"
+    )
+    optimizer: RewardModelOptimizer = Field(default=RewardModelOptimizer(), description="AdamW and its schedule")
+    validation: RewardModelValidation | None = Field(default=None, description="measure on other comparisons")
+    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RewardModelStage:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("a reward_model stage has exactly one of steps and epochs")
+        if self.loss.name == "plackett-luce" and self.learn_from == "preferences":
+            raise ValueError(
+                'the loss "plackett-luce" is about groups: set learn_from = "rankings", or use "bradley-terry", which'
+                " is the same for two answers"
+            )
+        return self
+
+
+# ---- process_model ---------------------------------------------------------------------------------------------------
+
+
+class ProcessValidation(Settings):
+    """How well the models order and judge answers that they do not learn from."""
+
+    data: DataName = Field(description="where the prompts come from; the same ones in every run and stage")
+    every: int = Field(default=10, ge=1, description="steps between two validations")
+    prompts: Count = Field(default=64, description="how many prompts; all takes every one of the data")
+    rollouts_per_prompt: int = Field(default=8, ge=2, description="answers to each prompt")
+
+
+class ProcessModelStage(RolloutStage):
+    """Train implicit process reward models on the outcomes of a policy that stays as it is."""
+
+    runs_by: ClassVar[str] = "rewardsmith.trainers.process.process_trainer:ProcessModelTrainer"
+
+    name: str = Field(default="process_model", min_length=1, description="what to call this stage in the run's files")
+    validation: ProcessValidation | None = Field(default=None, description="measure on other prompts, now and then")
+    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
+
+    @model_validator(mode="after")
+    def _learns_something(self) -> ProcessModelStage:
+        if not learning_models(self.reward):
+            raise ValueError(
+                'nothing learns in this stage: its reward is a sum, one part of which has type = "implicit", an update'
+                ' that is not "none", and a weight that is not 0 or watch = true'
+            )
+        return self
+
+
+# ---- policy ----------------------------------------------------------------------------------------------------------
+
+
+class CombineSettings(Settings):
+    """How the parts of a reward meet the estimator."""
+
+    rare: ClassVar[frozenset[str]] = frozenset({"whiten"})
+
+    combine: Literal["before", "after"] = Field(
+        default="before", description="sum the reward's parts and estimate once, or estimate each part and then sum"
+    )
+    whiten: bool = Field(default=False, description="scale the result to mean 0, variance 1 over the batch")
+
+
+AdvantageChoice = Annotated[
+    Chosen,
+    Choice("advantage", "rewardsmith.algorithms.advantages:ADVANTAGES", CombineSettings, default="grpo", inputs=1),
+]
+LossChoice = Annotated[
+    Chosen, Choice("policy loss", "rewardsmith.algorithms.policy_losses:POLICY_LOSSES", default="clip", inputs=4)
+]
+ReductionChoice = Annotated[
+    Chosen, Choice("reduction", "rewardsmith.algorithms.reductions:REDUCTIONS", default="token-mean", inputs=2)
+]
 
 
 class KlSettings(Settings):
@@ -167,7 +276,7 @@ class OverlongSettings(Settings):
     factor: float = Field(default=1.0, ge=0, description="the punishment at max_tokens")
 
 
-class PolicyStage(WritingStage):
+class PolicyStage(RolloutStage):
     """Sample groups of answers, score them, and move the policy towards the better ones."""
 
     rare: ClassVar[frozenset[str]] = frozenset(
@@ -198,13 +307,13 @@ class PolicyStage(WritingStage):
         description="the π_old of the ratio: as sampled, or computed again; auto does what is exact and cheap",
     )
     overlong: OverlongSettings | None = Field(default=None, description="punish answers near the token limit")
-    advantage: AdvantageChoice = Field(default=DEFAULT, description="who gets the credit")
+    advantage: AdvantageChoice = Field(default=DEFAULT, description="advantage estimator")
     critic: CriticSettings | None = Field(default=None, description="the model behind the advantage gae")
     loss: LossChoice = Field(default=DEFAULT, description="how far an advantage may move the policy")
     reduction: ReductionChoice = Field(default=DEFAULT, description="from a loss per token to one number")
     kl: KlSettings = Field(default=KlSettings(), description="distance from the reference policy")
     entropy: float = Field(default=0.0, description="weight of the entropy that is added to what is maximised")
-    imitation: float = Field(default=0.0, ge=0, description="weight of plain imitation of answers with advantage > 0")
+    imitation: float = Field(default=0.0, ge=0, description="weight of imitation of answers with advantage > 0")
     importance: ImportanceSettings | None = Field(default=None, description="correct for what the sampler did")
     optimizer: PolicyOptimizer = Field(default=PolicyOptimizer(), description="AdamW and its schedule")
     validation: ValidationSettings | None = Field(default=None, description="measure on other prompts, now and then")
@@ -212,56 +321,49 @@ class PolicyStage(WritingStage):
 
     @model_validator(mode="after")
     def _fits_together(self) -> PolicyStage:
+        for problem in self._problems():
+            raise ValueError(problem)
+        return self
+
+    def _problems(self) -> Iterator[str]:
         from rewardsmith.algorithms.advantages import compares, values_from  # noqa: PLC0415 loads torch; so did the choice
 
-        if compares(self.advantage.target) and self.rollouts_per_prompt < 2:
-            raise ValueError(
-                f'the advantage "{self.advantage.name}" compares the answers to a prompt: rollouts_per_prompt must be'
-                " at least 2"
-            )
-        if not compares(self.advantage.target) and "drop-component" in policies(self.reward):
-            raise ValueError(
-                f'failure.do = "drop-component" keeps the answers to one prompt on one scale, but the advantage'
-                f' "{self.advantage.name}" compares prompts with each other: use "drop-rollout"'
+        advantage, compared = f'the advantage "{self.advantage.name}"', compares(self.advantage.target)
+        needs, combine = values_from(self.advantage.target), getattr(self.advantage.slot, "combine", "")
+        if compared and self.rollouts_per_prompt < 2:
+            yield f"{advantage} compares the answers to a prompt: rollouts_per_prompt must be at least 2"
+        if not compared and "drop-component" in policies(self.reward):
+            yield (
+                f'failure.do = "drop-component" keeps the answers to one prompt on one scale, but {advantage} compares'
+                ' prompts with each other: use "drop-rollout"'
             )
         if self.kl.reference == self.model:
-            raise ValueError("kl.reference is the policy itself, from which it never differs: leave it out")
+            yield "kl.reference is the policy itself, from which it never differs: leave it out"
         if self.importance is not None and self.old_logprobs == "sampler":
-            raise ValueError('importance weights need the learner\'s log-probabilities: set old_logprobs = "auto"')
-        needs = values_from(self.advantage.target)
+            yield 'importance weights need the learner\'s log-probabilities: set old_logprobs = "auto"'
         if needs == "critic" and self.critic is None:
-            raise ValueError(f'the advantage "{self.advantage.name}" needs a critic: critic = {{ model = "…" }}')
+            yield f'{advantage} needs a critic: critic = {{ model = "…" }}'
         if needs != "critic" and self.critic is not None:
-            raise ValueError(f'the advantage "{self.advantage.name}" has no use for a critic: remove it, or use "gae"')
-        combine = getattr(self.advantage.slot, "combine", "")
-        after = combine == "after"
-        compared = compares(self.advantage.target)
-        for problem in policy_problems(
+            yield f'{advantage} has no use for a critic: remove it, or use "gae"'
+        yield from policy_problems(
             self, advantage=self.advantage.name, compares=compared, combine=combine, values=needs
-        ):
-            raise ValueError(problem)
-        if after and (self.overlong is not None or (self.kl.coefficient and self.kl.place == "reward")):
-            raise ValueError(
+        )
+        if combine == "after" and (self.overlong is not None or (self.kl.coefficient and self.kl.place == "reward")):
+            yield (
                 'combine = "after" would scale the penalty for length or KL on its own: use combine = "before", or'
                 ' kl.place = "loss"'
             )
-        if needs and after:
-            raise ValueError(f'the advantage "{self.advantage.name}" has one baseline: use combine = "before"')
+        if needs and combine == "after":
+            yield f'{advantage} has one baseline: use combine = "before"'
         if self.mini_batches > self.prompts_per_step:
-            raise ValueError(f"{self.mini_batches} mini_batches of {self.prompts_per_step} groups: some would be empty")
+            yield f"{self.mini_batches} mini_batches of {self.prompts_per_step} groups: some would be empty"
         if self.overlong is not None and self.overlong.buffer > self.sampling.max_tokens:
-            raise ValueError(f"overlong.buffer = {self.overlong.buffer} is more than sampling.max_tokens")
-        return self
-
-    @model_validator(mode="after")
-    def _learns_as_told(self) -> PolicyStage:
-        learners = [*learning_models(self.reward), *([self.critic.model] if self.critic else [])]
-        if self.kl.reference in learners:
-            raise ValueError(
+            yield f"overlong.buffer = {self.overlong.buffer} is more than sampling.max_tokens"
+        if self.kl.reference in [*learning_models(self.reward), *([self.critic.model] if self.critic else [])]:
+            yield (
                 f'kl.reference = "{self.kl.reference}" learns in this stage, and a reference stays as it is: name a'
                 f' model of its own, such as one with copy_of = "{self.kl.reference}"'
             )
-        return self
 
 
 STAGES: dict[str, type[Settings]] = {

@@ -15,7 +15,7 @@ from rewardsmith.recipe import parse_recipe
 from rewardsmith.records import from_json
 from rewardsmith.runs.lookup import find_reward
 from rewardsmith.runs.start import start
-from rewardsmith.trainers.protocol import GroupRecord
+from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import Score
 from tests.runs.scoring.groups import lines, write
 from tests.test_cli import run

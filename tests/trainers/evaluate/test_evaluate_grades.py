@@ -3,19 +3,10 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rewardsmith.console import Table
 from rewardsmith.trainers.evaluate.evaluate_grades import GradedAnswer, evaluate_grades, measure_grades
 from tests.trainers.evaluate.rewards import Fickle, graded, scorer, settings, wait
-
-TENTHS = st.integers(0, 10).map(lambda k: k / 10)
-ANSWERS = st.lists(
-    st.builds(GradedAnswer, TENTHS, TENTHS, st.sampled_from([True, False, None]), st.sampled_from([True, False, None])),
-    min_size=1,
-    max_size=12,
-)
 
 
 def named(tables: list[Table], title: str) -> Table:
@@ -56,20 +47,6 @@ def test_the_table_by_score_has_the_share_of_the_unsound_among_right_answers() -
     assert rows[1.0][5:] == (1, 0.0)
 
 
-def test_whether_the_bands_are_in_order_is_said() -> None:
-    metrics, tables = measure_grades(EXAMPLE)
-    assert (metrics["grade_rises"], metrics["unsound_falls"]) == (1.0, 1.0)
-    turned = [
-        *EXAMPLE,
-        GradedAnswer(0.0, 1.0, right=True, sound=False),
-        GradedAnswer(0.0, 1.0, right=True, sound=False),
-    ]
-    metrics, tables = measure_grades(turned)
-    assert (metrics["grade_rises"], metrics["unsound_falls"]) == (0.0, 0.0)
-    assert "rises somewhere" in named(tables, "by score").note
-    assert "unsound_falls" not in measure_grades(EXAMPLE[:1])[0]
-
-
 def test_catching_right_answers_with_unsound_steps_by_hand() -> None:
     metrics, tables = measure_grades(EXAMPLE, threshold=0.5)
     # Right answers with known steps: said 1, .8 (sound), .8, .3 (unsound).
@@ -86,12 +63,6 @@ def test_catching_right_answers_with_unsound_steps_by_hand() -> None:
     assert marks == {0.5: "given", 0.9: "best"}
 
 
-def test_without_unsound_answers_there_is_nothing_to_catch() -> None:
-    metrics, tables = measure_grades([GradedAnswer(1.0, 1.0, True, True), GradedAnswer(0.0, 0.0, False, False)])
-    assert "f1" not in metrics
-    assert [table.title for table in tables] == ["grades", "by score"]
-
-
 def test_what_failed_is_counted_and_is_no_number() -> None:
     metrics, tables = measure_grades([*EXAMPLE, GradedAnswer(0.0, math.nan, True, False)])
     assert metrics["failed"] == pytest.approx(1 / 7)
@@ -99,27 +70,6 @@ def test_what_failed_is_counted_and_is_no_number() -> None:
     assert "1 of 7 answers could not be scored" in tables[0].note
     nothing, _ = measure_grades([GradedAnswer(0.5, math.nan)])
     assert nothing == {"failed": 1.0, "answers": 1.0}
-
-
-def test_scores_that_are_no_grades_are_told() -> None:
-    metrics, _ = measure_grades([GradedAnswer(1.0, 8.0), GradedAnswer(0.0, 0.0)])
-    assert metrics["outside"] == 0.5
-    assert "outside" not in measure_grades(EXAMPLE)[0]
-
-
-@given(ANSWERS, st.data())
-def test_the_order_of_the_answers_does_not_matter(answers: list[GradedAnswer], data: st.DataObject) -> None:
-    shuffled = data.draw(st.permutations(answers))
-    assert measure_grades(shuffled)[0] == pytest.approx(measure_grades(answers)[0])
-
-
-@given(ANSWERS)
-def test_a_perfect_judge_is_perfect(answers: list[GradedAnswer]) -> None:
-    metrics, _ = measure_grades([GradedAnswer(a.grade, a.grade, a.right, a.sound) for a in answers])
-    assert metrics["mad"] == metrics["bias"] == 0.0
-    assert metrics["exact"] == metrics["within_0.1"] == 1.0
-    assert metrics["calibration_error"] == pytest.approx(0)
-    assert metrics.get("grade_rises", 1.0) == 1.0
 
 
 def test_the_whole_way_from_nouns_to_an_evaluation() -> None:
@@ -132,23 +82,3 @@ def test_the_whole_way_from_nouns_to_an_evaluation() -> None:
     Fickle.asked = 0
     again = wait(evaluate_grades([graded(1.0, "x")], scorer("Fickle"), settings(repeats=2)))
     assert (again.metrics["repeat_same"], again.metrics["repeat_spread"]) == (0.0, pytest.approx(math.sqrt(0.5)))
-
-
-def test_right_answers_are_counted_where_nothing_is_known_of_their_steps() -> None:
-    answers = [GradedAnswer(1.0, 0.9, right=True), GradedAnswer(0.5, 0.9, right=True), GradedAnswer(0.0, 0.9, False)]
-    metrics, tables = measure_grades(answers)
-    assert named(tables, "by score").rows[0][5] == 2
-    assert "soundness of 2 right answers is unknown" in named(tables, "by score").note
-    note = named(tables, "grades").note
-    assert "Not available: unsound, auc, f1, precision, recall, f1_best" in note
-    assert "2 unknown" in note
-    assert "The reward is the same for all 3 answers." in note
-    assert not {"unsound", "auc", "f1"} & set(metrics)
-
-
-def test_without_sound_answers_only_the_auc_is_missing() -> None:
-    metrics, tables = measure_grades([GradedAnswer(1.0, 0.9, True, False), GradedAnswer(1.0, 0.2, True, False)])
-    assert "Not available: auc, which" in named(tables, "grades").note
-    assert {"unsound", "f1"} < set(metrics)
-    assert "auc" not in metrics
-    assert "Not available" not in named(measure_grades(EXAMPLE)[1], "grades").note

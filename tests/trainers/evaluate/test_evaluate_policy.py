@@ -68,19 +68,6 @@ def test_a_policy_by_hand() -> None:
     ]
 
 
-def test_without_a_word_about_soundness_nothing_is_verified() -> None:
-    metrics, _ = measure_policy([JudgedGroup((True, False, None))])
-    assert set(metrics) == {"accuracy", "pass@1", "pass@2", "failed", "prompts", "rollouts"}
-    assert reasoning_metrics([JudgedGroup((True,))]) == {}
-
-
-def test_right_answers_whose_soundness_is_open_are_told() -> None:
-    metrics, tables = measure_policy(groups_of([[(True, None), (True, True), (None, None)]]))
-    assert "reasoning of 1 right answers has no verdict" in tables[0].note
-    assert (metrics["accuracy"], metrics["verified"], metrics["unsound"]) == (1.0, 1.0, 0.0)
-    assert metrics["reasoning_check_failed"] == 0.5
-
-
 def test_a_second_reward_that_always_fails_verifies_nothing_and_refutes_nothing() -> None:
     rows = [[(True, None), (False, None)], [(False, None), (False, None)]]
     metrics, tables = measure_policy([replace(g, place=str(i)) for i, g in enumerate(groups_of(rows))])
@@ -88,33 +75,6 @@ def test_a_second_reward_that_always_fails_verifies_nothing_and_refutes_nothing(
     assert not [name for name in metrics if name.startswith(("verified", "unsound"))]
     assert "So nothing is verified." in tables[0].note
     assert [row[3] for row in tables[1].rows] == [None, 0.0]  # where no answer is right, none is verified
-
-
-def test_open_right_answers_do_not_count_as_refuted() -> None:
-    metrics, _ = measure_policy(groups_of([[(True, None), (True, True), (True, False), (False, None)]]))
-    assert metrics["verified"] == pytest.approx(0.75 * 0.5)
-    assert "verified@1" not in metrics
-
-
-def test_prompts_that_were_not_asked_about_are_told() -> None:
-    metrics, tables = measure_policy([JudgedGroup((True,), (True,)), JudgedGroup((False,))])
-    assert (metrics["accuracy"], metrics["verified"]) == (0.5, 1.0)
-    assert "1 of 2 prompts have no reasoning check" in tables[0].note
-
-
-def test_steps_of_a_run_are_told_apart() -> None:
-    groups = [
-        JudgedGroup((True, False), (True, None), "policy 0"),
-        JudgedGroup((True, True), (False, True), "policy 9"),
-    ]
-    _, tables = measure_policy(groups)
-    assert tables[1].rows == [("policy 0", 1, 0.5, 0.5, 0.0), ("policy 9", 1, 1.0, 0.5, 0.5)]
-
-
-@given(GROUPS, st.data())
-def test_the_order_of_groups_and_rollouts_does_not_matter(rows: list, data: st.DataObject) -> None:
-    shuffled = [data.draw(st.permutations(row)) for row in data.draw(st.permutations(rows))]
-    assert measure_policy(groups_of(shuffled))[0] == pytest.approx(measure_policy(groups_of(rows))[0])
 
 
 # ---- asking the second reward --------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Answers of a file are shown to judges as they are, and an evaluation without a single call is an error."""
 
 import asyncio
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,6 @@ ITEMS: dict[str, list[Any]] = {
 }
 
 
-def compared(question: ChatRequest) -> str:
-    """Say which of the two answers has the larger number."""
-    first, second = (int(number) for number in re.findall(r"```\nis (\d)\n```", text_of(question)))
-    return "[[A]]" if first > second else "[[B]]"
-
-
 def graded(question: ChatRequest) -> str:
     """Grade the last answer with a number that is shown."""
     *_, number = re.findall(r"```\nis (\d)\n```", text_of(question))
@@ -54,20 +47,6 @@ def test_a_ranking_judge_is_shown_stored_candidates_whatever_it_extracts_from_ro
     assert found.metrics["accuracy"] == 1.0
     assert found.metrics["failed"] == 0.0
     assert sorted(shown(judge.asked[0])) == (["is 3", "is 5", "is 8"] if kind == "rankings" else ["is 3", "is 8"])
-
-
-@pytest.mark.parametrize("kind", ["rankings", "pairs"])
-def test_a_pairwise_judge_is_shown_stored_candidates_too(kind: str) -> None:
-    judge = Scripted(compared)
-    found = measure(kind, {"type": "pairwise", "model": "judge", "extract": "codeblock"}, judge)
-    assert (found.metrics["accuracy"], found.metrics["failed"]) == (1.0, 0.0)
-
-
-def test_a_stored_candidate_in_a_code_block_is_shown_with_its_fence() -> None:
-    judge = Scripted(by_number)
-    scorer = Scorer(REWARD.choose({"type": "ranking", "model": "judge", "extract": "codeblock"}), lambda name: judge)
-    asyncio.run(scorer.score([group_of(PROMPT, ["a\n```\nis 3\n```", "is 8"])]))
-    assert sorted(shown(judge.asked[0])) == ["a\n```\nis 3\n```", "is 8"]
 
 
 @pytest.mark.parametrize(
@@ -133,38 +112,6 @@ def test_verdicts_from_the_cache_count_as_calls(tmp_path: Path) -> None:
         assert measure("rankings", table, CachedModel(judge, cache)).metrics["accuracy"] == 1.0
         assert len(judge.asked) == calls
     cache.close()
-
-
-def test_calls_of_a_check_are_no_calls_for_an_item() -> None:
-    class Checked(Scripted):
-        async def check(self) -> None:
-            self.usage.calls += 2
-
-    judge = Checked(graded)
-    scorer = Scorer(REWARD.choose(GATED), lambda name: judge)
-    asyncio.run(scorer.check())
-    with pytest.raises(UserError, match=r"models\.judge: not called"):
-        asyncio.run(evaluate_reward("grades", ITEMS["grades"], scorer, RewardEvalSettings()))
-
-
-def test_a_judge_that_fails_was_called() -> None:
-    found = measure("grades", GATED["judge"], Scripted(lambda question: "no idea"))  # type: ignore[arg-type]
-    assert found.metrics["failed"] == 1.0
-    assert "reward unparsable" in found.facts["details"]
-
-
-def test_what_could_not_be_scored_for_another_reason_keeps_its_reason() -> None:
-    found = measure("grades", {"type": "rubric", "model": "judge"}, Scripted(graded))  # the prompts have no criteria
-    assert found.metrics["failed"] == 1.0
-    assert "criteria" in found.facts["details"]["reward invalid"]
-
-
-def test_a_judge_that_only_replaces_failures_need_not_be_called() -> None:
-    instead = {"type": "rubric", "model": "judge", "criteria": "right: 10"}
-    rule = {"type": "rule", "rule": "exact", "weight": 1.0, "failure": {"do": "use", "instead": instead}}
-    found = measure("grades", {"type": "sum", "parts": {"rule": rule}}, Scripted(graded))
-    assert found.metrics["failed"] == 0.0
-    assert not math.isnan(found.metrics["mad"])
 
 
 def test_one_of_several_judges_that_was_not_called_is_told() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError
-from rewardsmith.trainers.protocol import GroupRecord, derive
+from rewardsmith.trainers.trainer import GroupRecord, derive
 from rewardsmith.types import Message, Prompt, RolloutGroup, Score
 from tests.trainers.process.made import ProcessWorld, alone, implicit, policy
 from tests.trainers.world import new_engine, steps, wait
@@ -34,52 +34,6 @@ BOUNDS = {"lowest": 0.2, "highest": 0.8, "part": "answer"}
 
 def process(record: GroupRecord) -> list[Score]:
     return [score.parts["process"] for score in record.scored.scores]
-
-
-@pytest.mark.parametrize("make", [policy, alone], ids=["policy", "alone"])
-def test_the_bounds_are_those_of_the_outcome_and_inclusive(make: Any, tmp_path: Path) -> None:
-    world = ProcessWorld(tmp_path)
-    stage = {"rollouts_per_prompt": 5, "prompts_per_step": 40, "select": BOUNDS}
-    (metrics,) = steps(make(world, implicit(**STRANGE), answer=QUOTA, **stage), 1)
-    fates = {0: "too_hard", 5: "too_easy"}
-    for record in world.records:
-        fate = fates.get(right_ones(record.scored.group.prompt.id), "")
-        assert record.dropped == fate
-        if fate:
-            assert {score.failure.kind for score in process(record) if score.failure} == {"skipped"}
-        assert all(score.ok != bool(fate) for score in process(record))
-    dropped = [record.dropped for record in world.records]
-    assert metrics["groups/kept"] == dropped.count("") > 5
-    assert metrics["groups/too_hard"] == dropped.count("too_hard") > 0
-    assert metrics["groups/too_easy"] == dropped.count("too_easy") > 0
-    assert {right_ones(r.scored.group.prompt.id) for r in world.records if not r.dropped} == {1, 2, 3, 4}
-    # what was not asked for is no failure; the mean is over what was scored
-    assert not [name for name in metrics if name.startswith("failures/")]
-    values = [score.value for record in world.records for score in process(record) if score.value is not None]
-    assert metrics["reward/process"] == pytest.approx(float(np.mean(values)))
-    assert metrics["reward/process/skipped"] == pytest.approx(1 - len(values) / (40 * 5))
-
-
-def test_a_group_with_an_answer_that_was_cut_off_is_dropped_and_not_scored(tmp_path: Path) -> None:
-    world = ProcessWorld(tmp_path)
-    stage = {"prompts_per_step": 12, "sampling": {"max_tokens": 48}, "select": {"truncated": "drop"}}
-    (metrics,) = steps(policy(world, implicit(**STRANGE), **stage), 1)
-    for record in world.records:
-        cut = any(rollout.stop_reason == "length" for rollout in record.scored.group.rollouts)
-        assert record.dropped == ("truncated" if cut else "")
-        assert all(score.ok != cut for score in process(record))
-    assert 0 < metrics["groups/truncated"] < 12
-
-
-def test_masked_answers_are_scored_and_learned_from_by_the_process_model(tmp_path: Path) -> None:
-    """Leaving an answer out of the policy's loss says nothing against its outcome."""
-    losses = []
-    for truncated in ("keep", "mask"):
-        world = ProcessWorld(tmp_path)
-        (metrics,) = steps(policy(world, implicit(**STRANGE), select={"truncated": truncated}), 1)
-        assert all(score.ok for record in world.records for score in process(record))
-        losses.append(metrics["learned/process/loss"])
-    assert losses[0] == losses[1]
 
 
 def expected_rewards(record: GroupRecord, prm: Any, reference: Any, beta: float) -> list[np.ndarray]:
@@ -135,18 +89,6 @@ def test_surplus_is_measured_against_the_policy_that_wrote_it(tmp_path: Path) ->
             before.logprobs(rows), record.scored.group.rollouts, process(record), strict=True
         ):
             assert np.allclose(score.token_values, row[: len(rollout.tokens)].numpy() - rollout.logprobs, atol=1e-4)
-
-
-def test_too_few_groups_are_not_learned_from_and_not_scored(tmp_path: Path) -> None:
-    world = ProcessWorld(tmp_path)
-    start = world.engine("prm").digest()
-    stage = {"rollouts_per_prompt": 5, "prompts_per_step": 4, "select": BOUNDS | {"least": 4}}
-    (metrics,) = steps(policy(world, implicit(**STRANGE), answer=QUOTA, **stage), 1)
-    assert 0 < metrics["groups/too_few"] < 4
-    assert metrics["groups/kept"] == 0
-    assert not any(name.startswith("learned/") for name in metrics)
-    assert not any(score.ok for record in world.records for score in process(record))
-    assert world.engine("prm").digest() == start
 
 
 def test_steps_without_a_group_end_the_stage_that_trains_the_model_alone(tmp_path: Path) -> None:

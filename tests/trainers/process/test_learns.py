@@ -56,23 +56,6 @@ def test_fixed_rollouts_are_learned_and_so_is_the_rule_behind_them(
 # ---- what is measured ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("update", "every", "expected"),
-    [("after", 2, [1, 2, 4]), ("after", 0, []), ("before", 0, [1, 2, 3, 4]), ("reverse", 3, [1, 3, 4])],
-)
-def test_when_the_accuracy_after_an_update_is_measured(
-    update: str, every: int, expected: list[int], tmp_path: Path
-) -> None:
-    process = implicit(update=update, learn={"measure_every": every}, reference_model="other")
-    found = steps(alone(ProcessWorld(tmp_path), process, prompts_per_step=6), 4)
-    assert [i + 1 for i, m in enumerate(found) if "learned/process/accuracy_after" in m] == expected
-    for m in found:
-        assert {"accuracy_fresh", "best_of_n", "outcome", "calibration_error", "loss", "grad_norm", "trust"} <= {
-            name.removeprefix("learned/process/") for name in m
-        }
-        assert m["learned/process/outcome"] == pytest.approx(m["reward/answer"])
-
-
 def halves(prompt: Prompt, text: str) -> list[JudgedStep]:
     """Know that the first half of every answer is right, and the rest wrong."""
     half = len(text) // 2

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rewardsmith.errors import UserError
-from rewardsmith.types import Failure, Message, Prompt, RolloutGroup, Score
+from rewardsmith.types import Message, Prompt
 from tests.trainers.process.made import ProcessWorld, alone, implicit
-from tests.trainers.world import steps, wait
+from tests.trainers.world import wait
 
 VALIDATION = {"data": "held_out", "every": 1, "prompts": 6, "rollouts_per_prompt": 2}
 OTHER = {"reference_model": "other"}
@@ -48,13 +48,6 @@ def test_prompts_that_are_too_long_are_left_out_of_the_validation_and_counted(ho
     assert again.metrics["validation/overlong_prompts"] == 4
 
 
-def test_nothing_is_counted_where_all_fit(tmp_path: Path) -> None:
-    world = world_of(tmp_path, 99)
-    metrics = wait(alone(world, implicit(**OTHER), validation=VALIDATION).begin()).metrics
-    assert "validation/overlong_prompts" not in metrics
-    assert validated(world) == [f"m{i}" for i in range(6)]
-
-
 def test_a_validation_without_a_prompt_that_fits_is_refused(tmp_path: Path) -> None:
     trainer = alone(world_of(tmp_path, 9), implicit(**OTHER), validation=VALIDATION)
     said = (
@@ -75,22 +68,3 @@ def test_the_best_step_is_that_of_the_first_part_that_learns(tmp_path: Path) -> 
     trainer = alone(world, reward={"type": "sum", "parts": parts}, validation=VALIDATION)
     assert trainer.best_by == "validation/process/accuracy_fresh"
     assert trainer.best_by in wait(trainer.begin()).metrics
-
-
-class Failing:
-    """Cannot read one answer in four, and has no time for another."""
-
-    async def score(self, group: RolloutGroup) -> list[Score]:
-        kinds = {1: Failure("unparsable", "no number"), 2: Failure("timeout", "too slow")}
-        return [Score(failure=kinds[i]) if i in kinds else Score(float(i > 0)) for i, _ in enumerate(group.rollouts)]
-
-
-def test_the_first_failure_of_each_kind_is_reported(tmp_path: Path) -> None:
-    world = ProcessWorld(tmp_path)
-    answer = {"type": "tests.trainers.process.test_measuring:Failing", "failure": {"share": 1.0}}
-    steps(alone(world, answer=answer, rollouts_per_prompt=4), 2)
-    told = [text for text in world.said if "could not score" in text]
-    assert told == [
-        "answer could not score a rollout (unparsable): no number",
-        "answer could not score a rollout (timeout): too slow",
-    ]

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from rewardsmith.errors import UserError
-from rewardsmith.trainers.process.process_model import OutcomeBatch
 from rewardsmith.types import RolloutGroup, Score, ScoredGroup
 from tests.trainers.process.made import Model, ProcessWorld, alone, batch_of, group, implicit, policy
 from tests.trainers.world import distance, steps, weights
@@ -41,16 +40,6 @@ def test_a_failed_outcome_teaches_nothing_and_its_rollout_is_rewarded_all_the_sa
     assert bool((sums[[1, 3, 5]] > 1e-3).all())
 
 
-def test_a_group_whose_outcomes_all_failed_changes_nothing(tmp_path: Path) -> None:
-    """Not even in the mean that others are compared with, and not in the accuracy."""
-    groups = [group(0, [1.0, 0.0]), group(1, [None, None, None])]
-    for learn in LOSSES:
-        with_, alone_ = (Model(tmp_path, update="reverse", learn=learn) for _ in range(2))
-        found, expected = with_.score_and_learn(batch_of(groups)), alone_.score_and_learn(batch_of(groups[:1]))
-        assert found.loss == pytest.approx(expected.loss, rel=1e-5)
-        assert found.grad_norms == pytest.approx(expected.grad_norms, rel=1e-4)
-
-
 @pytest.mark.parametrize("update", ["before", "after", "reverse"])
 def test_a_mini_batch_without_a_label_takes_no_step(update: str, tmp_path: Path) -> None:
     """No gradient is no reason to let the weights decay, or the moments."""
@@ -63,30 +52,6 @@ def test_a_mini_batch_without_a_label_takes_no_step(update: str, tmp_path: Path)
     untouched = Model(tmp_path, update="none").score_and_learn(batch)
     assert torch.equal(found.rewards_BT, untouched.rewards_BT)
     assert found.rewards_BT.abs().sum() > 0
-
-
-def test_a_mini_batch_without_a_label_between_others(tmp_path: Path) -> None:
-    groups = [group(0, [1.0, 0.0]), group(1, [None, None]), group(2, [0.0, 1.0])]
-    model = Model(tmp_path, learn={"mini_batch": 2})
-    found = model.score_and_learn(batch_of(groups))
-    assert len(found.grad_norms) == len(model.gradients) == 2
-    other = Model(tmp_path, learn={"mini_batch": 2})
-    expected = other.score_and_learn(batch_of([groups[0], groups[2]]))
-    assert torch.allclose(weights(model.engine)["lm_head.weight"], weights(other.engine)["lm_head.weight"], atol=1e-6)
-    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
-    # it is scored by the model as it is by then: after one step
-    once = Model(tmp_path)
-    once.score_and_learn(batch_of(groups[:1]))
-    scored = batch_of(groups)
-    later = once.process.score_only(scored, None).rewards_BT[2:4]
-    assert torch.allclose(found.rewards_BT[2:4], later, atol=1e-4)
-
-
-def test_a_loss_of_groups_without_contrast_is_still_the_mean_over_all_labels(tmp_path: Path) -> None:
-    """All right, or all wrong: cross-entropy still learns the base rate; with the offset it hardly learns."""
-    batch = batch_of([group(0, [1.0] * 4), group(1, [0.0] * 4)])
-    plain, offset = (Model(tmp_path, learn={"offset": kind}).score_and_learn(batch) for kind in ("none", "group-mean"))
-    assert offset.grad_norms[0] < 0.5 * plain.grad_norms[0]
 
 
 class TooHigh:
@@ -106,20 +71,6 @@ def test_an_outcome_beyond_one_is_refused_with_the_name_of_its_part(make: Any, t
     assert distance(weights(world.engine("prm")), before) == 0
 
 
-@pytest.mark.parametrize("value", [-0.001, 1.001, 1e9])
-def test_the_bounds_of_an_outcome(value: float) -> None:
-    with pytest.raises(UserError, match="outcomes between 0 and 1"):
-        batch_of([group(0, [0.5, value])])
-
-
-def test_what_is_learned_from(tmp_path: Path) -> None:
-    found: OutcomeBatch = batch_of([group(0, [1.0, None])], [group(1, [0.0, 0.25, None])])
-    assert found.outcomes_B.tolist() == [1.0, 0.0, 0.0, 0.25, 0.0]
-    assert found.votes_B.tolist() == [True, False, True, True, False]
-    assert found.groups_B.tolist() == [0, 0, 1, 1, 1]
-    assert found.fresh == 2
-
-
 def test_rollouts_whose_outcome_failed_have_rewards_and_are_counted(tmp_path: Path) -> None:
     """In a stage: the part is there for every rollout, and the policy learns from it where the sum failed."""
     world = ProcessWorld(tmp_path)
@@ -132,13 +83,6 @@ def test_rollouts_whose_outcome_failed_have_rewards_and_are_counted(tmp_path: Pa
     assert all(m["failures/answer/timeout"] == 0.25 and m["learned/process/loss"] > 0 for m in metrics)
     advantages = [a for record in world.records for a in record.advantages]
     assert None not in advantages
-
-
-def test_an_outcome_may_lie_within_a_part(tmp_path: Path) -> None:
-    inner = {"type": "product", "parts": {"digit": "tests.trainers.process.made:AnyDigit"}}
-    world = ProcessWorld(tmp_path)
-    metrics = steps(alone(world, implicit(outcome="answer.digit"), answer=inner), 1)
-    assert metrics[0]["learned/process/loss"] > 0
 
 
 class Fails:

@@ -7,12 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Row
 from tests.runs.processes import metrics, outcome, prepared, run
-from tests.trainers.process.made import ProcessWorld, alone, implicit
-from tests.trainers.process.test_start import process_scores
+from tests.trainers.process.made import ProcessWorld, alone
 from tests.trainers.world import new_engine, steps
 
 LORA = {"init": "tiny-llama", "lora": {"rank": 4}}
@@ -38,27 +35,6 @@ def test_a_published_model_is_an_ordinary_folder(table: dict[str, Any], tmp_path
             assert torch.allclose(engine.logprobs(row)[0], expected, atol=1e-5)
             gaps.append(float((engine.logprobs(row) - new_engine().logprobs(row)).abs().max()))
     assert max(gaps) > 0.01  # it has learned
-
-
-def test_a_published_model_is_the_start_of_another(tmp_path: Path) -> None:
-    """With the model that it began as for its reference, it goes on where it was; with itself, it begins at zero."""
-    first = ProcessWorld(tmp_path / "first")
-    steps(alone(first), 3)
-    first.engine("prm").publish(tmp_path / "prm")
-    told = {"init": str(tmp_path / "prm")}
-    world = ProcessWorld(tmp_path / "second", {"prm": told, "start": {"init": "tiny-llama"}})
-    steps(alone(world, implicit(reference_model="start", normalise="none")), 1)
-    engine = EmbeddedEngine.open(ModelSettings(**told, device="cpu"), name="prm")
-    sums = []
-    for record in world.records:
-        for rollout, score in zip(record.scored.group.rollouts, record.scored.scores, strict=True):
-            row = [Row(engine.encode(record.scored.group.prompt), rollout.tokens)]
-            sums.append(float(0.5 * (engine.logprobs(row) - new_engine().logprobs(row)).sum()))
-            assert score.parts["process"].value == pytest.approx(sums[-1], abs=1e-4)
-    assert max(map(abs, sums)) > 1e-2
-    anew = ProcessWorld(tmp_path / "third", {"prm": told})
-    steps(alone(anew), 1)
-    assert {score.value for score in process_scores(anew)} == {0.0}
 
 
 # ---- whole runs ------------------------------------------------------------------------------------------------------

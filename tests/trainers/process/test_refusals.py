@@ -165,33 +165,6 @@ def test_it_is_refused(make: Any, changes: dict[str, Any], message: str, tmp_pat
         make(world, **changes)
 
 
-def test_what_is_refused_is_near_to_what_is_not(tmp_path: Path) -> None:
-    """Each of these is a small change of something above."""
-    for changes in (
-        parts(implicit(outcome="share"), share={"type": SHARE, "weight": 0.0, "watch": True}),
-        parts(implicit(update="before", learn={"loss": "pairwise"})),
-        parts(implicit() | {"weight": 0.0}) | {"advantage": BEFORE},
-        parts(implicit()) | {"advantage": REINFORCE},
-        parts(implicit(normalise="none")) | VALUES,
-        parts(implicit(outcome="answer"), again=implicit(outcome="answer", update="none", reference_model="other")),
-        parts(implicit(update="none", reference="policy")),
-        parts(implicit()) | ONE,
-        parts(implicit(trust={"by": "scale"}, weight=0.0, watch=True)) | ONE,
-        parts(implicit(learn={"warmup": 3})),
-        parts(implicit(update="none", reference_model="other", learn={"warmup": 4})),
-        parts(implicit(update="none", reference_model="other")) | {"kl": {"coefficient": 0.1, "reference": "prm"}},
-        # what is not computed cannot be wrong
-        parts(implicit(update="none", weight=0.0, learn={"warmup": 4}, trust={"by": "scale"})) | ONE,
-        parts(implicit(weight=0.0)) | {"kl": {"coefficient": 0.1, "reference": "prm"}},
-        parts(implicit(weight=0.0, discount=0.9)) | {"advantage": REINFORCE},
-        parts(implicit(outcome="answer"), share={"type": SHARE, "weight": 0.0, "discount": 0.9})
-        | {"advantage": REINFORCE},
-    ):
-        policy(ProcessWorld(tmp_path), **changes)
-    alone(ProcessWorld(tmp_path), implicit(learn={"warmup": 4}, trust={"by": "scale"}), rollouts_per_prompt=1)
-    alone(ProcessWorld(tmp_path), implicit(weight=0.0, watch=True))
-
-
 @pytest.mark.parametrize("update", ["before", "after", "reverse"])
 @pytest.mark.parametrize("make", [policy, alone], ids=["policy", "alone"])
 def test_a_model_that_has_lost_its_way_is_reported_with_the_remedy(make: Any, update: str, tmp_path: Path) -> None:

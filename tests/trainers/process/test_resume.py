@@ -83,7 +83,7 @@ VARIANTS = {
 
 PROCESS = "rewardsmith.trainers.process.process_model:_Losses.of_rows"
 OPTIMIZE = "rewardsmith.trainers.policy:PolicyTrainer._optimize"
-SCORE = "rewardsmith.trainers.scoring:score"
+SCORE = "rewardsmith.trainers.collect:score"
 WRITE = "rewardsmith.engines.embedded.engine:write_tensors"
 LOG = "rewardsmith.runs.folder:RunFolder.log"
 COPY = "rewardsmith.trainers.reference:new_folder"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from rewardsmith.algorithms.calibration import calibration_error
 from rewardsmith.config import Chosen, Settings
-from rewardsmith.rewards.implicit import Implicit, TrustSettings
+from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.text.steps import JudgedStep
-from rewardsmith.trainers.process.process_rewards import ProcessPart, agreement, step_metrics
+from rewardsmith.trainers.process.process_rewards import ProcessPart, step_metrics
 from rewardsmith.types import Prompt
-from tests.trainers.process.made import Model, ProcessWorld, batch_of, group, implicit, policy
-from tests.trainers.world import new_engine, steps
+from tests.trainers.process.made import Model, batch_of, group
+from tests.trainers.world import new_engine
 
 
 def test_an_answer_may_have_more_steps_than_tokens() -> None:
@@ -31,26 +29,6 @@ def test_an_answer_may_have_more_steps_than_tokens() -> None:
     mask_BT = batch.mask_BT.numpy()
     values_BT, support_BT = part.settings.place(mask_BT * 1.0, mask_BT, part._steps_of([scored], mask_BT))
     assert (values_BT[0, :2].tolist(), support_BT[0, :2].tolist()) == ([1.0, 1.0], [True, True])
-
-
-def test_a_gate_that_chance_would_open_is_no_default() -> None:
-    assert (
-        TrustSettings().effective_floor,
-        TrustSettings(by="gate").effective_floor,
-        TrustSettings(floor=0.55).effective_floor,
-    ) == (
-        0.5,
-        0.6,
-        0.55,
-    )
-
-
-def test_a_model_that_was_trained_before_may_begin_with_the_trust_that_it_earned() -> None:
-    def part(**trust: float) -> ProcessPart:
-        return ProcessPart(Implicit(model="prm", trust=TrustSettings(**trust)), new_engine(), None, steps=1)
-
-    assert part().trust == 0
-    assert part(start=0.9).trust == pytest.approx(0.8)
 
 
 def test_an_update_that_breaks_the_weights_is_told_before_anything_is_saved(tmp_path: Path) -> None:
@@ -84,29 +62,3 @@ def test_a_truth_that_fails_measures_nothing_and_stops_nothing(truth: Any) -> No
     groups = [group(0, [1.0, 0.0]).group]
     values = [[np.zeros(len(rollout.tokens), np.float32) for rollout in groups[0].rollouts]]
     assert step_metrics(groups, values, Chosen("own", truth, Settings())) == {}
-
-
-def test_agreement_counts_what_has_an_outcome() -> None:
-    batch = batch_of([group(0, [1.0, 0.0, None]), group(1, [0.0, 1.0])])
-    found = agreement(torch.tensor([2.0, -1.0, 9.0, 3.0, 1.0]), batch)
-    assert found["accuracy_fresh"] == 0.5  # the first group is in order, the second is not
-    assert (found["outcome"], found["best_of_n"]) == (0.5, 0.5)
-    assert found["logit_right"] == pytest.approx(1.5)
-    assert found["logit_wrong"] == pytest.approx(1.0)
-    chances = [1 / (1 + math.exp(-x)) for x in (2.0, -1.0, 3.0, 1.0)]
-    assert found["calibration_error"] == pytest.approx(calibration_error(chances, [1.0, 0.0, 0.0, 1.0]), abs=1e-6)
-
-
-def test_a_model_that_does_not_learn_earns_trust_too(tmp_path: Path) -> None:
-    world = ProcessWorld(tmp_path)
-    found = steps(policy(world, implicit(update="none", reference_model="other", trust={"memory": 0.0})), 2)
-    for metrics in found:
-        above = max(0.0, 2 * metrics["learned/process/accuracy_fresh"] - 1)
-        assert metrics["learned/process/trust"] == pytest.approx(above)
-
-
-def test_measuring_the_accuracy_after_changes_no_reward(tmp_path: Path) -> None:
-    batch = batch_of([group(0, [1.0, 0.0, 0.5]), group(1, [1.0, 0.0])])
-    with_, without = (Model(tmp_path, learn={"mini_batch": 3}).score_and_learn(batch, measure=m) for m in (True, False))
-    assert torch.equal(with_.rewards_BT, without.rewards_BT)
-    assert without.after_B is None

@@ -1,11 +1,9 @@
 """However the rollouts of a step are split into passes, the rewards, the loss and the weights are the same."""
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -96,15 +94,3 @@ def test_a_mini_batch_is_counted_in_rollouts_and_groups_stay_whole(
     found = model.score_and_learn(batch_of([group(0, [1.0, 0.0, 0.5, 0.25]), group(1, [1.0, 0.0, 1.0])]))
     assert seen == expected
     assert len(found.grad_norms) == len(expected)
-
-
-def test_rows_without_a_token_or_of_one_token_do_no_harm(tmp_path: Path) -> None:
-    scored = group(0, [1.0, 0.0, 1.0])
-    short = replace(scored.group.rollouts[0], text="", tokens=[], logprobs=[], ends=[])
-    one = replace(scored.group.rollouts[1], text="x", tokens=[20], logprobs=[-1.0], ends=[1])
-    batch = batch_of([replace(scored, group=replace(scored.group, rollouts=[short, one, scored.group.rollouts[2]]))])
-    assert batch.votes_B.tolist() == [False, True, True]
-    found = Model(tmp_path, learn={"micro_batch": 1, "offset": "group-mean"}).score_and_learn(batch)
-    assert found.rewards_BT[0].tolist() == [0.0] * batch.mask_BT.shape[1]
-    assert np.isfinite(found.loss)
-    assert found.skipped == 0

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.process.process_rewards import Replay
 from rewardsmith.types import ScoredGroup
@@ -70,26 +68,6 @@ def test_trust_scales_the_weight_of_the_stream(tmp_path: Path) -> None:
     assert trainer.state()["process"]["process"]["accuracy"] == pytest.approx(accuracy)
 
 
-def test_a_gate_is_open_above_its_floor_and_closed_below(tmp_path: Path) -> None:
-    _, _, (metrics,) = trained(tmp_path, {"by": "nothing"})
-    accuracy = metrics["learned/process/accuracy_fresh"]
-    assert 0.5 < accuracy < 1
-    whole, _, _ = trained(tmp_path, {"by": "nothing"})
-    for floor, trust in ((accuracy - 0.01, 1.0), (accuracy + 0.01, 0.0)):
-        world, _, (metrics,) = trained(tmp_path, {"by": "gate", "floor": floor, "memory": 0.0})
-        assert metrics["learned/process/trust"] == trust
-        assert (advantages(world) == advantages(whole)) == bool(trust)
-
-
-def test_the_running_accuracy_begins_at_chance_and_keeps_a_share(tmp_path: Path) -> None:
-    _, _, metrics = trained(tmp_path, {"by": "scale", "memory": 0.75}, 3)
-    running = 0.5
-    for m in metrics:
-        running = 0.75 * running + 0.25 * m["learned/process/accuracy_fresh"]
-        assert m["learned/process/accuracy_running"] == pytest.approx(running)
-        assert m["learned/process/trust"] == pytest.approx(max(0.0, 2 * running - 1))
-
-
 def test_a_process_reward_alone_that_is_not_trusted_teaches_nothing(tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path)
     answer = {"type": "tests.trainers.process.made:AnyDigit", "weight": 0.0, "watch": True}
@@ -101,27 +79,6 @@ def test_a_process_reward_alone_that_is_not_trusted_teaches_nothing(tmp_path: Pa
     trusted = ProcessWorld(tmp_path)
     steps(policy(trusted, implicit(**STRANGE), answer=answer), 1)
     assert distance(weights(trusted.engine("policy")), before) > 0
-
-
-def test_other_streams_keep_their_weight(tmp_path: Path) -> None:
-    trainer = policy(ProcessWorld(tmp_path), implicit(trust={"by": "scale"}))
-    nothing = torch.zeros(1, 1)
-    streams = [Stream("answer", nothing, weight=3.0), Stream("process", nothing, weight=2.0), Stream("kl", nothing)]
-    process = trainer._process
-    assert [(s.name, s.weight) for s in process.trusted(streams)] == [("answer", 3.0), ("kl", 1.0)]
-    process.parts["process"]._accuracy = 0.75
-    assert [(s.name, s.weight) for s in process.trusted(streams)] == [("answer", 3.0), ("process", 1.0), ("kl", 1.0)]
-
-
-def test_what_was_measured_is_restored(tmp_path: Path) -> None:
-    process = implicit(**STRANGE, trust={"by": "scale"}, learn={"replay": {"groups": 4, "per_step": 2}})
-    trainer = policy(ProcessWorld(tmp_path), process)
-    steps(trainer, 2)
-    state = json.loads(json.dumps(trainer.state()))
-    resumed = policy(ProcessWorld(tmp_path), process)
-    resumed.restore(state)
-    assert resumed.state() == trainer.state()
-    assert resumed._process.parts["process"].trust == trainer._process.parts["process"].trust > 0
 
 
 # ---- replay ----------------------------------------------------------------------------------------------------------
@@ -182,12 +139,6 @@ def test_replayed_groups_are_learned_from_with_the_fresh_ones(tmp_path: Path) ->
     assert {part["value"] for part in parts} == {None}
 
 
-def test_without_replay_nothing_is_remembered(tmp_path: Path) -> None:
-    trainer = alone(ProcessWorld(tmp_path))
-    steps(trainer, 1)
-    assert trainer.state()["process"]["process"]["replay"] == []
-
-
 # ---- warm-up ---------------------------------------------------------------------------------------------------------
 
 
@@ -208,16 +159,3 @@ def test_in_the_warm_up_the_process_model_learns_and_the_policy_does_not(tmp_pat
     assert [m["policy/lr"] for m in metrics[2:]] == pytest.approx([5e-4, 1e-3, 1e-3])
     assert [m["learned/process/lr"] for m in metrics] == pytest.approx([1e-3 * (1 - i / 5) for i in range(5)])
     assert all(record.advantages for record in world.records)
-
-
-def test_the_longer_warm_up_of_critic_and_process_model_counts(tmp_path: Path) -> None:
-    world = ProcessWorld(tmp_path)
-    changes = {"advantage": {"type": "gae"}, "critic": {"model": "critic", "warmup": 1}}
-    metrics = steps(policy(world, implicit(learn={"warmup": 2}), **changes), 3)
-    assert ["policy/lr" in m for m in metrics] == [False, False, True]
-    assert all("critic/grad_norm" in m for m in metrics)
-
-
-def test_a_model_that_does_not_learn_needs_no_warm_up(tmp_path: Path) -> None:
-    metrics = steps(policy(ProcessWorld(tmp_path), implicit(**STRANGE, update="none", learn={"warmup": 3})), 1)
-    assert "policy/lr" in metrics[0]

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards.component import Component
-from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, process_parts
+from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts
 from rewardsmith.types import Score
-from tests.trainers.process.made import ProcessWorld, alone, implicit, policy, table
+from tests.trainers.process.made import ProcessWorld, implicit, policy, table
 from tests.trainers.world import distance, steps, weights
 
 DIGIT = "tests.trainers.process.made:AnyDigit"
@@ -62,16 +61,6 @@ def test_what_is_watched_learns_and_counts_for_nothing(tmp_path: Path) -> None:
     assert "streams/process/reward_high" not in metrics[0]
 
 
-def test_with_one_that_learns(tmp_path: Path) -> None:
-    for make in (policy, alone):
-        world = Watchful(tmp_path / make.__name__, models={"spare": {"copy_of": "policy"}})
-        (metrics,) = steps(make(world, **both()), 1)
-        assert world.loaded == {"policy", "prm"}
-        assert "learned/process/loss" in metrics
-        assert not any(name.startswith("learned/idle") for name in metrics)
-        assert not any(score.ok for score in scores(world, "idle"))
-
-
 def test_it_is_skipped_and_not_claimed(tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path, models={"spare": {"copy_of": "policy"}})
     stage = world.stage(table(**both()))
@@ -79,11 +68,3 @@ def test_it_is_skipped_and_not_claimed(tmp_path: Path) -> None:
     assert set(claim_implicit_parts(root)) == {"process"}
     assert root.reward.components["idle"].scored_by_trainer  # type: ignore[attr-defined]  # it is a sum
     assert root.reward.components["idle"].reward.online  # type: ignore[attr-defined]  # `check` asks no model for it
-
-
-def test_a_recipe_knows_which_it_scores() -> None:
-    models = {"policy": {"init": "tiny-llama"}} | {name: {"copy_of": "policy"} for name in ("prm", "spare", "other")}
-    data = {"train": {"type": "arithmetic"}}
-    for changes, expected in (({}, {"process"}), ({"watch": True}, {"idle", "process"})):
-        recipe = parse_recipe({"models": models, "data": data, "stages": [table(**both(**changes))]})
-        assert set(process_parts(recipe.stages[0])) == expected

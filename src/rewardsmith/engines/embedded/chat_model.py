@@ -125,7 +125,12 @@ class EmbeddedChatModel(_EngineModel):
         self._require_length(len(tokens), "the prompt", room=1)
         key = f"{question.seed} {question.attempt} ".encode() + tokens.tobytes()
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1
-        sampling = Sampling(question.temperature, question.top_p, max_tokens=question.max_tokens, stop=question.stop)
+        sampling = Sampling(
+            temperature=question.temperature,
+            top_p=question.top_p,
+            max_tokens=question.max_tokens,
+            stop=question.stop,
+        )
         room, alone = engine.max_length - len(tokens), engine.device.type == "cpu"
         return GenerationRequest(tokens, 1, seed, limit=room, alone=alone), sampling
 

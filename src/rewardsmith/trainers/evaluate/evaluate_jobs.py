@@ -12,19 +12,24 @@ from pydantic import Field, model_validator
 
 from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.source import Reads
+from rewardsmith.engines.protocol import Sampling
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
 from rewardsmith.rewards.tree import check
 from rewardsmith.trainers.evaluate.eval_measures import RewardEvalSettings, evaluation_result
 from rewardsmith.trainers.evaluate.evaluate_grades import evaluate_grades
 from rewardsmith.trainers.evaluate.evaluate_pairs import evaluate_pairs
-from rewardsmith.trainers.evaluate.evaluate_policy import evaluate_policy, judge_group, require_free
+from rewardsmith.trainers.evaluate.evaluate_policy import (
+    correct_threshold_of,
+    evaluate_policy,
+    judge_group,
+    require_free,
+    validate,
+)
 from rewardsmith.trainers.evaluate.evaluate_rankings import evaluate_rankings
 from rewardsmith.trainers.evaluate.scorer import Scorer
-from rewardsmith.trainers.held_out import SEED, Count, held_out
-from rewardsmith.trainers.protocol import GroupRecord, derive
-from rewardsmith.trainers.settings import DataName, RewardChoice, SamplingSettings, Stage
-from rewardsmith.trainers.validation import correct_threshold_of, validate
+from rewardsmith.trainers.settings import DataName, RewardChoice, Stage
+from rewardsmith.trainers.trainer import HELD_OUT_SEED, Count, GroupRecord, derive, held_out
 
 RewardEvalKind = Literal["rankings", "grades", "pairs"]
 
@@ -125,7 +130,7 @@ def _other_kind(source: Any, kind: RewardEvalKind) -> str:
 
     def readable(other: RewardEvalKind) -> bool:
         try:
-            return next(getattr(source, REWARD_EVALS[other].reads)(SEED), None) is not None
+            return next(getattr(source, REWARD_EVALS[other].reads)(HELD_OUT_SEED), None) is not None
         except (UserError, AttributeError):
             return False
 
@@ -163,7 +168,7 @@ class EvaluateStage(Stage, Job):
     prompts: Count = Field(default=256, description="how many prompts; all takes every one of the data")
     rollouts_per_prompt: int = Field(default=1, ge=1, description="answers to each prompt")
     correct_threshold: float = Field(default=1.0, description="a reward of at least this counts as right: pass@k")
-    sampling: SamplingSettings = Field(default=SamplingSettings(), description="how answers are sampled")
+    sampling: Sampling = Field(default=Sampling(), description="how answers are sampled")
     reward: RewardChoice = Field(description="what scores them")
     reasoning_check: RewardChoice | None = Field(
         default=None, description="a reward for the reasoning of right answers: verified, verified@k, unsound"

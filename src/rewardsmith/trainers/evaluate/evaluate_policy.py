@@ -1,4 +1,4 @@
-"""How good is a policy? Whether its answers are right, and whether the reasoning behind them holds.
+"""How good is a policy? Sample answers to held-out prompts; are they right, and does their reasoning hold?
 
 A right answer with unsound reasoning passes the standard measures and not the verified ones (RRM, arXiv 2510.07774).
 The false discovery rate is the share of right answers that are unsound.
@@ -6,18 +6,24 @@ The false discovery rate is the share of right answers that are unsound.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rewardsmith.algorithms.ranks import pass_at_k
 from rewardsmith.console import Columns, Table
+from rewardsmith.engines.protocol import Engine, Sampling
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Result
+from rewardsmith.rewards.base import Reward
 from rewardsmith.rewards.component import Component
-from rewardsmith.rewards.tree import components_of
+from rewardsmith.rewards.measure import measure
+from rewardsmith.rewards.tree import components_of, reads_ends
+from rewardsmith.trainers.collect import OnDevice, generate_and_score
 from rewardsmith.trainers.evaluate.eval_measures import (
     Measure,
     evaluation_result,
@@ -27,7 +33,8 @@ from rewardsmith.trainers.evaluate.eval_measures import (
     ratio_of,
 )
 from rewardsmith.trainers.evaluate.scorer import FailureLog, nothing, score_rollouts
-from rewardsmith.types import Score, ScoredGroup
+from rewardsmith.trainers.trainer import Report, derive, no_report
+from rewardsmith.types import Prompt, Score, ScoredGroup
 
 MAX_PLACES = 60
 """Stages and steps of a run that are listed."""
@@ -38,18 +45,11 @@ REASONING = "reasoning_check"
 
 @dataclass(frozen=True)
 class JudgedGroup:
-    """The verdicts on the rollouts of one prompt.
+    """The verdicts on the rollouts of one prompt."""
 
-    Attributes:
-        right: whether the answer of each rollout is right; None where unknown.
-        sound: whether the reasoning of each rollout holds; None where unknown, or not checked because the answer is
-            wrong. () where the group was not checked.
-        place: where the group comes from, such as `policy, validation, step 40`.
-    """
-
-    right: tuple[bool | None, ...]
-    sound: tuple[bool | None, ...] = ()
-    place: str = ""
+    right: tuple[bool | None, ...]  # None where unknown
+    sound: tuple[bool | None, ...] = ()  # None: unknown, or the answer is wrong; (): the group was not checked
+    place: str = ""  # where the group comes from, such as `policy, validation, step 40`
 
     @property
     def known(self) -> list[bool]:
@@ -101,8 +101,8 @@ async def with_reasoning_check(
     scored: Sequence[ScoredGroup], check: Component, correct_threshold: float, pause: Callable[[], None] = nothing
 ) -> list[ScoredGroup]:
     """Return the groups with one part more: the reasoning check of right answers; it is `skipped` for others."""
-    wanted = [[bool(at_least(score, correct_threshold)) for score in group.scores] for group in scored]
-    verdicts = await score_rollouts(check, [group.group for group in scored], wanted, pause=pause)
+    right = [[bool(at_least(score, correct_threshold)) for score in group.scores] for group in scored]
+    verdicts = await score_rollouts(check, [group.group for group in scored], right, pause=pause)
     return [
         ScoredGroup(
             group.group,
@@ -227,3 +227,109 @@ def _by_place(groups: Sequence[JudgedGroup]) -> Table:
     }  # fmt: skip
     left_out = len(by_place) - len(rows)
     return Table("by stage and step", columns, rows, f"{left_out:,} more are not listed." if left_out else "")
+
+
+# ---- validation of a policy while it learns --------------------------------------------------------------------------
+
+
+async def validate(
+    engine: Engine,
+    reward: Reward,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    *,
+    n: int,
+    seed: int,
+    version: int,
+    correct_threshold: float,
+    reasoning_check: Component | None = None,
+    reasoning_threshold: float = 1.0,
+    pause: Callable[[], None] = lambda: None,
+    on_device: OnDevice = nullcontext,
+    report: Report = no_report,
+) -> tuple[dict[str, float], list[ScoredGroup]]:
+    """Return metrics and the scored groups. The randomness is the same each time, so that changes are the policy's.
+
+    With `reasoning_check`, a second reward, the scores of right answers have a part of that name.
+    """
+    total = len(prompts)
+    prompts = [p for p in prompts if len(engine.encode(p)) <= engine.max_length - sampling.max_tokens]
+    if not prompts:
+        raise UserError(
+            f"of {total} prompts to validate with, none leaves room for max_tokens = {sampling.max_tokens} in the"
+            f" {engine.max_length} positions of the model"
+        )
+    seeds = [derive(seed, "validation", i) for i in range(len(prompts))]
+    scored = await generate_and_score(
+        engine,
+        reward,
+        prompts,
+        sampling,
+        n=n,
+        seeds=seeds,
+        version=version,
+        ends=reasoning_check is not None and reads_ends(reasoning_check),
+        pause=pause,
+        on_device=on_device,
+        report=report,
+    )
+    threshold = correct_threshold if reasoning_check else correct_threshold_of(reward, correct_threshold)
+    metrics = measures(scored, n=n, correct_threshold=threshold)
+    if reasoning_check is not None:
+        report("checking reasoning", 0, 0)
+        scored = await with_reasoning_check(scored, reasoning_check, correct_threshold, pause)
+        metrics |= reasoning_metrics([judge_group(group, correct_threshold, reasoning_threshold) for group in scored])
+    dropped = {"overlong_prompts": float(total - len(prompts))} if len(prompts) < total else {}
+    return metrics | dropped | part_measures(scored), scored
+
+
+def part_measures(scored: Sequence[ScoredGroup]) -> dict[str, float]:
+    """Return the mean of each part of the reward, the share of failures by part and cause, and of labels."""
+    metrics: dict[str, float] = {}
+    for name, part in measure(scored).items():
+        metrics |= {f"reward/{name}": part.mean} if name and part.mean is not None else {}
+        metrics |= {f"failures/{name or 'reward'}/{kind}": share for kind, share in part.failed.items()}
+        metrics |= {f"labels/{name or 'reward'}/{label}": share for label, share in part.labels.items()}
+    return metrics
+
+
+def correct_threshold_of(reward: Reward, correct_threshold: float) -> float | None:
+    """Return the value from which on a reward means right; None where that is unknown.
+
+    That is so for a scalar model whose numbers only compare answers, unless `correct_threshold` is set.
+    """
+    inner = reward.reward if isinstance(reward, Component) else reward
+    return None if correct_threshold == 1 and getattr(inner, "scaleless", False) else correct_threshold
+
+
+def measures(scored: Sequence[ScoredGroup], *, n: int, correct_threshold: float | None) -> dict[str, float]:
+    """Return mean@n, best@n, pass@k and more of scored groups.
+
+    A failed score counts in none of the means; `failed` is their share. pass@k is the unbiased estimate
+    (arXiv 2107.03374) over the rollouts that could be scored, for k = 1, 2, 4, … up to n, where a reward of at least
+    `correct_threshold` passes (None: there is no pass@k); a group with fewer than k scored rollouts does not count.
+    """
+    values = [[s.value for s in group.scores if s.value is not None] for group in scored]
+    voting = [group for group in values if group]
+    rollouts = [rollout for group in scored for rollout in group.group.rollouts]
+    metrics: dict[str, float] = {}
+    if voting:
+        metrics[f"mean@{n}"] = mean([mean(group) for group in voting])
+        if n > 1:
+            metrics[f"best@{n}"] = mean([max(group) for group in voting])
+    threshold = math.inf if correct_threshold is None else correct_threshold
+    for k in (2**i for i in range(n.bit_length()) if 2**i <= n and correct_threshold is not None):
+        passed = [pass_at_k(len(group), sum(v >= threshold for v in group), k) for group in values if len(group) >= k]
+        if passed:
+            metrics[f"pass@{k}"] = mean(passed)
+    return metrics | {
+        "length": mean([len(r.tokens) for r in rollouts]),
+        "truncated": mean([r.stop_reason == "length" for r in rollouts]),
+        "failed": 1 - sum(map(len, values)) / len(rollouts),
+    }
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of at least one number."""
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers)

@@ -15,15 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.algorithms.calibration import calibration_error
 from rewardsmith.algorithms.groups import Groups
 from rewardsmith.algorithms.implicit_rewards import values_before
-from rewardsmith.algorithms.step_finding import step_finding
-from rewardsmith.algorithms.token_rewards import normalise_by_return
-from rewardsmith.algorithms.trust import running_accuracy, trust
+from rewardsmith.algorithms.streams import Stream
+from rewardsmith.algorithms.token_rewards import normalise_by_return, running_accuracy, step_finding, trust
 from rewardsmith.config import Chosen
-from rewardsmith.engines.protocol import Engine
+from rewardsmith.engines.protocol import Engine, Sampling
 from rewardsmith.errors import UserError
 from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.component import Component
@@ -32,9 +30,8 @@ from rewardsmith.rewards.step_rewards import judged_by
 from rewardsmith.text.steps import split_steps, steps_of_tokens, sums_by_step, tokens_of_judged
 from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, require_same_tokens
 from rewardsmith.trainers.process.process_model import ModelRewards, OutcomeBatch, ProcessModel, outcome_batch
-from rewardsmith.trainers.protocol import Context, derive, learning_rate
 from rewardsmith.trainers.reference import Reference
-from rewardsmith.trainers.settings import SamplingSettings
+from rewardsmith.trainers.trainer import Context, derive, learning_rate
 from rewardsmith.types import RolloutGroup, Score, ScoredGroup
 
 
@@ -52,7 +49,7 @@ class ProcessRewards:
     Attributes:
         parts: the implicit rewards, by name.
         learners: the models that learn, by name.
-        longest: the longest sequence that all models read, the policy included.
+        max_length: the longest sequence that all models read, the policy included.
         warmup: steps in which they learn alone.
     """
 
@@ -60,7 +57,7 @@ class ProcessRewards:
         self,
         root: Component,
         policy: Engine,
-        sampling: SamplingSettings,
+        sampling: Sampling,
         context: Context,
         *,
         name: str,
@@ -70,10 +67,10 @@ class ProcessRewards:
         self._context = context
         self._seed = derive(context.seed, name, "process")
         # The sampler's log-probabilities are those of the policy as it is, at temperature 1, only then.
-        exact = policy.dtype == torch.float32 and sampling.temperature == 1 and not sampling.sampling().cuts
+        exact = policy.dtype == torch.float32 and sampling.temperature == 1 and not sampling.cuts
         self.parts: dict[str, ProcessPart] = {}
         self.learners: dict[str, Engine] = {}
-        self.longest = policy.max_length
+        self.max_length = policy.max_length
         self._warned: set[str] = set()
         self._awake: set[str] = set()
         for path, settings in claim_implicit_parts(root).items():
@@ -98,7 +95,7 @@ class ProcessRewards:
         """Return a model that reads what the policy writes."""
         engine = self._context.engine(name)
         require_same_tokens(self._policy, engine, f"the implicit reward {path!r}")
-        self.longest = min(self.longest, engine.max_length)
+        self.max_length = min(self.max_length, engine.max_length)
         self._awake.add(name)
         return engine
 

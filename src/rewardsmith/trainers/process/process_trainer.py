@@ -6,14 +6,12 @@ from functools import partial
 from typing import Any
 
 from rewardsmith.errors import UserError
-from rewardsmith.trainers.collect import Collector
-from rewardsmith.trainers.held_out import held_out
+from rewardsmith.trainers.collect import Collector, generate_and_score
 from rewardsmith.trainers.metrics import Clock, group_metrics
 from rewardsmith.trainers.process.process_rewards import ProcessRewards
-from rewardsmith.trainers.process.process_stage import ProcessModelStage, ProcessValidation
-from rewardsmith.trainers.protocol import Context, Draws, GroupRecord, Update, derive, reporting
-from rewardsmith.trainers.scoring import generate_and_score
-from rewardsmith.trainers.telling import FirstFailures
+from rewardsmith.trainers.stages import ProcessModelStage, ProcessValidation
+from rewardsmith.trainers.trainer import Context, Draws, GroupRecord, Update, derive, held_out, reporting
+from rewardsmith.trainers.training_warnings import FirstFailures
 from rewardsmith.types import Prompt
 
 
@@ -39,7 +37,7 @@ class ProcessModelTrainer:
             pause=context.pause,
             on_device=self._on_device,
             report=context.progress,
-            longest=self._process.longest,
+            max_length=self._process.max_length,
         )
         self._failures = FirstFailures(context.log)
         self.steps = stage.steps
@@ -55,15 +53,15 @@ class ProcessModelTrainer:
     async def step(self, number: int) -> Update:
         """Take one step: sample, score, select, learn."""
         clock = Clock(self._policy.device)
-        found = await self._collector.collect(number, clock.lap)
-        self._failures.tell(found.sampled)
+        rollouts = await self._collector.collect(number, clock.lap)
+        self._failures.add(rollouts.sampled)
         metrics: dict[str, float] = {}
-        if self._collector.enough(found):
-            groups, metrics = await self._process.score_and_learn(found.kept, number)
-            found.appraised(groups)
+        if self._collector.enough(rollouts):
+            groups, metrics = await self._process.score_and_learn(rollouts.kept, number)
+            rollouts.replace_kept(groups)
             clock.lap("process")
-        metrics |= group_metrics(found, None)
-        self._context.keep(found.records(number))
+        metrics |= group_metrics(rollouts, None)
+        self._context.keep(rollouts.records(number))
         halt = None
         try:  # the weights have changed: what stops the run from here on stops it after this step
             validation = self._stage.validation
@@ -82,7 +80,7 @@ class ProcessModelTrainer:
             self._policy,
             self.reward,
             prompts,
-            self._stage.sampling.sampling(),
+            self._stage.sampling,
             n=validation.rollouts_per_prompt,
             seeds=[derive(self._seed, "validation", i) for i in range(len(prompts))],
             version=number,

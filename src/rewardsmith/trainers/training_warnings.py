@@ -1,4 +1,4 @@
-"""What a trainer tells the user while it works."""
+"""Warnings of a trainer: the first failure of each kind, and steps with nothing to learn."""
 
 from __future__ import annotations
 
@@ -7,62 +7,51 @@ from collections.abc import Callable, Iterable, Sequence
 from rewardsmith.trainers.stages import PolicyStage
 from rewardsmith.types import NOT_ASKED, ScoredGroup
 
-LONGEST = 300
-"""Characters of a failure's detail that are told."""
-
+MAX_DETAIL_CHARS = 300
 REMINDER_STEPS = 10
 """Steps in a row with nothing to learn after which the warning is repeated; then after twice as many, and so on."""
 
-SMALLEST_TINY_RATE = 1e-5
+MIN_TINY_LR = 1e-5
 """A lower learning rate does not move a tiny model of random weights within the steps of any recipe."""
 
 
 class FirstFailures:
-    """Tells the first failure of each part of a reward and kind; the metrics count them all.
+    """Logs the first failure of each part of a reward and kind; the metrics count them all."""
 
-    Args:
-        say: tells the user something.
-    """
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._logged: set[tuple[str, str]] = set()
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._told: set[tuple[str, str]] = set()
-
-    def tell(self, groups: Iterable[ScoredGroup]) -> None:
-        """Tell the failures of some groups that are new."""
+    def add(self, groups: Iterable[ScoredGroup]) -> None:
+        """Log the failures of some groups that are new."""
         for score in (score for scored in groups for score in scored.scores):
             for name, part in (*score.named_parts(), ("", score)):
                 if part.failure is None or part.parts or part.failure.kind in NOT_ASKED:
                     continue
-                if (name, part.failure.kind) not in self._told:
-                    self._told.add((name, part.failure.kind))
+                if (name, part.failure.kind) not in self._logged:
+                    self._logged.add((name, part.failure.kind))
                     who = f"{name} could not score a rollout" if name else "a rollout could not be scored"
-                    self._say(f"{who} ({part.failure.kind}): {part.failure.detail[:LONGEST]}")
+                    self._log(f"{who} ({part.failure.kind}): {part.failure.detail[:MAX_DETAIL_CHARS]}")
 
 
 class NothingToLearn:
-    """Warns of steps that had nothing to learn: of the first, again while it lasts, and at the end with their share.
+    """Warns of steps that had nothing to learn: of the first, again while it lasts, and at the end with their share."""
 
-    Args:
-        say: tells the user something.
-        stage: its name.
-        steps: of the stage.
-    """
-
-    def __init__(self, say: Callable[[str], None], stage: str, steps: int) -> None:
-        self._say, self._stage, self._steps = say, stage, steps
+    def __init__(self, log: Callable[[str], None], stage: str, steps: int) -> None:
+        self._log, self._stage, self._steps = log, stage, steps
         self._count = self._in_a_row = 0
 
     def count(self, step: int, cause: str) -> None:
-        """Count a step; `cause` says why there was nothing to learn, and is empty where there was something."""
+        """Count a step; `cause` is why there was nothing to learn, "" where there was something."""
         self._count += bool(cause)
         self._in_a_row = self._in_a_row + 1 if cause else 0
+        reminders, rest = divmod(self._in_a_row, REMINDER_STEPS)
         if cause and self._count == 1:
-            self._say(f"warning: {self._stage}: step {step} has nothing to learn from its rewards: {cause}")
-        elif _is_doubling(self._in_a_row):
-            self._say(f"warning: {self._stage}: {self._in_a_row} steps in a row had nothing to learn: {cause}")
+            self._log(f"warning: {self._stage}: step {step} has nothing to learn from its rewards: {cause}")
+        elif not rest and reminders.bit_count() == 1:
+            self._log(f"warning: {self._stage}: {self._in_a_row} steps in a row had nothing to learn: {cause}")
         if step == self._steps and self._count:
-            self._say(
+            self._log(
                 f"warning: {self._stage}: {self._count} of {self._steps} steps had nothing to learn"
                 " (groups/kept is 0 there)"
             )
@@ -72,13 +61,8 @@ class NothingToLearn:
         return [self._count, self._in_a_row]
 
     def restore(self, state: Sequence[int]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         self._count, self._in_a_row = state
-
-
-def _is_doubling(steps: int) -> bool:
-    """Whether this is 1, 2, 4, … times `REMINDER_STEPS`."""
-    return steps % REMINDER_STEPS == 0 and (steps // REMINDER_STEPS).bit_count() == 1
 
 
 def why_nothing(kept: Sequence[ScoredGroup], stage: PolicyStage, correct_threshold: float | None) -> str:
@@ -106,13 +90,10 @@ def why_nothing(kept: Sequence[ScoredGroup], stage: PolicyStage, correct_thresho
     )
 
 
-def warn_of_rate(say: Callable[[str], None], stage: PolicyStage, init: str | None) -> None:
-    """Warn of a learning rate with which a tiny model of random weights would not learn; `init` says what it is."""
-    if init and init.startswith("tiny-") and stage.optimizer.lr < SMALLEST_TINY_RATE:
-        say(
+def warn_of_rate(log: Callable[[str], None], stage: PolicyStage, init: str | None) -> None:
+    """Warn of a learning rate with which a tiny model of random weights would not learn; `init` is its initialiser."""
+    if init and init.startswith("tiny-") and stage.optimizer.lr < MIN_TINY_LR:
+        log(
             f"warning: {stage.name}: optimizer.lr = {stage.optimizer.lr:g} is for large pretrained models, and hardly"
             f" moves {init}: set 1e-4 to 1e-3"
         )
-
-
-__all__ = ["FirstFailures", "NothingToLearn", "warn_of_rate", "why_nothing"]

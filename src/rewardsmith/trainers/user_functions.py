@@ -13,38 +13,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rewardsmith.algorithms.advantages import RewardTensors
 from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, where_raised
 
 
 def estimator_of(chosen: Chosen) -> Callable[..., Tensor]:
     """Return the advantage estimator of a recipe with its settings bound; see `algorithms.advantages`."""
-    if not _is_own(chosen):
+    if _is_ours(chosen):
         return partial(chosen.target, **chosen.arguments())
 
-    def estimate(rewards_BT: Tensor, mask_BT: Tensor, *more: Any, **settings: Any) -> Tensor:
-        own = _Own("advantage", chosen, f"advantages, a float tensor [B, T] = {list(mask_BT.shape)}")
-        found_BT = own.call(rewards_BT, mask_BT, *more, **settings)
-        own.require_tensor(found_BT, mask_BT)
-        return torch.where(mask_BT, found_BT, 0).to(rewards_BT.dtype).detach()
+    def estimate(inputs: RewardTensors, **settings: Any) -> Tensor:
+        mask_BT = inputs.mask_BT
+        own = _UserFunction("advantage", chosen, f"advantages, a float tensor [B, T] = {list(mask_BT.shape)}")
+        advantages_BT = own.call(inputs, **settings)
+        own.require_tensor(advantages_BT, mask_BT)
+        return torch.where(mask_BT, advantages_BT, 0).to(inputs.rewards_BT.dtype).detach()
 
     return estimate
 
 
 def policy_loss_of(chosen: Chosen) -> Callable[..., tuple[Tensor, Mapping[str, Tensor]]]:
     """Return the policy loss of a recipe with its settings bound; see `algorithms.policy_losses`."""
-    if not _is_own(chosen):
+    if _is_ours(chosen):
         return partial(chosen.target, **chosen.arguments())
 
     def loss(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor) -> Any:
-        wanted = f"(losses, statistics): a float tensor [B, T] = {list(mask_BT.shape)}, and a dict of such tensors"
-        own = _Own("policy loss", chosen, wanted)
-        found = own.call(logprobs_BT, old_BT, advantages_BT, mask_BT)
-        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], Mapping):
-            raise own.returned(_kind(found))
-        losses_BT, statistics = found
+        form = f"(losses, statistics): a float tensor [B, T] = {list(mask_BT.shape)}, and a dict of such tensors"
+        own = _UserFunction("policy loss", chosen, form)
+        result = own.call(logprobs_BT, old_BT, advantages_BT, mask_BT)
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], Mapping):
+            raise own.returned(_kind(result))
+        losses_BT, statistics = result
         own.require_tensor(losses_BT, mask_BT, given=logprobs_BT)
-        own.require_gradient(losses_BT, logprobs_BT)
         for name, values in statistics.items():
             if not isinstance(values, Tensor) or values.shape != mask_BT.shape:
                 raise own.returned(f"a statistic {name!r} that is {_kind(values)}")
@@ -55,11 +56,11 @@ def policy_loss_of(chosen: Chosen) -> Callable[..., tuple[Tensor, Mapping[str, T
 
 def reduction_of(chosen: Chosen) -> Callable[[Tensor], Tensor]:
     """Return the reduction of a recipe with its settings bound: from a mask to weights; see `algorithms.reductions`."""
-    if not _is_own(chosen):
+    if _is_ours(chosen):
         return partial(chosen.target, **chosen.arguments())
 
     def weigh(mask_BT: Tensor) -> Tensor:
-        own = _Own("reduction", chosen, f"weights, a float tensor [B, T] = {list(mask_BT.shape)}")
+        own = _UserFunction("reduction", chosen, f"weights, a float tensor [B, T] = {list(mask_BT.shape)}")
         weights_BT = own.call(mask_BT, torch.float32)
         own.require_tensor(weights_BT, mask_BT)
         return torch.where(mask_BT, weights_BT, 0)
@@ -69,21 +70,20 @@ def reduction_of(chosen: Chosen) -> Callable[[Tensor], Tensor]:
 
 def preference_loss_of(chosen: Chosen) -> Callable[..., Tensor]:
     """Return the loss of a reward model with its settings bound; see `algorithms.preferences`."""
-    if not _is_own(chosen):
+    if _is_ours(chosen):
         return partial(chosen.target, **chosen.arguments())
 
     def loss(rewards_GN: Tensor, levels_GN: Tensor, quality_GN: Tensor, mask_GN: Tensor) -> Tensor:
-        own = _Own("preference loss", chosen, f"losses, a float tensor [G] = {[len(mask_GN)]}")
-        losses_G = own.call(rewards_GN, levels_GN, quality_GN, mask_GN)
+        own = _UserFunction("preference loss", chosen, f"losses, a float tensor [G] = {[len(mask_GN)]}")
+        losses_G: Tensor = own.call(rewards_GN, levels_GN, quality_GN, mask_GN)
         own.require_tensor(losses_G, mask_GN.any(-1), given=rewards_GN)
-        own.require_gradient(losses_G, rewards_GN)
-        return losses_G  # type: ignore[no-any-return]
+        return losses_G
 
     return loss
 
 
-def _is_own(chosen: Chosen) -> bool:
-    return str(getattr(chosen.target, "__module__", "")).partition(".")[0] != "rewardsmith"
+def _is_ours(chosen: Chosen) -> bool:
+    return str(getattr(chosen.target, "__module__", "")).partition(".")[0] == "rewardsmith"
 
 
 def _kind(value: object) -> str:
@@ -95,22 +95,13 @@ def _kind(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-class _Own:
-    """One call of a user's function.
+class _UserFunction:
+    """A user's function: `what` it is in the recipe, and the `form` of what it must return."""
 
-    Args:
-        what: what it is in the recipe.
-        chosen: the function and its settings.
-        wanted: what it must return.
-    """
-
-    def __init__(self, what: str, chosen: Chosen, wanted: str) -> None:
-        self._what = what
-        self._chosen = chosen
-        self._wanted = wanted
+    def __init__(self, what: str, chosen: Chosen, form: str) -> None:
+        self._what, self._chosen, self._form = what, chosen, form
 
     def call(self, *inputs: Any, **more: Any) -> Any:
-        """Return what the function returns; a `UserError` says what it raised, and where."""
         try:
             return self._chosen.target(*inputs, **self._chosen.arguments() | more)
         except (UserError, torch.OutOfMemoryError):
@@ -119,24 +110,21 @@ class _Own:
             cause = f"{type(error).__name__}: {error}{where_raised(error)}"
             raise UserError(f'the {self._what} "{self._chosen.name}" raised {cause}') from error
 
-    def returned(self, found: str) -> UserError:
-        """Return the error about what the function returned."""
-        return UserError(f'the {self._what} "{self._chosen.name}" returned {found}: it must return {self._wanted}')
+    def returned(self, what: str) -> UserError:
+        return UserError(f'the {self._what} "{self._chosen.name}" returned {what}: it must return {self._form}')
 
-    def require_tensor(self, found: object, mask: Tensor, given: Tensor | None = None) -> None:
+    def require_tensor(self, result: object, mask: Tensor, given: Tensor | None = None) -> None:
         """Raise unless it is a float tensor of the mask's shape and device, finite where the mask is True.
 
-        Numbers that are not finite are the function's fault only where those that it was `given` are finite.
+        With `given`, the input that carries the gradient, the result must have one too; and numbers that are not finite
+        are the function's fault only where those are finite.
         """
-        if not isinstance(found, Tensor) or found.shape != mask.shape or not found.is_floating_point():
-            raise self.returned(_kind(found))
-        if found.device != mask.device:
-            raise self.returned(f"a Tensor on {found.device}, and the batch is on {mask.device}")
-        bad = found[mask & ~found.isfinite()]
+        if not isinstance(result, Tensor) or result.shape != mask.shape or not result.is_floating_point():
+            raise self.returned(_kind(result))
+        if result.device != mask.device:
+            raise self.returned(f"a Tensor on {result.device}, and the batch is on {mask.device}")
+        bad = result[mask & ~result.isfinite()]
         if len(bad) and (given is None or bool(given[mask].isfinite().all())):
             raise self.returned(f"{bad[0].item()} for {len(bad)} of {int(mask.sum())} values, which must be finite")
-
-    def require_gradient(self, losses: Tensor, of: Tensor) -> None:
-        """Raise if nothing could be learned from the losses."""
-        if of.requires_grad and not losses.requires_grad:
+        if given is not None and given.requires_grad and not result.requires_grad:
             raise self.returned("losses without a gradient (detached, or not made of the first argument)")

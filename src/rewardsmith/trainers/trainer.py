@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, TypeVar
+
+from pydantic import BeforeValidator
 
 from rewardsmith.algorithms.schedules import SCHEDULES
 from rewardsmith.engines.protocol import Loss, Outputs
 from rewardsmith.errors import UserError
-from rewardsmith.jobs import JobContext, Result
+from rewardsmith.jobs import Job, JobContext, Result
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.component import Component
 from rewardsmith.types import ScoredGroup
@@ -27,40 +29,26 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Update:
-    """What a step did.
+    """The result of a step."""
 
-    Attributes:
-        step: its number, from 1; 0 for what is measured before the first.
-        metrics: numbers by name, such as `reward/mean`.
-        halt: why the run must end after this step; it is saved first.
-    """
-
-    step: int
+    step: int  # from 1; 0 for what is measured before the first
     metrics: Mapping[str, float] = field(default_factory=dict)
-    halt: Exception | None = None
+    halt: Exception | None = None  # why the run must end after this step; it is saved first
 
 
 @dataclass(frozen=True)
 class GroupRecord:
-    """One line of the rollouts file.
-
-    Attributes:
-        step: when it was written.
-        kind: `train` or `validation`.
-        dropped: why the group was not learned from; "" when it was, or was not meant to be.
-        scored: the group and its scores.
-        advantages: mean advantage of each rollout; None where it had none.
-    """
+    """One line of the rollouts file."""
 
     step: int
-    kind: str
-    dropped: str
+    kind: str  # `train` or `validation`
+    dropped: str  # why the group was not learned from; "" when it was, or was not meant to be
     scored: ScoredGroup
-    advantages: Sequence[float | None]
+    advantages: Sequence[float | None]  # mean of each rollout; None where it had none
 
 
 class Report(Protocol):
-    """Shows how far a part of a step is; see `Context.progress`."""
+    """Shows how far a part of a step is; see `JobContext.progress`."""
 
     def __call__(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
         """Show it."""
@@ -72,7 +60,7 @@ def no_report(phase: str, done: int, total: int, *, unit: str = "rollouts", toke
 
 
 def reporting(what: str, report: Report) -> Report:
-    """Return a report whose phases say that they belong to `what`, such as a validation."""
+    """Return a report whose phases begin with `what`, such as "validation"."""
 
     def labelled(phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
         report(f"{what}: {phase}", done, total, unit=unit, tokens=tokens)
@@ -81,7 +69,7 @@ def reporting(what: str, report: Report) -> Report:
 
 
 def counting(report: Report, phase: str, total: int, unit: str = "rollouts") -> Callable[[Loss], Loss]:
-    """Return what makes losses report the rows that have gone through them, all together, after each micro-batch."""
+    """Return a wrapper of losses that reports, after each micro-batch, the rows that have gone through all of them."""
     done = 0
 
     def counted(loss: Loss) -> Loss:
@@ -100,11 +88,11 @@ class Context(JobContext, Protocol):
     """What a run gives its trainers."""
 
     def engine(self, name: str) -> Engine:
-        """Return a model of the recipe, loaded when it is first asked for."""
+        """Return a model of the recipe, loaded on first use."""
         ...
 
     def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
-        """Keep these models awake; those that share the device with them sleep meanwhile."""
+        """Keep these models on the device; those that share it with them are offloaded meanwhile."""
         ...
 
     def keep(self, records: Sequence[GroupRecord]) -> None:
@@ -133,12 +121,47 @@ class Trainer(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return what going on after the last step needs beside the weights, as JSON values."""
+        """Return what a resumed run needs besides the weights, as JSON values."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         ...
+
+
+class JobStage:
+    """A job as a stage: one step, whose result goes to the evaluations of the run."""
+
+    def __init__(self, job: Job, context: Context) -> None:
+        self._job, self._context = job, context
+        self.steps = 1
+        self.learners: dict[str, Any] = {}
+        self.best_by = ""
+        self.reward = None
+
+    async def begin(self) -> Update:
+        """Do nothing."""
+        return Update(0)
+
+    async def step(self, number: int) -> Update:
+        """Run the job and write its tables."""
+        result = await self._job.run(self._context)
+        self._context.keep_result(result)
+        for note in result.notes:
+            self._context.log(note)
+        if result.failed >= 1:
+            raise UserError(". ".join(["no item has a result", *result.notes[:1]]))
+        return Update(number, {f"validation/{name}": value for name, value in result.metrics.items()})
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: a job keeps its own results."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
+
+
+# ---- items of a source ----------------------------------------------------------------------------------------------
 
 
 class Draws(Generic[Item]):
@@ -186,29 +209,49 @@ class Draws(Generic[Item]):
         self._open(*state)
 
 
-MOST_COUNTED = 2_000_000
+MAX_COUNTED = 2_000_000
 """Items of a source that are counted for epochs; one with more, or without end, needs steps."""
 
 
-def count_items(items: Iterator[Any], what: str, data: str, say: Callable[[str], None]) -> int:
-    """Return how many items one pass over a source has.
-
-    Args:
-        items: one pass.
-        what: what they are, for messages: `demonstrations`.
-        data: the name of the source.
-        say: tells the user that this may take a while.
-
-    Raises:
-        UserError: there are none, or more than `MOST_COUNTED`.
-    """
-    say(f"counting the {what} of data.{data}")
-    count = sum(1 for _ in islice(items, MOST_COUNTED + 1))
-    if count > MOST_COUNTED:
-        raise UserError(f"data.{data} has no end, or more than {MOST_COUNTED:,} {what}: set steps instead of epochs")
+def count_items(items: Iterator[Any], what: str, data: str, log: Callable[[str], None]) -> int:
+    """Return how many items one pass over a source has; `what` they are is for messages."""
+    log(f"counting the {what} of data.{data}")
+    count = sum(1 for _ in islice(items, MAX_COUNTED + 1))
+    if count > MAX_COUNTED:
+        raise UserError(f"data.{data} has no end, or more than {MAX_COUNTED:,} {what}: set steps instead of epochs")
     if not count:
         raise UserError(f"data.{data} is empty: there is nothing to learn from")
     return count
+
+
+HELD_OUT_SEED = 0
+"""Order in which a source gives what is measured on: a constant, so that runs, stages and seeds can be compared."""
+
+MAX_HELD_OUT = 100_000
+"""Maximum of items for `all`: a built-in world has no end."""
+
+
+def _checked_count(value: object) -> object:
+    if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError('must be an integer of at least 1, or "all"')
+
+
+Count = Annotated[int | Literal["all"], BeforeValidator(_checked_count)]
+"""How many items to measure on; "all" takes every one that the data has."""
+
+
+def held_out(read: Callable[[int], Iterator[Item]], count: int | Literal["all"], data: str) -> list[Item]:
+    """Return the first `count` items of a source, or fewer where it has fewer, to measure on."""
+    items = list(islice(read(HELD_OUT_SEED), MAX_HELD_OUT + 1 if count == "all" else count))
+    if not items:
+        raise UserError(f"data.{data} is empty: there is nothing to measure on")
+    if count == "all" and len(items) > MAX_HELD_OUT:
+        raise UserError(f'data.{data} has no end, or more than {MAX_HELD_OUT:,} items: set a number instead of "all"')
+    return items
+
+
+# ---- rates and seeds ------------------------------------------------------------------------------------------------
 
 
 def learning_rate(optimizer: OptimizerSettings, done: int, total: int) -> float:
