@@ -112,6 +112,7 @@ _REWARDS: dict[str, Callable[[Path], list[str]]] = {
     "rubric_mixed": _rubric(".judge"),
     "rubric_gate": _rubric(".judge"),
     "ranking": lambda folder: [
+        "stages.0.overlong.buffer=4",
         f'stages.0.reward.template="{_template(folder, "ranking")}"',
         "stages.0.reward.extract=whole",
     ],

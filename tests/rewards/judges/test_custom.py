@@ -236,6 +236,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_program_whose_hook_hangs() -> None:
     begun = time.monotonic()
     ended = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=50, check=False)

@@ -171,6 +171,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_a_plug_in_is_given_the_judges_tokenizer(tokenizer: str) -> None:
     reward, model = connected(Plugin, ['{"clear": 1}'], file=FLAGS, tokenizer=tokenizer)
     asyncio.run(reward.check())

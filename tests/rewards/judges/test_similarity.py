@@ -154,6 +154,7 @@ def test_vectors_without_an_angle_are_a_failure() -> None:
         assert values("said", model=model) == ["invalid"]
 
 
+@pytest.mark.slow
 def test_the_value_is_that_of_sentence_transformers(tmp_path: Path) -> None:
     from tests.engines.test_sentences import write_sentences
 

@@ -44,7 +44,7 @@ class CritiqueSettings(Settings):
     model: ChatModelName = Field(min_length=1, description="the model that writes it")
     template: OwnTemplate = "critique"
     show_template: str = Field(
-        default="critique_told",
+        default="critique_shown",
         min_length=1,
         description="turns that show the critique to the scalar model after the answer: built-in, or a path",
     )

@@ -213,8 +213,7 @@ def _feedback(compared: Sequence[ComparedPair], candidate: int) -> str:
     notes = []
     for one in compared:
         names = "AB" if candidate == one.pair[0] else "BA"
-        texts = zip(names, one.feedback, strict=False)
-        notes += [f"[this answer is {name}]\n{text}" for name, text in texts if text]
+        notes += [f"[this answer is {name}]\n{text}" for name, text in zip(names, one.feedback, strict=False) if text]
     return joined_replies(notes)
 
 
