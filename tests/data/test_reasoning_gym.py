@@ -84,12 +84,12 @@ def test_a_fixed_set() -> None:
 
 def test_entries_that_cannot_be_used_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(prompt.answer for prompt in first(150, ReasoningGym(task="ab").prompts(0)))  # 1 of 30 has the answer ""
-    ask = reasoning_gym.Task._ask
+    ask = reasoning_gym.Task._run_scorer
     monkeypatch.setattr(
-        reasoning_gym.Task, "_ask", lambda task, answer, entry: ask(task, answer, entry) * (int(answer) % 2)
+        reasoning_gym.Task, "_run_scorer", lambda task, answer, entry: ask(task, answer, entry) * (int(answer) % 2)
     )
     assert all(int(prompt.answer) % 2 for prompt in first(50, ReasoningGym(task="gcd").prompts(0)))
-    monkeypatch.setattr(reasoning_gym.Task, "_ask", lambda *_: 0.5)
+    monkeypatch.setattr(reasoning_gym.Task, "_run_scorer", lambda *_: 0.5)
     with pytest.raises(UserError, match="no question of gcd is in the split"):
         ReasoningGym(task="gcd").check()
 

@@ -154,9 +154,9 @@ class RowFileSource:
                     raise row
                 item = convert(row, names[place.file], place.number)
                 prompt = _prompt_in(item)
-                asked = 0 if unique else hash(tuple((m.role, m.content) for m in prompt.messages))
-                other, same = known.setdefault(prompt.id, (place, asked))
-                if other is not place and (unique or same != asked):
+                content = 0 if unique else hash(tuple((m.role, m.content) for m in prompt.messages))
+                other, same = known.setdefault(prompt.id, (place, content))
+                if other is not place and (unique or same != content):
                     what = "" if unique else ", which has another prompt"
                     raise RowError(
                         f'the id "{prompt.id[:100]}" is also that of {where(files, other)}{what}: make the ids'

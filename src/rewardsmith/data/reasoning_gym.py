@@ -128,7 +128,7 @@ class Task:
         `BrokenEntryError` when less than full marks cannot be believed: the entry's own answer does not get them.
         """
         try:
-            marks = self._ask(answer, entry) if self._may_see(answer, entry) else 0.0
+            marks = self._run_scorer(answer, entry) if self._may_see(answer, entry) else 0.0
         except (BrokenEntryError, MemoryError):
             raise
         except Exception:  # noqa: BLE001 either the answer cannot be read, or the entry is broken: the next lines tell
@@ -141,7 +141,7 @@ class Task:
         """Raise a `BrokenEntryError` unless the entry's own answer gets full marks."""
         answer = "[]" if entry.answer is None else entry.answer  # a plan without moves, which their scorers can read
         try:
-            marks = self._ask(answer, entry) if self._may_see(answer, entry) else 0.0
+            marks = self._run_scorer(answer, entry) if self._may_see(answer, entry) else 0.0
         except (BrokenEntryError, MemoryError):
             raise
         except Exception as error:
@@ -155,7 +155,7 @@ class Task:
         form = FORMS.get(self.name)
         return form is None or form.fullmatch(answer) is not None
 
-    def _ask(self, answer: str, entry: Entry) -> float:
+    def _run_scorer(self, answer: str, entry: Entry) -> float:
         _require_harmless(self.name, entry)
         metadata = _thawed(entry.metadata)
         if self.name in _TUPLES:
@@ -307,19 +307,19 @@ class ReasoningGym:
             yield next(streams[rng.choices(names, weights)[0]])
 
     def _task_prompts(self, name: str, seed: int, *, distinct: bool = False) -> Iterator[Prompt]:
-        seen: set[str] = set()
+        drawn: set[str] = set()
         misses = 0
         for task, entry in self._entries(name, seed):
-            if entry.question not in seen and self._usable(task, entry):
+            if entry.question not in drawn and self._usable(task, entry):
                 misses = 0
                 if distinct:
-                    seen.add(entry.question)
+                    drawn.add(entry.question)
                 yield self._prompt(name, entry)
             else:
                 misses += 1
                 if misses == _PATIENCE:
                     break
-        found = f"only {len(seen)} different questions of {name} are" if distinct else f"no question of {name} is"
+        found = f"only {len(drawn)} different questions of {name} are" if distinct else f"no question of {name} is"
         raise UserError(
             f"{found} in the split {self.split!r} with held_out = {self.held_out}: hold out more or less, set a smaller"
             " size, or let config make the questions more varied"

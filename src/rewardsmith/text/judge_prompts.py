@@ -94,7 +94,7 @@ RANKING_PLACES = ("question", "source_text", "source_language", "target_language
 
 @dataclass(frozen=True)
 class RankingFormat:
-    """What a judge is asked for: a ranking, scores, or both; scores from `lowest` to `highest`."""
+    """What a judge writes: a ranking, scores, or both; scores from `lowest` to `highest`."""
 
     output: Output = "both"
     lowest: float = 0.0

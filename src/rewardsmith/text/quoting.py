@@ -16,7 +16,7 @@ PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 MAX_FENCE = 32
 """Backticks. A longer run inside a text is broken by spaces: no judge counts to a thousand."""
 
-# The tokens by which the common chat templates tell turns apart. Written with a space they are plain text.
+# The tokens by which the common chat templates separate messages. Written with a space they are ordinary text.
 _LT, _GT, _BAR, _OPEN = "[<＜﹤]", "[>＞﹥]", "[|｜]", r"[\[［]"
 # Names in angle brackets, in any case: whole, or as one of several parts with underscores between them.
 _NAMES = (
@@ -42,7 +42,7 @@ _TAGS = (
     rf"|\[[a-z0-9_]{{1,64}}\]{_GT}"  # <[PLHD1_never_used]>
 )
 _ROLES = re.compile(
-    rf"{_LT}(?=[^<>＜＞﹤﹥]{{1,160}}+{_GT})(?={_TAGS})"  # what is no tag at all is told at once
+    rf"{_LT}(?=[^<>＜＞﹤﹥]{{1,160}}+{_GT})(?={_TAGS})"  # most other text fails here at once
     r"|<(?=</?SYS>>)"
     rf"|{_OPEN}(?={_BAR}[^\[\]\n]{{1,64}}{_BAR}[\]］]|/?(?-i:{_BRACKETED})[\]］])"  # [|user|], [INST]
     r"|◁(?=[^\s◁▷][^◁▷\n]{0,64}▷)"  # ◁think▷

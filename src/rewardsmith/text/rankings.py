@@ -1,6 +1,6 @@
 """Rankings of a group of candidates: how they are written and parsed.
 
-A verdict has two parts, and a judge may be asked for one or both:
+A verdict has two parts, and a judge may have to write one or both:
 
     ### Final Ranking:
 
@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 from rewardsmith.text.judge_replies import MAX_LINE, NoVerdict, Unparsable, normalise, own_words
 
 Output = Literal["both", "ranking", "scores"]
-"""What a judge is asked for."""
+"""What a judge writes."""
 
 Strictness = Literal["lenient", "strict", "exact"]
 """How much of the form is overlooked; see `parse_ranking`."""

@@ -364,17 +364,17 @@ class LeakDetector:
     """
 
     def __init__(self, question: str, answers: Sequence[str] = (), solution: str = "") -> None:
-        asked = _plain(question)
-        known = [answer for answer in map(_plain, answers) if 0 < len(answer) <= MAX_ANSWER]
-        self._answers = [(answer, _answer_pattern(answer, asked)) for answer in dict.fromkeys(known)]
+        problem = _normalised(question)
+        known = [answer for answer in map(_normalised, answers) if 0 < len(answer) <= MAX_ANSWER]
+        self._answers = [(answer, _answer_pattern(answer, problem)) for answer in dict.fromkeys(known)]
         own = set(_word_runs(solution))
         self._copied = own - set(_word_runs(question)) if own else own
 
     def find(self, text: str) -> str:
         """Return what a text does, such as `names the answer 42`; "" if it does not lean on the reference."""
-        plain = _plain(text)
+        normalised = _normalised(text)
         for answer, pattern in self._answers:
-            if pattern.search(plain):
+            if pattern.search(normalised):
                 return f"names the answer {answer[:60]!r}"
         copied = next((run for run in _word_runs(text) if run in self._copied), None)
         return "" if copied is None else f"copies the reference solution ({' '.join(copied)[:80]!r})"
@@ -416,7 +416,7 @@ def _spelled(answer: str) -> str:
     return rf"{re.escape(whole[1])}(?:\.0+)?" if whole else "".join(parts)
 
 
-def _plain(text: str) -> str:
+def _normalised(text: str) -> str:
     """Return a text without the marks that change nothing: dollar signs, separators of thousands, blanks."""
     return " ".join(_SIGNS.sub("", _THOUSANDS.sub("", text)).split())
 

@@ -122,7 +122,7 @@ class GradedJob(ModelCallJob, SplitJob):
             )
         with self.replies(context, files, outs, {**made_by, "votes": self.votes}) as kept:
 
-            async def ask(asker: Asker, graded: GradedSolution) -> dict[str, Any]:
+            async def request(asker: Asker, graded: GradedSolution) -> dict[str, Any]:
                 total = graded.solution.total
                 votes = await asker.votes(graded.prompt, lambda text: parse_grade(text, total).share, self.votes)
                 return {
@@ -132,7 +132,7 @@ class GradedJob(ModelCallJob, SplitJob):
                     "by": {"model": kept.identity, **made_by, "seed": self.seed},
                 }
 
-            await self.call_model(context, self.teacher, items, kept, ask)
+            await self.call_model(context, self.teacher, items, kept, request)
             failed = len(kept.failures) / len(items)
             if failed == 1:
                 return Result(notes=["nothing is written: no solution has a grade", *kept.lines()], failed=1.0)

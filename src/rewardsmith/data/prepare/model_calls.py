@@ -71,7 +71,7 @@ class ModelCallJob(PrepareJob, RequestSettings):
         model_name: str,
         items: Sequence[CallItem[T]],
         kept: KeptReplies,
-        ask: Callable[[Asker, T], Awaitable[dict[str, Any]]],
+        request: Callable[[Asker, T], Awaitable[dict[str, Any]]],
     ) -> None:
         """Request a reply for each item that has none yet; a failure is kept in `kept.failures`.
 
@@ -94,7 +94,7 @@ class ModelCallJob(PrepareJob, RequestSettings):
             nonlocal done, streak
             for item in todo:
                 try:
-                    kept.add(item.key, await ask(asker, item.value))
+                    kept.add(item.key, await request(asker, item.value))
                     streak = 0
                 except ModelCallError as error:
                     kept.failures.append(CallFailure(item.where, error.kind, str(error)[:2_000], error.attempts))
@@ -131,7 +131,7 @@ class CallItem(Generic[T]):
 
 @dataclass(frozen=True)
 class CallFailure:
-    """An item without a reply: where it is, the kind of the failure, what was seen, and how often it was tried."""
+    """An item without a reply: where it is, the kind of the failure, the detail, and how often it was tried."""
 
     where: str
     kind: str

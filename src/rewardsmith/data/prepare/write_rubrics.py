@@ -74,13 +74,13 @@ class RubricJob(ModelCallJob):
                 raise UserError(f"no row has {what}: {no_column(column, files.columns, setting)}")
         with self.replies(context, files, [self.out], {**made_by, "hide_reference": self.hide_reference}) as kept:
 
-            async def ask(asker: Asker, problem: RubricProblem) -> dict[str, Any]:
+            async def request(asker: Asker, problem: RubricProblem) -> dict[str, Any]:
                 parsed = await request_rubric(asker, template, problem, hide_reference=self.hide_reference)
                 tokens = {"prompt_tokens": parsed.prompt_tokens, "tokens": parsed.tokens}
                 facts = {"model": kept.identity, **made_by, "seed": self.seed, "tries": parsed.attempts, **tokens}
                 return {"criteria": parsed.value.criteria(), "made_by": rubric_facts(parsed.value, facts)}
 
-            await self.call_model(context, self.writer, items, kept, ask)
+            await self.call_model(context, self.writer, items, kept, request)
             failed = len(kept.failures) / len(items)
             if failed == 1:
                 return Result(notes=["nothing is written: no problem has a rubric", *kept.lines()], failed=1.0)
