@@ -77,7 +77,7 @@ def read_checkpoint(files: RunFolder, recipe: Recipe) -> Checkpoint | None:
         facts["step"],
         frozenset(facts["models"]),
         facts["lengths"],
-        facts["trainer"],
+        facts["state"],
         run,
     )
 

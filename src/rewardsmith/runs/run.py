@@ -288,7 +288,7 @@ class Run:
             self.state.learned = name
         self.state.seconds = self._seconds
         self.progress("saving a checkpoint", 0, 0)
-        facts = {"stage": self._stage, "step": step, "trainer": trainer_state, "run": self.state.as_json()}
+        facts = {"stage": self._stage, "step": step, "state": trainer_state, "run": self.state.as_json()}
         self._files.save(name, facts, {model: self.engine(model) for model in self._saved}, trainer.reward)
         saving = [s.settings.save for s in self.recipe.stages if hasattr(s.settings, "save")]
         # A later name is from before the recipe lost a stage: it must not pass for the last checkpoint.

@@ -145,7 +145,7 @@ def test_a_run_writes_the_tables_and_sums_up(tmp_path: Path) -> None:
     assert written["kind"] == "rankings"
     assert written["metrics"]["accuracy"] == 1.0
     assert written["tables"][0]["columns"][0] == {"name": "measure", "form": "text"}
-    (told,) = going.summary.stages
+    (told,) = going.state.summary.stages
     assert told.after["validation/accuracy"] == 1.0
     assert told.type == "evaluate_reward"
 
