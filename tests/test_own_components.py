@@ -79,7 +79,7 @@ def test_paths_tuples_and_enums_can_be_given_in_toml(own: Callable[[str], str]) 
 @pytest.mark.parametrize(
     ("where", "code", "words"),
     [
-        ("advantage", "def R(group): ...", ["cannot be an advantage", "5 positional arguments"]),
+        ("advantage", "def R(rewards, mask): ...", ["cannot be an advantage", "1 positional argument"]),
         ("advantage", "class R: ...", ["is a class", "an advantage is a function"]),
         ("advantage", "R = 3", ["is an int", "an advantage is a function"]),
         ("loss", "class R: ...", ["is a class", "a policy loss is a function"]),

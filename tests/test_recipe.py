@@ -118,9 +118,9 @@ def test_a_users_own_classes_and_functions_are_found_next_to_the_recipe(tmp_path
         "    def __init__(self, *, per_character: float = 0.5): self.per_character = per_character\n"
         "    async def score(self, group):\n"
         "        return tuple(Score(self.per_character * len(r.text)) for r in group.rollouts)\n"
-        "def raw(rewards_BT, mask_BT, groups_B, values_BT=None, support_BT=None, *, discount: float = 1.0):\n"
+        "def raw(inputs, *, discount: float = 1.0):\n"
         "    '''The reward itself.'''\n"
-        "    return rewards_BT\n"
+        "    return inputs.rewards_BT\n"
     )
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(

@@ -1,4 +1,4 @@
-"""The loops. `stages.py` says what a recipe may ask for; each stage names the trainer that does it."""
+"""The loops. `stages.py` has the stages of a recipe; each names its trainer."""
 
 from rewardsmith.trainers.stages import STAGES, PolicyStage, SftStage
 

@@ -27,19 +27,12 @@ MAX_SOURCES = 200
 
 @dataclass(frozen=True)
 class ComparedAnswers:
-    """Answers to one prompt, and how they compare.
+    """Answers to one prompt, and how they compare."""
 
-    Attributes:
-        prompt: the prompt.
-        answers: n of them, at least two.
-        levels: int64 [n], place of each answer, smaller is better; equal numbers are ties.
-        quality: float64 [n], whose differences are the annotated margins.
-    """
-
-    prompt: Prompt
-    answers: tuple[str, ...]
-    levels: NDArray[np.int64]
-    quality: NDArray[np.float64]
+    prompt: Prompt  # the prompt
+    answers: tuple[str, ...]  # n of them, at least two
+    levels: NDArray[np.int64]  # int64, place of each answer, smaller is better; equal numbers are ties
+    quality: NDArray[np.float64]  # float64, whose differences are the annotated margins
 
 
 def compare_answers(item: Preference | Ranking) -> ComparedAnswers:

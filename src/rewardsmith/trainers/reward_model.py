@@ -37,7 +37,7 @@ Items = Callable[[int], Iterator[Preference | Ranking]]
 class RewardModelTrainer:
     """Teaches a model with a scalar head to order answers as the data does.
 
-    An answer's reward is read where it will be read when the model is asked: the prompt and the answer go through the
+    An answer's reward is read where it will be read when the model is called: the prompt and the answer go through the
     chat template and the tokenizer by the same functions (`text.judge_prompts`, `engines.conversation_rows`).
 
     Args:
@@ -85,19 +85,19 @@ class RewardModelTrainer:
         for item in items:
             compared = compare_answers(item)
             stage = self._stage
-            said = [
+            rated = [
                 rated_conversation(compared.prompt, rated_answer(answer, think=stage.think), system=stage.system)
                 for answer in compared.answers
             ]
             try:
-                read = [self._engine.encode_conversation(conversation) for conversation in said]
+                read = [self._engine.encode_conversation(conversation) for conversation in rated]
             except ModelCallError as error:
                 raise UserError(f"prompt {compared.prompt.id!r}: {error}") from None
             if not all(0 < len(each) <= self._limit for each in read):
                 dropped += 1
                 continue
             groups.append(compared)
-            conversations += said
+            conversations += rated
             tokens += read
         return PreferenceBatch(groups, conversation_rows(conversations, tokens)), dropped
 

@@ -46,21 +46,13 @@ MAIN = ("mad", "bias", "pearson", "calibration_error", "auc", "f1", "f1_best", "
 
 @dataclass(frozen=True)
 class GradedAnswer:
-    """An answer and its score.
+    """An answer and its score."""
 
-    Attributes:
-        grade: the true one, 0 to 1.
-        score: of the reward; NaN where it failed.
-        right: whether the final answer is right; None where unknown.
-        sound: whether every step holds; None where unknown.
-        repeats: further verdicts.
-    """
-
-    grade: float
-    score: float
-    right: bool | None = None
-    sound: bool | None = None
-    repeats: tuple[float, ...] = ()
+    grade: float  # the true one, 0 to 1
+    score: float  # of the reward; NaN where it failed
+    right: bool | None = None  # whether the final answer is right; None where unknown
+    sound: bool | None = None  # whether every step holds; None where unknown
+    repeats: tuple[float, ...] = ()  # further verdicts
 
     @property
     def ok(self) -> bool:

@@ -42,23 +42,14 @@ Verdict = tuple[float, float]
 
 @dataclass(frozen=True)
 class JudgedPair:
-    """A pair and its scores.
+    """A pair and its scores."""
 
-    Attributes:
-        subset: of the data.
-        margin: score of the chosen answer minus that of the rejected one; NaN where one has none.
-        longer: characters of the chosen answer minus those of the rejected one.
-        tied: whether neither is better in truth.
-        in_orders: the verdict with the chosen answer first, and then second.
-        repeats: all verdicts, the first included.
-    """
-
-    subset: str
-    margin: float
-    longer: int = 0
-    tied: bool = False
-    in_orders: tuple[Verdict, ...] = ()
-    repeats: tuple[Verdict, ...] = ()
+    subset: str  # of the data
+    margin: float  # score of the chosen answer minus that of the rejected one; NaN where one has none
+    longer: int = 0  # characters of the chosen answer minus those of the rejected one
+    tied: bool = False  # whether neither is better in truth
+    in_orders: tuple[Verdict, ...] = ()  # the verdict with the chosen answer first, and then second
+    repeats: tuple[Verdict, ...] = ()  # all verdicts, the first included
 
     @property
     def ok(self) -> bool:

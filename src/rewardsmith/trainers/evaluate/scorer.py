@@ -48,14 +48,10 @@ async def run_in_order(
     concurrency: int,
     pause: Callable[[], None] = nothing,
 ) -> None:
-    """Work on several items at a time, and hand over each result in the order of the items.
+    """Work on `concurrency` items at a time, and `keep` each result in the order of the items.
 
-    Args:
-        items: read at most `READ_AHEAD` × `concurrency` ahead.
-        work: called for each item; the first exception ends the loop and is raised as it is.
-        keep: called with each item and its result.
-        concurrency: how many items are worked on at a time.
-        pause: called often; what it raises ends the loop.
+    Items are read at most `READ_AHEAD` × `concurrency` ahead. The first exception of `work`, or of `pause`, which is
+    called often, ends the loop and is raised as it is.
     """
     slots = asyncio.Semaphore(concurrency)
     pending: deque[tuple[Item, asyncio.Task[Result]]] = deque()

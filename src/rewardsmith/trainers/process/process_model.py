@@ -45,25 +45,15 @@ _WEIGHTINGS: dict[str, Weighting] = {
 
 @dataclass(frozen=True)
 class OutcomeBatch:
-    """Rollouts and their outcomes; B rollouts, T tokens of the longest answer.
+    """Rollouts and their outcomes; B rollouts, T tokens of the longest answer."""
 
-    Attributes:
-        rows: the token ids of each rollout.
-        groups_B: int64 [B], which rollouts answer the same prompt.
-        mask_BT: bool [B, T], the answer tokens.
-        outcomes_B: float32 [B] in [0, 1]; 0 where there is none.
-        votes_B: bool [B], whether there is an outcome: one that failed is no label.
-        fresh: how many of the rollouts, the first ones, were written in this step; the others are replayed.
-        sampler_BT: float32 [B, T], the log-probabilities with which the tokens were sampled.
-    """
-
-    rows: Sequence[Row]
-    groups_B: Tensor
-    mask_BT: Tensor
-    outcomes_B: Tensor
-    votes_B: Tensor
-    fresh: int
-    sampler_BT: Tensor
+    rows: Sequence[Row]  # the token ids of each rollout
+    groups_B: Tensor  # int64, which rollouts answer the same prompt
+    mask_BT: Tensor  # bool, the answer tokens
+    outcomes_B: Tensor  # float32, in [0, 1]; 0 where there is none
+    votes_B: Tensor  # bool, whether there is an outcome: one that failed is no label
+    fresh: int  # how many of the rollouts, the first ones, were written in this step; the others are replayed
+    sampler_BT: Tensor  # float32, the log-probabilities with which the tokens were sampled
 
     def wins(self, sums_B: Tensor) -> tuple[float, float]:
         """Return `pairwise_wins` of the sums [B] of the fresh rollouts."""
@@ -79,14 +69,9 @@ def outcome_batch(
     outcome: str,
     device: torch.device,
 ) -> OutcomeBatch:
-    """Turn scored groups into what the model learns from.
+    """Return the groups of this step and replayed ones of earlier steps as what the model learns from.
 
-    Args:
-        fresh: the groups of this step.
-        replayed: groups of earlier steps.
-        encode: from a prompt to the tokens that the policy read.
-        outcome: the dotted name of the part of the reward that is the outcome.
-        device: of the tensors.
+    `encode` gives the tokens of a prompt, and `outcome` is the dotted name of the part of the reward to learn from.
     """
     groups = [*fresh, *replayed]
     rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
@@ -122,32 +107,20 @@ def _outcome(score: Score, outcome: str) -> float | None:
 
 @dataclass(frozen=True)
 class ModelRewards:
-    """The rewards of the fresh rollouts of a step, and what the model learned.
+    """The rewards of the fresh rollouts of a step, and what the model learned."""
 
-    Attributes:
-        rewards_BT: float32 [B, T], β times the log-ratio of each token.
-        fresh_B: float32 [B], their sums before the model learned from them.
-        after_B: float32 [B], their sums after the update; None where they were not measured.
-        loss: mean over the labelled rollouts of all optimizer steps; None without any.
-        grad_norms: one for each optimizer step that was taken.
-        skipped: optimizer steps that were not, because the gradient was not finite.
-    """
-
-    rewards_BT: Tensor
-    fresh_B: Tensor
-    after_B: Tensor | None = None
-    loss: float | None = None
-    grad_norms: Sequence[float] = ()
-    skipped: int = 0
+    rewards_BT: Tensor  # float32, β times the log-ratio of each token
+    fresh_B: Tensor  # float32, their sums before the model learned from them
+    after_B: Tensor | None = None  # float32, their sums after the update; None where they were not measured
+    loss: float | None = None  # mean over the labelled rollouts of all optimizer steps; None without any
+    grad_norms: Sequence[float] = ()  # one for each optimizer step that was taken
+    skipped: int = 0  # optimizer steps that were not, because the gradient was not finite
 
 
 class ProcessModel:
-    """Scores and learns.
+    """Scores and learns: the engine is π_φ, the reference π_ref.
 
-    Args:
-        settings: of the reward.
-        engine: π_φ.
-        reference: π_ref; None where it is the policy that wrote the answers, whose log-probabilities are then given.
+    The reference is None where it is the policy that wrote the answers, whose log-probabilities are then given.
     """
 
     def __init__(self, settings: Implicit, engine: Engine, reference: Reference | None) -> None:
@@ -166,11 +139,8 @@ class ProcessModel:
     ) -> ModelRewards:
         """Score the fresh rollouts of a batch, and learn from all of it.
 
-        Args:
-            batch: the rollouts of a step, and those that are replayed.
-            policy_BT: float32 [B, T], the policy's log-probabilities, where they are the reference.
-            lr: learning rate.
-            measure: whether to measure the sums after the update where that needs a pass of its own.
+        `policy_BT` are the policy's log-probabilities, where they are the reference. `measure`: measure the sums after
+        the update also where that needs a pass of its own.
         """
         settings, fresh = self.settings, batch.fresh
         if settings.update == "none":
@@ -243,9 +213,9 @@ class ProcessModel:
     def _logprobs(self, model: Engine | Reference, batch: OutcomeBatch, parts: Sequence[Sequence[int]]) -> Tensor:
         logprobs_BT = torch.zeros(batch.mask_BT.shape, device=self.engine.device)
         for rows in parts:
-            found_bT = model.logprobs([batch.rows[i] for i in rows], max_rows=self.settings.learning.micro_batch)
+            logprobs_bT = model.logprobs([batch.rows[i] for i in rows], max_rows=self.settings.learning.micro_batch)
             rows_b = torch.tensor(rows, device=logprobs_BT.device)
-            logprobs_BT[rows_b, : found_bT.shape[1]] = found_bT.to(logprobs_BT.device)
+            logprobs_BT[rows_b, : logprobs_bT.shape[1]] = logprobs_bT.to(logprobs_BT.device)
         return logprobs_BT
 
 
@@ -294,8 +264,8 @@ class _Losses:
 
     def _losses(self, rewards_bT: Tensor, mask_bT: Tensor, at: Tensor) -> Tensor:
         if self._opponents is not None:
-            found = self._opponents
-            return pairwise_losses(rewards_bT.sum(-1), found.mean_B[at], found.sign_B[at], found.weight_B[at])
+            others = self._opponents
+            return pairwise_losses(rewards_bT.sum(-1), others.mean_B[at], others.sign_B[at], others.weight_B[at])
         labelled_bT = mask_bT & self._batch.votes_B[at][:, None]
         offset_b = None if self._offset_B is None else self._offset_B[at]
         return outcome_cross_entropy(rewards_bT, labelled_bT, self._batch.outcomes_B[at], offset_B=offset_b)

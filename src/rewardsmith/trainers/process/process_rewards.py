@@ -177,14 +177,7 @@ class ProcessRewards:
 
 
 class ProcessPart:
-    """An implicit reward with its model, its replay buffer and its running accuracy.
-
-    Args:
-        settings: of the reward.
-        engine: π_φ.
-        reference: π_ref; None where it is the policy as it sampled.
-        steps: of the stage, over which the learning rate runs.
-    """
+    """An implicit reward with its model, its replay buffer and its running accuracy; see `ProcessModel`."""
 
     def __init__(self, settings: Implicit, engine: Engine, reference: Reference | None, *, steps: int) -> None:
         self.settings = settings
@@ -350,16 +343,8 @@ def step_metrics(
     """Return how well rewards per token agree with the truth about steps; see `rewardsmith.algorithms.step_finding`.
 
     A step's reward is the sum of the rewards of its tokens. Left out are rollouts of which the truth knows nothing,
-    that have no character offsets, or that have a step without a token of its own.
-
-    Args:
-        groups: the rollouts.
-        values: for each group and rollout [T], the reward of each token, before it was moved or normalised.
-        truth: a step truth (`rewardsmith.data.arithmetic`).
-
-    Returns:
-        `found`, `chance`, `correlation` and `auc`, as far as they are known, and `judged`, the number of rollouts;
-        nothing where none was judged.
+    that have no character offsets, or that have a step without a token of its own. `values` are the rewards of the
+    tokens before they were moved or normalised. Nothing is returned where no rollout was judged.
     """
     rewards: list[NDArray[np.float64]] = []
     truths: list[NDArray[np.bool_]] = []

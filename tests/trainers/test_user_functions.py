@@ -14,7 +14,7 @@ from rewardsmith.trainers.reward_model import RewardModelTrainer
 from tests.trainers.compared import THREE, reward_model_stage, world
 from tests.trainers.world import World, policy_stage, steps
 
-HERE = "tests.trainers.test_own_functions"
+HERE = "tests.trainers.test_user_functions"
 
 # ---- advantages ------------------------------------------------------------------------------------------------------
 
@@ -55,8 +55,8 @@ def out_of_range(inputs: RewardTensors) -> Tensor:
         ("nothing", ["NoneType", "[4, 8]"]),
         ("not_a_number", ["nan", "finite"]),
         ("whole_numbers", ["int64", "float"]),
-        ("raising", ["KeyError", "no such row", "test_own_functions.py:"]),
-        ("out_of_range", ["ValueError", "a cause of its own", "test_own_functions.py:"]),
+        ("raising", ["KeyError", "no such row", "test_user_functions.py:"]),
+        ("out_of_range", ["ValueError", "a cause of its own", "test_user_functions.py:"]),
     ],
 )
 def test_an_advantage_that_goes_wrong_is_named(name: str, words: list[str], tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def total(mask_BT: Tensor, dtype: torch.dtype) -> Tensor:
         ("loss", "a_number_as_statistic", ["share", "float"]),
         ("loss", "without_gradient", ["gradient"]),
         ("loss", "nan_loss", ["nan", "finite"]),
-        ("loss", "raising_loss", ["RuntimeError: boom", "test_own_functions.py:"]),
+        ("loss", "raising_loss", ["RuntimeError: boom", "test_user_functions.py:"]),
         ("reduction", "flags", ["bool", "float"]),
         ("reduction", "total", ["[]", "[16, 8]"]),
     ],
