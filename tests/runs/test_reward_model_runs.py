@@ -79,7 +79,7 @@ save = { every = 2 }
 LEARN = "rewardsmith.engines.embedded.learner:Learner.step"
 WRITE = "rewardsmith.engines.embedded.engine:write_tensors"
 RATE = "rewardsmith.engines.embedded.chat_model:EmbeddedRater.rate"
-FINISH = "rewardsmith.runs.run:Run._finish"
+FINISH = "rewardsmith.runs.lineage:Lineage.end"
 
 VARIANTS = {
     "full": [],
