@@ -67,6 +67,75 @@ def find_zero(xs):
     return begin
 """
 
+_CYCLIC = '''
+def encode_cyclic(s: str):
+    """
+    Moves the letters of each group of three one place to the left.
+    """
+    groups = [s[(3 * i):min((3 * i + 3), len(s))] for i in range((len(s) + 2) // 3)]
+    groups = [(group[1:] + group[0]) if len(group) == 3 else group for group in groups]
+    return "".join(groups)
+
+
+def decode_cyclic(s: str):
+    """
+    The text that encode_cyclic has encoded.
+    """
+'''
+
+_SHIFT = '''
+def encode_shift(s: str):
+    """
+    Every letter becomes the one five places further in the alphabet.
+    """
+    return "".join([chr(((ord(ch) + 5 - ord("a")) % 26) + ord("a")) for ch in s])
+
+
+def decode_shift(s: str):
+    """
+    The text that encode_shift has encoded.
+    """
+'''
+
+
+def _decoding(name: str) -> str:
+    return f"""
+METADATA = {{}}
+
+
+def check(candidate):
+    from random import randint, choice
+    import copy
+    import string
+
+    letters = string.ascii_lowercase
+    for _ in range(20):
+        str = ''.join(choice(letters) for i in range(randint(10, 20)))
+        encoded_str = {name}(copy.deepcopy(str))
+        assert candidate(copy.deepcopy(encoded_str)) == str
+"""
+
+
+_PALINDROME = '''
+def is_palindrome(string: str) -> bool:
+    """ Whether a text reads the same from both ends """
+    return string == string[::-1]
+
+
+def make_palindrome(string: str) -> str:
+    """ The shortest palindrome that begins with a text """
+'''
+
+_PALINDROME_TEST = """
+METADATA = {'author': 'x', 'dataset': 'test'}
+
+
+def check(candidate):
+    assert candidate('') == ''
+    assert all(is_palindrome(candidate(text)) and candidate(text).startswith(text) for text in ('x', 'xy', 'cat'))
+    assert len(candidate('cat')) == 5
+"""
+
 _DEVIATION = '''
 from typing import List
 
@@ -89,6 +158,12 @@ def check(candidate):
     for i in range(20):
         x, y = random.randint(0, 1000), random.randint(0, 1000)
         assert candidate(x, y) == x + y
+"""
+
+_THIRD_TEST = """
+def check(candidate):
+    assert tuple(candidate([1, 2, 3])) == tuple(sort_third([1, 2, 3]))
+    assert tuple(candidate([5, 6, 3, 4, 8, 9, 2])) == tuple([2, 6, 3, 4, 8, 9, 5])
 """
 
 _PRIME_TEST = """
@@ -115,6 +190,33 @@ ROWS = {
         patched="import math\nmath.fabs = math.pow = lambda *_: 0\ndef find_zero(xs): return 1",
         deaf="import copy\ncopy.deepcopy = lambda x: []\ndef find_zero(xs): return 1",
     ),
+    "decode_cyclic": _row(
+        _CYCLIC,
+        _decoding("encode_cyclic"),
+        "decode_cyclic",
+        "def decode_cyclic(s): return encode_cyclic(encode_cyclic(s))",
+        helper="def encode_cyclic(s): return s\ndef decode_cyclic(s): return s",
+        known="import random\ndef decode_cyclic(s):\n"
+        "    letters = 'abcdefghijklmnopqrstuvwxyz'\n"
+        "    size = random.randint(10, 20)\n    return ''.join(random.choice(letters) for i in range(size))",
+    ),
+    "decode_shift": _row(
+        _SHIFT,
+        _decoding("encode_shift"),
+        "decode_shift",
+        "def decode_shift(s): return ''.join(chr((ord(c) - 5 - 97) % 26 + 97) for c in s)",
+        helper="def encode_shift(s): return s\ndef decode_shift(s): return s",
+        module="import string\nstring.ascii_lowercase = 'a'\ndef decode_shift(s): return 'a' * len(s)",
+    ),
+    "make_palindrome": _row(
+        _PALINDROME,
+        _PALINDROME_TEST,
+        "make_palindrome",
+        "def make_palindrome(s):\n    n = next((i for i in range(len(s)) if is_palindrome(s[i:])), 0)\n"
+        "    return s + s[:n][::-1]",
+        helper="def is_palindrome(s): return True\ndef make_palindrome(s): return s + 'x' * (len(s) - 1)",
+        builtin="def all(xs): return True\ndef make_palindrome(s): return s and 5 * 'x'",
+    ),
     "mean_absolute_deviation": _row(
         _DEVIATION,
         _DEVIATION_TEST,
@@ -132,6 +234,13 @@ ROWS = {
         "def add(x, y): return x + y",
         module="class random: randint = lambda a, b: 0\ndef add(x, y): return 1 if y == 1 else 0",
         builtin="def range(n): return []\ndef add(x, y): return 1",
+    ),
+    "sort_third": _row(
+        "def sort_third(l: list):\n    ''' The same list with every third entry in order '''\n",
+        _THIRD_TEST,
+        "sort_third",
+        "def sort_third(l):\n    l = list(l)\n    l[::3] = sorted(l[::3])\n    return l",
+        builtin="def tuple(x): return 0\ndef sort_third(l): return l",
     ),
     "is_prime": _row(
         "def is_prime(n):\n    ''' Whether a number is prime '''\n",
