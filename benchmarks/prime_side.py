@@ -21,8 +21,10 @@ import workload as drawn
 from prime_workload import PARTS, Figures, Side, Step
 from workload import Workload, peak_resident_bytes
 
+from rewardsmith.config import Chosen
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.recipe import Recipe, parse_recipe
+from rewardsmith.rewards.component import Component
 from rewardsmith.runs.folder import RunFolder
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.reference import Reference
@@ -104,8 +106,12 @@ class Surroundings:
         """No reward asks a model here."""
         raise AssertionError(name)
 
-    def turn(self, *names: str) -> AbstractAsyncContextManager[None]:
-        """Nothing sleeps here."""
+    def reward(self, chosen: Chosen) -> Component:
+        """Return the reward of a table."""
+        return Component.root(chosen)
+
+    def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
+        """Nothing is offloaded here."""
         return nullcontext()
 
     def source(self, name: str) -> Prompts:
@@ -116,11 +122,11 @@ class Surroundings:
         """Write groups to the rollouts file."""
         self.files.keep("policy", records)
 
-    def keep_evaluation(self, evaluation: Any) -> None:
+    def keep_result(self, result: Any) -> None:
         """There is none."""
 
-    def say(self, text: str) -> None:
-        """Say nothing."""
+    def log(self, text: str) -> None:
+        """Print nothing."""
 
     def progress(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
         """Show nothing."""

@@ -73,7 +73,7 @@ def ours(folder: Path, device: str, dtype: str, batch: int, steps: int) -> dict[
         def source(self, name: str) -> Source:
             return Source()
 
-        def turn(self, *names: str) -> Any:
+        def on_device(self, *names: str) -> Any:
             return nullcontext()
 
         def progress(self, *_: Any, **__: Any) -> None:

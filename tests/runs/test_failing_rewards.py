@@ -150,7 +150,7 @@ def test_ctrl_c_is_heard_while_a_validation_waits_for_a_service(undisturbed: Pat
     strike = Strike("rewardsmith.rewards.component:Component._service_is_up", 2, signal.SIGINT)
     status, output = run(folder, strikes=[strike])
     assert status == 130, output
-    (folder / "mended").touch()
+    (folder / "fixed").touch()
     status, output = run(folder)
     assert status == 0, output
     assert "resuming from 01-policy-000002" in output

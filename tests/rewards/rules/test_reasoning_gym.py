@@ -130,7 +130,7 @@ def test_marks_outside_of_0_to_1_are_invalid(monkeypatch: pytest.MonkeyPatch) ->
     prompt = prompts("chain_sum")[0]
     for marks in (float("nan"), -0.5, 1.5, float("inf")):
         with monkeypatch.context() as patch:
-            patch.setattr(gym.Task, "_ask", lambda *_, marks=marks: marks)
+            patch.setattr(gym.Task, "_run_scorer", lambda *_, marks=marks: marks)
             patch.setattr(gym.Task, "require_sound", lambda *_: None)
             with pytest.raises(CannotScore, match="not from 0 to 1") as caught:
                 reasoning_gym(prompt, said("1"))
