@@ -24,7 +24,7 @@ from tests.tiny_judges import teach
 pytestmark = pytest.mark.slow
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-RANKING = {"type": "ranking", "model": "judge", "template": "ranking_short", "most": 3, "reading": "strict"}
+RANKING = {"type": "ranking", "model": "judge", "template": "ranking_short", "max_candidates": 3, "reading": "strict"}
 
 GRRM = [
     "stages.cold_start.steps=2",

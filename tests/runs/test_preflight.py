@@ -142,7 +142,7 @@ def test_a_mistake_is_found_before_a_model_is_loaded(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("rewardsmith.trainers.trainer.MAX_HELD_OUT", 100)
-    monkeypatch.setattr("rewardsmith.trainers.trainer.MOST_COUNTED", 100)
+    monkeypatch.setattr("rewardsmith.trainers.trainer.MAX_COUNTED", 100)
     rows = ['{"prompt": "1+1?", "response": "2"}', '{"prompt": 7, "response": "3"}', '{"prompt": "2+2?"}']
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     found = refused(tmp_path, recipe)
