@@ -10,6 +10,8 @@ import pytest
 from rewardsmith.storage import damaged, write_sums
 from tests.runs.processes import RECIPE, Strike, prepared, run
 
+pytestmark = pytest.mark.slow  # whole runs in processes of their own
+
 SMALL = RECIPE.replace("steps = 12", "steps = 2").partition('[[stages]]\ntype = "evaluate"')[0]
 LAST = "02-policy-000000"
 

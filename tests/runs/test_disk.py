@@ -9,6 +9,8 @@ import pytest
 
 from tests.runs.processes import assert_same, outcome, prepared, run
 
+pytestmark = pytest.mark.slow  # whole runs in processes of their own
+
 FULL = "is full. Make room and run the same command: it resumes from the last checkpoint, which is complete"
 
 

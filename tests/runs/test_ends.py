@@ -11,6 +11,8 @@ from tests.runs.processes import RECIPE, prepared, run
 from tests.runs.test_report import Page
 from tests.runs.test_report_scripts import run_page
 
+pytestmark = pytest.mark.slow  # whole runs in processes of their own
+
 SFT = RECIPE.split('[[stages]]\ntype = "policy"')[0].replace("steps = 12", "steps = 2")
 NO_DATA = 'data.train={ type = "jsonl", path = "none.jsonl" }'  # found before any file of the run is written
 NO_MODEL = "models.policy.init=./nowhere"  # found later

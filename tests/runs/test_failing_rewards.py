@@ -13,6 +13,8 @@ from pathlib import Path
 
 from rewardsmith import Score
 
+pytestmark = pytest.mark.slow  # whole runs in processes of their own
+
 class Judge:
     """Likes digits. From its n-th group on it breaks, until the file `fixed` exists."""
 
