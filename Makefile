@@ -43,7 +43,7 @@ test: $(VENV)/.ready ## run the tests, six to seven minutes on two CPU cores
 	$(RUN)pytest -n 4 -m "not slow"
 
 test-slow: $(VENV)/.ready ## run the tests of whole lifecycles, long kill-and-resume loops and the search for false answers
-	$(RUN)pytest -n 4 -m slow
+	$(RUN)pytest -n 3 -m slow
 
 test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
 	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers

@@ -122,6 +122,7 @@ def by_verl(address: str, concurrency: int) -> One:
 
 def by_verifiers(address: str, concurrency: int) -> One:
     """Ask through a task whose reward is a judge; what its scoring raises ends the rollout, without a reward."""
+    sys.path[:] = [place for place in sys.path if Path(place) != Path(__file__).parent]  # it has a verifiers.py
     import verifiers.v1 as vf  # noqa: PLC0415
 
     class Points(vf.Judge[float]):
