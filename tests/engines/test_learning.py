@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rewardsmith.engines import OptimizerSettings
 from rewardsmith.engines.embedded import heads
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
-from rewardsmith.engines.embedded.packing import micro_batches
+from rewardsmith.engines.embedded.packing import MAX_PADDING, micro_batches
 from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.engines.protocol import Loss, Outputs, Row
 
@@ -67,6 +67,36 @@ def test_the_split_into_passes_changes_nothing(budget: int) -> None:
     engine = open_engine("tiny-gemma3", tokens_per_pass=budget)
     expected = shared_engine("tiny-gemma3").logprobs(shared_rows())
     torch.testing.assert_close(engine.logprobs(shared_rows()), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_entropy_and_mask_of_the_outputs() -> None:
+    engine, rows = open_engine("tiny-qwen2"), shared_rows()
+    engine.learn_with(OptimizerSettings(lr=1e-3))
+    seen: list[int] = []
+
+    def loss(outputs: Outputs) -> Tensor:
+        for i, mask, entropy, values in zip(
+            outputs.rows.tolist(), outputs.mask_bT, outputs.entropy_bT, outputs.values_bT, strict=True
+        ):
+            seen.append(i)
+            length = len(rows[i].response)
+            assert mask.tolist() == [t < length for t in range(len(mask))]
+            assert not values.any()
+            assert not entropy[length:].any()
+            if length:
+                with torch.no_grad():
+                    p = (hf_logits(hf_model("tiny-qwen2"), rows[i]) / 0.7).softmax(-1)
+                torch.testing.assert_close(entropy[:length].detach(), -(p * p.log()).sum(-1), atol=1e-5, rtol=1e-5)
+        return outputs.logprobs_bT.sum()
+
+    engine.update(rows, loss, lr=0.0, temperature=0.7)
+    assert sorted(seen) == list(range(len(rows)))
+
+
+def test_no_rows_and_no_answers_are_fine() -> None:
+    engine = shared_engine("tiny-llama")
+    assert engine.logprobs([]).shape == (0, 0)
+    assert engine.logprobs(random_rows(0, [(4, 0), (2, 0)])).shape == (2, 0)
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------
@@ -137,6 +167,22 @@ def test_gradients_depend_neither_on_passes_nor_on_recomputation(budget: int, *,
     assert engine.model.is_gradient_checkpointing == recompute
     rows = shared_rows()
     assert_same(gradients(engine, rows, weighted), hf_gradients("tiny-gemma2", rows, 1.0))
+
+
+def test_rows_that_share_a_prompt_give_what_they_give_apart() -> None:
+    engine = shared_engine("tiny-mistral")
+    prompt, *answers = (row.response for row in random_rows(3, [(1, 25), (1, 8), (1, 30), (1, 1)]))
+    rows = [Row(prompt, response) for response in answers]
+    together = engine.logprobs(rows)
+    for row, numbers in zip(rows, together, strict=True):
+        torch.testing.assert_close(engine.logprobs([row])[0], numbers[: len(row.response)], atol=2e-6, rtol=1e-6)
+
+    def alone(i: int) -> Loss:
+        return lambda outputs: weighted(Outputs(**{**vars(outputs), "rows": torch.tensor([i])}))
+
+    parts = [gradients(open_engine("tiny-mistral"), [row], alone(i)) for i, row in enumerate(rows)]
+    summed = {name: sum(part[name] for part in parts) for name in parts[0]}
+    assert_same(gradients(open_engine("tiny-mistral"), rows, weighted), summed, 1e-4)
 
 
 def test_a_loss_that_fails_leaves_no_gradient_behind() -> None:
@@ -216,3 +262,10 @@ def test_each_row_is_in_one_batch_and_no_batch_is_too_large(sizes: list[tuple[in
     # Two batches in a row never fit into one.
     for one, two in pairwise(batches):
         assert cost(rows, [*one, two[0]]) > budget
+
+
+def test_attention_is_never_padded_far_beyond_the_budget() -> None:
+    rows = random_rows(0, [(10, 900), *[(10, 5)] * 80])
+    for batch in micro_batches(rows, 1000):
+        longest = max(len(rows[i].prompt) + len(rows[i].response) for i in batch)
+        assert len(batch) * longest <= MAX_PADDING * 1000

@@ -76,8 +76,14 @@ def finish(tokens: str, stops: tuple[str, ...], *, end: bool = False) -> Complet
     ("tokens", "stops", "end", "count", "text", "stopped"),
     [
         ("abc", (), True, 4, "abc", True),
+        ("abc", (), False, 3, "abc", False),
+        ("", (), True, 1, "", True),
+        ("abcd", ("bc",), False, 3, "a", True),
         ("abcd", ("cd",), True, 4, "ab", True),  # the end token after a stop text is not part of the answer
+        ("abcd", ("cd",), False, 4, "ab", True),
         ("abcd", ("xx", "d", "b"), False, 2, "a", True),
+        ("abcd", ("abcd",), True, 4, "", True),
+        ("abab", ("ab",), False, 2, "", True),
         ("abcd", ("x",), False, 4, "abcd", False),
     ],
 )
@@ -87,6 +93,41 @@ def test_what_a_stop_text_cuts_off(
     found = finish(tokens, stops, end=end)
     assert (len(found.tokens), found.text, found.stopped) == (count, text, stopped)
     assert found.logprobs.tolist() == [-float(n) for n in range(1, count + 1)]
+
+
+def test_a_stop_text_within_another_gives_the_same_answer_however_often_the_host_looks() -> None:
+    looked_at_once = finish("abc", ("bcd", "c"))
+    looked_at_later = finish("abcd", ("bcd", "c"))
+    assert (looked_at_later.tokens.tolist(), looked_at_later.text) == (
+        looked_at_once.tokens.tolist(),
+        looked_at_once.text,
+    )
+
+
+def test_no_answer_ends_before_min_tokens_whatever_its_text() -> None:
+    engine = shared_engine("tiny-llama")
+    (group,) = answer(engine, ["7"], Sampling(max_tokens=30, min_tokens=30), n=4)
+    stop = group.rollouts[0].text[3:5]
+    (again,) = answer(engine, ["7"], Sampling(max_tokens=30, min_tokens=20, stop=(stop,)), n=4)
+    assert all(len(rollout.tokens) >= 20 for rollout in again.rollouts)
+
+
+@pytest.mark.parametrize("check_every", [1, 8])
+def test_a_stop_text_frees_its_row_at_once(check_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = shared_engine("tiny-llama")
+    text = answer(engine, ["7"], Sampling(max_tokens=20))[0].rollouts[0].text
+    steps = 0
+    step = generate.Generator._decode
+
+    def counted(generator: generate.Generator, rows: int, length: int) -> None:
+        nonlocal steps
+        steps += 1
+        step(generator, rows, length)
+
+    monkeypatch.setattr(generate.Generator, "_decode", counted)
+    monkeypatch.setitem(generate.CHECK_EVERY, "cpu", check_every)
+    (group,) = answer(engine, ["7"], Sampling(max_tokens=200, stop=(text[9:12],)))
+    assert steps <= len(group.rollouts[0].tokens) + check_every < 30
 
 
 # ---- stop tokens and limits ------------------------------------------------------------------------------------------
@@ -103,6 +144,24 @@ def eager_to_end(share: float) -> EmbeddedEngine:
     return engine
 
 
+def test_lengths_are_geometric_when_each_token_may_be_the_last() -> None:
+    engine = eager_to_end(0.25)
+    p = len(engine.stop_ids) / engine.model.config.vocab_size
+    (group,) = answer(engine, ["7"], Sampling(max_tokens=8), n=1000)
+    lengths = np.array([len(rollout.tokens) for rollout in group.rollouts])
+    reasons = [rollout.stop_reason for rollout in group.rollouts]
+    for n in range(1, 8):
+        share = p * (1 - p) ** (n - 1)
+        assert abs((lengths == n).mean() - share) < 4.5 * np.sqrt(share * (1 - share) / 1000)
+    for rollout, reason in zip(group.rollouts, reasons, strict=True):
+        ended = int(rollout.tokens[-1]) in engine.stop_ids
+        assert reason == ("stop" if ended else "length")
+        assert not set(rollout.tokens[:-1].tolist()) & set(engine.stop_ids)
+        assert ended or len(rollout.tokens) == 8
+        body = rollout.tokens[:-1] if ended else rollout.tokens
+        assert rollout.text == decoded(engine, body.tolist())
+
+
 @pytest.mark.parametrize(("min_tokens", "temperature"), [(1, 1.0), (3, 0.0), (6, 1.0)])
 def test_stop_tokens_wait_for_min_tokens(min_tokens: int, temperature: float) -> None:
     engine = eager_to_end(0.6)
@@ -116,3 +175,24 @@ def test_stop_tokens_wait_for_min_tokens(min_tokens: int, temperature: float) ->
         np.testing.assert_allclose(rollout.logprobs, expected, atol=1e-5)
     if min_tokens < 6:
         assert any(rollout.stop_reason == "stop" for rollout in group.rollouts)
+
+
+def test_stop_tokens_end_an_answer_beside_the_models_own(whole: dict[str, list[list[int]]]) -> None:
+    engine, tokens = shared_engine("tiny-llama"), whole["tiny-llama"][0]
+    wanted = tokens[len(tokens) // 2]
+    sampling = Sampling(max_tokens=40, temperature=1.5, stop_tokens=(wanted,))
+    (group, *_) = answer(engine, TEXTS, sampling, n=3)
+    assert group.rollouts[0].tokens.tolist() == tokens[: tokens.index(wanted) + 1]
+    assert group.rollouts[0].stop_reason == "stop"
+    assert group.rollouts[0].text == decoded(engine, tokens[: tokens.index(wanted)])
+
+
+def test_a_stop_text_that_is_a_special_token_is_a_stop_token(whole: dict[str, list[list[int]]]) -> None:
+    engine = shared_engine("tiny-llama")
+    marker = engine.tokenizer.convert_tokens_to_ids("<|user|>")
+    by_text, by_token = (
+        tokens_of(answer(engine, TEXTS, Sampling(max_tokens=40, temperature=1.5, **stop), n=3))
+        for stop in ({"stop": ("<|user|>",)}, {"stop_tokens": (marker,)})
+    )
+    assert by_text == by_token
+    assert any(t[-1] == marker for group in by_token for t in group)
