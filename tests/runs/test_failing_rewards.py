@@ -7,13 +7,13 @@ import pytest
 
 from tests.runs.processes import Strike, assert_same, outcome, prepared, run
 
+pytestmark = pytest.mark.slow  # whole runs in processes of their own
+
 JUDGE = '''
 import asyncio
 from pathlib import Path
 
 from rewardsmith import Score
-
-pytestmark = pytest.mark.slow  # whole runs in processes of their own
 
 class Judge:
     """Likes digits. From its n-th group on it breaks, until the file `fixed` exists."""
