@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import linear
 from torch.nn.utils import get_total_norm
 
-from rewardsmith.engines.embedded import architectures, chat_template
+from rewardsmith.engines.embedded import architectures
 from rewardsmith.engines.embedded.attention import attention_plan
 from rewardsmith.engines.embedded.generate import LENGTH_STEP, Completion, GenerationRequest, Generator, StopRule
 from rewardsmith.engines.embedded.heads import Head
@@ -31,33 +29,24 @@ from rewardsmith.engines.embedded.loading import (
     write_tensors,
 )
 from rewardsmith.engines.embedded.model_files import quiet
+from rewardsmith.engines.embedded.model_text import ModelText
 from rewardsmith.engines.embedded.packing import PackedBatch, micro_batches, pack
-from rewardsmith.engines.embedded.token_offsets import TokenOffsets
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Loss, OptimizerStep, Outputs, Row, Sampling, Tick, no_tick
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
-from rewardsmith.llm import Conversation, ModelCallError
-from rewardsmith.types import Message, Prompt, Rollout, RolloutGroup
+from rewardsmith.types import Prompt, Rollout, RolloutGroup
 
 MAX_ROWS = {"cpu": 256, "cuda": 512}
 TOKENS_PER_PASS = {"cpu": 8_192, "cuda": 16_384}
-CACHED_PROMPTS = 4_096  # whose tokens are kept: drawing, generating and learning encode the same ones
 LEARNER_FILE = "learner.safetensors"
 
 
-class EmbeddedEngine:
+class EmbeddedEngine(ModelText):
     """One model in this process; see `rewardsmith.engines.protocol.Engine`."""
 
     def __init__(self, loaded: LoadedModel, settings: ModelSettings, *, name: str = "model") -> None:
-        self.name = name
-        self.settings = settings
-        self.tokenizer = chat_template.with_chat_template(loaded.tokenizer, settings, name)
-        chat_template.require_bounded_template(self.tokenizer, settings, name)
-        self._escape = chat_template.special_token_escaper(self.tokenizer)
-        self._end = chat_template.end_token(self.tokenizer, settings.template)
-        self.offsets = TokenOffsets(self.tokenizer)
-        self._prompts: dict[tuple[tuple[str, str], ...], NDArray[np.int32]] = {}
+        super().__init__(loaded.tokenizer, settings, name)
         self.device = loaded.device
         self.dtype = loaded.dtype
         self.stop_ids = tuple(sorted({*loaded.stop_ids, self._end}))
@@ -69,6 +58,7 @@ class EmbeddedEngine:
         architectures.fuse_norms(self.model)
         if settings.head == "scalar":
             architectures.configure_scalar_head(self.model, self.tokenizer, settings.template)
+        self.padding = self.model.config.get_text_config().pad_token_id
         if settings.recompute:
             # Without dropout there is no random state to keep, and saving it would break the recording of a graph.
             self.model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
@@ -112,58 +102,6 @@ class EmbeddedEngine:
         """The longest sequence that the model can read."""
         return architectures.max_length(self.model.config)
 
-    @property
-    def vocabulary(self) -> Mapping[str, int]:
-        """Token to id."""
-        return self.tokenizer.get_vocab()
-
-    # ---- text to tokens --------------------------------------------------------------------------------------------
-
-    def require_chat_template(self) -> None:
-        """Raise a `UserError` unless the model can render messages."""
-        chat_template.require_chat_template(self.tokenizer, self.settings.init or self.name)
-
-    def encode(self, prompt: Prompt) -> NDArray[np.int32]:
-        """Return the prompt under the chat template, up to where the response begins; recent prompts are cached."""
-        key = tuple((message.role, message.content) for message in prompt.messages)
-        tokens = self._prompts.pop(key, None)
-        if tokens is None:
-            self.require_chat_template()
-            try:
-                tokens = self._render(prompt.messages, generation_prompt=True)
-            except Exception as error:  # noqa: BLE001 a template is a program: it may refuse in any way
-                message = f"the chat template of {self.name} cannot render prompt {prompt.id!r}: {error}"
-                raise UserError(message) from None
-            tokens.flags.writeable = False
-            if len(self._prompts) >= CACHED_PROMPTS:
-                del self._prompts[next(iter(self._prompts))]
-        self._prompts[key] = tokens  # the most recent one is last
-        return tokens
-
-    def encode_response(self, text: str) -> NDArray[np.int32]:
-        """Return a response as the model would generate it, with the token that ends it under its chat template."""
-        return np.append(self.encode_text(text), np.int32(self._end))
-
-    def encode_conversation(self, conversation: Conversation) -> NDArray[np.int32]:
-        """Return a conversation up to the token at which a scalar head is read: the last one that is not padding."""
-        try:
-            tokens = self._render(self._escape(conversation), generation_prompt=False)
-        except Exception as error:  # noqa: BLE001 a template is a program: it may refuse in any way
-            message = f"the chat template of {self.name} cannot render it: {error}"
-            raise ModelCallError("refused", message) from None
-        padding = self.model.config.get_text_config().pad_token_id
-        words = np.flatnonzero(tokens != (-1 if padding is None else padding))
-        return tokens[: int(words.max(initial=0)) + 1]
-
-    def encode_text(self, text: str) -> NDArray[np.int32]:
-        """Return the tokens of a text without the chat template."""
-        return np.array(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int32)
-
-    def _render(self, messages: Sequence[Message], *, generation_prompt: bool) -> NDArray[np.int32]:
-        template = self.settings.template
-        text = chat_template.render_chat(self.tokenizer, messages, template, generation_prompt=generation_prompt)
-        return self.encode_text(text)
-
     # ---- generating ------------------------------------------------------------------------------------------------
 
     async def generate(
@@ -183,7 +121,7 @@ class EmbeddedEngine:
         """
         requests = [GenerationRequest(self.encode(p), n, seed) for p, seed in zip(prompts, seeds, strict=True)]
         for prompt, request in zip(prompts, requests, strict=True):
-            self._require_room(prompt, len(request.prompt), sampling.max_tokens)
+            self.require_room(prompt, len(request.prompt), sampling.max_tokens, self.max_length)
         async for index, completions in self.complete(requests, sampling, tick):
             rollouts = [
                 Rollout(
@@ -229,15 +167,6 @@ class EmbeddedEngine:
         row = 2 * config.num_hidden_layers * heads * width * self.dtype.itemsize * (length + LENGTH_STEP["cuda"])
         free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         return max(1, min(self._max_rows, int(0.7 * free / row)))
-
-    def _require_room(self, prompt: Prompt, length: int, max_tokens: int) -> None:
-        if length == 0:
-            raise UserError(f"prompt {prompt.id!r} has no tokens: there is nothing to answer")
-        if length + max_tokens > self.max_length:
-            raise UserError(
-                f"prompt {prompt.id!r} has {length} tokens and max_tokens is {max_tokens}: together more than the"
-                f" {self.max_length} positions of {self.name}. Lower max_tokens, or set max_prompt_tokens"
-            )
 
     # ---- learning --------------------------------------------------------------------------------------------------
 

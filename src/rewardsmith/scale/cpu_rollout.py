@@ -1,0 +1,143 @@
+"""What takes the place of vLLM and of verl's CUDA engines where there is no GPU: for tests and for trying a recipe."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from torch import Tensor
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.rollout import base
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
+
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.generate import GenerationRequest
+from rewardsmith.engines.model_settings import ModelSettings
+from rewardsmith.engines.protocol import Sampling
+from rewardsmith.scale.workers import SCALAR, ScalarHeadEngine
+
+ROLLOUT = "rewardsmith_cpu"  # its name in verl's configuration
+
+
+class CpuServer:
+    """A rollout server: our own generation, behind the calls of verl's servers."""
+
+    def __init__(self, folder: str) -> None:
+        torch.set_num_threads(1)
+        self._engine = EmbeddedEngine.open(ModelSettings(init=folder, device="cpu", dtype="float32"), name="rollout")
+        self._waiting: list[tuple[GenerationRequest, Sampling, asyncio.Future[TokenOutput]]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._version = 0
+
+    async def generate(
+        self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
+    ) -> TokenOutput:
+        """Answer one prompt; requests that wait are answered together."""
+        wanted = dict(sampling_params)
+        seed = wanted.pop("seed", None) or 0
+        stop_tokens = wanted.pop("stop_token_ids", None) or ()
+        wanted["top_k"] = max(wanted.get("top_k", 0), 0)
+        sampling = Sampling(
+            **{k: wanted[k] for k in ("temperature", "top_p", "top_k", "max_tokens", "min_tokens") if k in wanted},
+            stop=tuple(wanted.get("stop") or ()),
+            stop_tokens=tuple(stop_tokens),
+        )
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((GenerationRequest(np.asarray(prompt_ids, np.int32), 1, seed), sampling, future))
+        if self._task is None:
+            self._task = asyncio.create_task(self._answer())
+        return await future
+
+    async def _answer(self) -> None:
+        await asyncio.sleep(0.02)  # the requests of a step come together
+        while self._waiting:
+            sampling = self._waiting[0][1]
+            batch = [one for one in self._waiting if one[1] == sampling]
+            self._waiting = [one for one in self._waiting if one[1] != sampling]
+            async for index, (completion,) in self._engine.complete([request for request, _, _ in batch], sampling):
+                batch[index][2].set_result(
+                    TokenOutput(
+                        token_ids=completion.tokens.tolist(),
+                        log_probs=completion.logprobs.tolist(),
+                        stop_reason="completed" if completion.stopped else "length",
+                        extra_fields={"global_steps": self._version},
+                    )
+                )
+        self._task = None
+
+    async def load(self, weights: dict[str, Tensor], version: int) -> None:
+        """Take the weights of the trainer."""
+        own = self._engine.model.state_dict()
+        with torch.no_grad():
+            for name, tensor in weights.items():
+                own[name].copy_(tensor)
+        self._version = version
+
+    async def wake_up(self, **_: Any) -> None:
+        """Do nothing: there is no memory to give back."""
+
+    sleep = abort_all_requests = resume_generation = clear_kv_cache = release_kv_cache = resume_kv_cache = wake_up
+
+
+class CpuReplica(RolloutReplica):
+    """Starts a server."""
+
+    async def launch_servers(self) -> None:
+        """Start the server in a process of its own."""
+        name = f"{ROLLOUT}_{self.replica_rank}"
+        server = ray.remote(CpuServer).options(name=name, max_concurrency=self.max_concurrency, num_cpus=0)
+        self._server_handle = server.remote(self.model_config.path)
+        self._server_address = name
+        self.servers = [self._server_handle]
+
+
+class CpuRollout(BaseRollout):
+    """Sends the weights of a trainer to the server of its replica."""
+
+    async def resume(self, tags: list[str]) -> None:
+        """Do nothing."""
+
+    async def release(self) -> None:
+        """Do nothing."""
+
+    async def update_weights(
+        self, weights: Iterable[tuple[str, Tensor]], wire_format: str = "named_tensors", **kwargs: Any
+    ) -> None:
+        """Send all weights; gathering them takes every rank."""
+        named = {name: tensor.detach().cpu() for name, tensor in weights}
+        server = ray.get_actor(f"{ROLLOUT}_{os.environ['RANK']}")
+        await server.load.remote(named, kwargs.get("global_steps") or 0)
+
+
+class _WithoutPinnedMemory:
+    """A frozen model would be offloaded to page-locked memory, which needs an accelerator."""
+
+    engine_config: Any
+
+    def _build_fsdp_module(self, module: Any) -> Any:
+        frozen, self.engine_config.forward_only = self.engine_config.forward_only, False
+        try:
+            return super()._build_fsdp_module(module)  # type: ignore[misc]
+        finally:
+            self.engine_config.forward_only = frozen
+
+
+@EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
+class CpuLanguageEngine(_WithoutPinnedMemory, FSDPEngineWithLMHead):
+    """verl's FSDP engine on a CPU."""
+
+
+@EngineRegistry.register(model_type=SCALAR, backend="fsdp2", device="cpu")
+class CpuScalarEngine(_WithoutPinnedMemory, ScalarHeadEngine):
+    """The same with a scalar head."""
+
+
+RolloutReplicaRegistry.register(ROLLOUT, lambda: CpuReplica)
+base._ROLLOUT_REGISTRY[ROLLOUT, "async"] = f"{__name__}.CpuRollout"  # noqa: SLF001 verl has no function for it

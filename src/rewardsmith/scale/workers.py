@@ -1,0 +1,190 @@
+"""verl's training workers with the three calls that our engine makes: measure, update, and write a model folder.
+
+A worker holds one shard of one model. It takes rows (prompt and response tokens), and a loss of ours as a pickled
+function of `Outputs`, so that estimators, losses and reductions are the same code as on one device.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification
+from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id, get_device_name
+from verl.utils.distributed import initialize_global_process_group_ray
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
+from rewardsmith.engines.protocol import Outputs
+from rewardsmith.learning import OptimizerSettings
+
+SCALAR = "rewardsmith_scalar"  # the model type of a scalar head, in verl's registry
+
+
+def pack_rows(prompts: list[Any], responses: list[Any], rows: list[int], **options: Any) -> TensorDict:
+    """Return rows in verl's layout without padding; `options` are values for the whole batch."""
+    tokens = [torch.cat([torch.as_tensor(p), torch.as_tensor(r)]).long() for p, r in zip(prompts, responses, strict=True)]
+    ones = [torch.cat([torch.zeros(len(p)), torch.ones(len(r))]).long() for p, r in zip(prompts, responses, strict=True)]
+    data = {
+        "input_ids": torch.nested.as_nested_tensor(tokens, layout=torch.jagged),
+        "position_ids": torch.nested.as_nested_tensor([torch.arange(len(t)) for t in tokens], layout=torch.jagged),
+        "loss_mask": torch.nested.as_nested_tensor(ones, layout=torch.jagged),
+        "prompt_lengths": torch.tensor([len(p) for p in prompts]),
+        "response_lengths": torch.tensor([len(r) for r in responses]),
+        "rows": torch.tensor(rows),
+    }
+    return tu.get_tensordict(data, non_tensor_dict=options)
+
+
+def at_responses(values: Tensor, data: TensorDict) -> tuple[Tensor, Tensor]:
+    """Return outputs at the response tokens and their mask, both [b, T], of outputs at all tokens (jagged).
+
+    The output at a token is about the next one, so those of a response begin one token before it.
+    """
+    prompts_b, responses_b = data["prompt_lengths"], data["response_lengths"]
+    width = int(responses_b.max()) if len(responses_b) else 0
+    places_T = torch.arange(width, device=responses_b.device)
+    mask_bT = places_T < responses_b[:, None]
+    starts_b = values.offsets()[:-1] + prompts_b - 1
+    index_bT = (starts_b[:, None] + places_T).clamp(max=len(values.values()) - 1)
+    return torch.where(mask_bT, values.values()[index_bT], 0.0), mask_bT
+
+
+def outputs_of(model_output: dict[str, Tensor], data: TensorDict) -> Outputs:
+    """Return the outputs of a micro-batch as our losses take them; rows that only fill up the batch are left out."""
+    first = next(iter(model_output.values()))
+    values, mask_bT = at_responses(first, data)
+    zeros = torch.zeros_like(values)
+    named = {name: at_responses(one, data)[0].float() for name, one in model_output.items()}
+    live = (data["rows"] >= 0).nonzero().squeeze(-1)
+    pick = lambda name: named.get(name, zeros)[live]  # noqa: E731
+    return Outputs(data["rows"][live], mask_bT[live], pick("log_probs"), pick("entropy"), pick("values"))
+
+
+def row_loss(loss: Any, model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None) -> Any:
+    """Call a loss of ours as verl calls its own: gradients are averaged over the ranks, and ours add up."""
+    total = sum(one.values().sum() for one in model_output.values()) * 0.0  # a rank may have no row of its own
+    outputs = outputs_of(model_output, data)
+    if len(outputs.rows):
+        total = total + loss(outputs) * data["dp_size"]
+    return total, {}
+
+
+class RowWorker(TrainingWorker):
+    """A rank of a model."""
+
+    def __init__(self, config: Any) -> None:
+        if get_device_name() == "cpu":
+            import rewardsmith.scale.cpu_rollout  # noqa: F401, PLC0415 it registers the engines of the CPU
+
+            initialize_global_process_group_ray(backend="gloo")  # verl would name gloo twice, which torch refuses
+        super().__init__(config)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def learn_with(self, settings: OptimizerSettings) -> None:
+        """Create a new optimizer, as the embedded engine does."""
+        parameters = [p for p in self.engine.module.parameters() if p.requires_grad]
+        self.engine.optimizer = torch.optim.AdamW(
+            [
+                {"params": [p for p in parameters if p.dim() > 1], "weight_decay": settings.weight_decay},
+                {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+            ],
+            lr=settings.lr,
+            betas=(settings.beta1, settings.beta2),
+        )
+        self.engine.optimizer_config.clip_grad = settings.clip_norm
+        self.engine.checkpoint_manager.optimizer = self.engine.optimizer
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def set_loss(self, pickled: bytes) -> None:
+        """Take the loss of the next update, and the meter that it fills."""
+        # torch.load moves the tensors that the loss has captured to the device.
+        self._loss, self._meter = torch.load(
+            io.BytesIO(pickled), map_location=get_device_id(), weights_only=False
+        )
+        self.loss_fn = partial(row_loss, self._loss)
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"))
+    def measure(self, data: TensorDict) -> TensorDict:
+        """Return log-probabilities, or values, at the response tokens, [b, T]."""
+        output = self.infer_batch(data)
+        if output is None:
+            return None
+        name = "log_probs" if "log_probs" in output else "values"
+        data = data.to(output[name].device)
+        return tu.get_tensordict({"measured": torch.nested.as_nested_tensor(_unpadded(output[name], data), layout=torch.jagged)})
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"))
+    def update(self, data: TensorDict) -> TensorDict:
+        """Take one optimizer step on the loss that was set."""
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = tu.get(data, "lr")
+        output = self.train_batch(data)
+        if output is None:
+            return None
+        norm = tu.get(output, "metrics")["grad_norm"]
+        return tu.get_tensordict({"grad_norm": torch.tensor([norm])})
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def take_meter(self) -> Any:
+        """Return what the loss has measured on this rank; None where another rank has the same rows."""
+        meter, self._meter, self._loss, self.loss_fn = self._meter, None, None, None
+        return meter if self.engine.is_mp_src_rank_with_outputs() else None
+
+
+def _unpadded(values: Tensor, data: TensorDict) -> list[Tensor]:
+    padded, mask = at_responses(values, data)
+    return [row[: int(m.sum())].float().cpu() for row, m in zip(padded, mask, strict=True)]
+
+
+class PolicyWorker(ActorRolloutRefWorker):
+    """A rank of a model that also writes answers, through one of verl's rollout servers."""
+
+    actor_worker_cls = RowWorker
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def learn_with(self, settings: OptimizerSettings) -> None:
+        """See `RowWorker`."""
+        self.actor.learn_with(settings)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def set_loss(self, pickled: bytes) -> None:
+        """See `RowWorker`."""
+        self.actor.set_loss(pickled)
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def measure(self, data: TensorDict) -> TensorDict:
+        """See `RowWorker`."""
+        return self.actor.measure(data)
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def update(self, data: TensorDict) -> TensorDict:
+        """See `RowWorker`."""
+        return self.actor.update(data)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def take_meter(self) -> Any:
+        """See `RowWorker`."""
+        return self.actor.take_meter()
+
+
+@EngineRegistry.register(model_type=SCALAR, backend=["fsdp", "fsdp2"], device=["cuda", "npu"])
+class ScalarHeadEngine(FSDPEngineWithLMHead):
+    """A model with a scalar head, as the embedded engine has it: a sequence classifier, read at every token."""
+
+    def _build_module(self) -> Any:
+        config = self.model_config.hf_config
+        config.num_labels = 1
+        module = AutoModelForSequenceClassification.from_pretrained(
+            self.model_config.local_path, dtype=torch.float32, config=config
+        )
+        if self.model_config.enable_gradient_checkpointing:
+            module.gradient_checkpointing_enable({"use_reentrant": False})
+        return module
