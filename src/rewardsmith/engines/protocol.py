@@ -86,6 +86,35 @@ class OptimizerStep:
     skipped: bool  # the gradient was not finite, so the weights stayed as they were
 
 
+class Meter:
+    """Means over tokens that a loss gathers, part by part, without waiting for the device."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, Tensor] = {}
+
+    def add(self, name: str, values: Tensor, mask: Tensor) -> None:
+        """Add the values under a mask."""
+        values = values.detach().where(mask, 0)
+        self._sums[name] = self._sums.get(name, 0) + values.double().sum()
+        self._counts[name] = self._counts.get(name, 0) + mask.sum()
+
+    def sum(self, name: str, value: Tensor) -> None:
+        """Add to a sum."""
+        self._sums[name] = self._sums.get(name, 0) + value.detach()
+
+    def merge(self, other: Meter) -> None:
+        """Add what another one has gathered on other rows."""
+        for mine, others in ((self._sums, other._sums), (self._counts, other._counts)):
+            for name, value in others.items():
+                mine[name] = mine.get(name, 0) + value.cpu()
+
+    def means(self) -> dict[str, float]:
+        """Return what was gathered; without a count there is no mean."""
+        counts = {name: float(self._counts.get(name, 1)) for name in self._sums}
+        return {name: float(total) / counts[name] for name, total in self._sums.items() if counts[name]}
+
+
 Loss = Callable[[Outputs], "Tensor"]  # of some rows; the losses of the micro-batches add up to that of the batch
 
 
@@ -182,8 +211,13 @@ class Engine(Protocol):
         temperature: float = 1.0,
         max_rows: int | None = None,
         entropy: bool = True,
+        meter: Meter | None = None,
+        count: Callable[[int], None] = lambda rows: None,
     ) -> OptimizerStep:
-        """Take one optimizer step on the loss over all rows; gradients of micro-batches add up exactly."""
+        """Take one optimizer step on the loss over all rows; gradients of micro-batches add up exactly.
+
+        The loss may run in other processes, where it fills a copy of `meter`; `count` is called with the rows done.
+        """
 
     # ---- copies, memory, files ----
 

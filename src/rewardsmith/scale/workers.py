@@ -133,6 +133,15 @@ class RowWorker(TrainingWorker):
         return tu.get_tensordict({"grad_norm": torch.tensor([norm])})
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def publish(self, folder: str) -> None:
+        """Write a Hugging Face folder; gathering the weights takes every rank."""
+        weights, _ = self.engine.get_per_tensor_param()
+        gathered = {name: tensor.detach().cpu() for name, tensor in weights}
+        if self.rank == 0:
+            self.engine.module.save_pretrained(folder, state_dict=gathered)
+            self.model_config.tokenizer.save_pretrained(folder)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def take_meter(self) -> Any:
         """Return what the loss has measured on this rank; None where another rank has the same rows."""
         meter, self._meter, self._loss, self.loss_fn = self._meter, None, None, None
@@ -173,6 +182,11 @@ class PolicyWorker(ActorRolloutRefWorker):
     def take_meter(self) -> Any:
         """See `RowWorker`."""
         return self.actor.take_meter()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def publish(self, folder: str) -> None:
+        """See `RowWorker`."""
+        self.actor.publish(folder)
 
 
 @EngineRegistry.register(model_type=SCALAR, backend=["fsdp", "fsdp2"], device=["cuda", "npu"])

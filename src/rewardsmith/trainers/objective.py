@@ -11,33 +11,9 @@ from torch import Tensor
 from rewardsmith.algorithms.auxiliary_losses import positive_sft_loss, value_loss
 from rewardsmith.algorithms.kl import kl_loss
 from rewardsmith.algorithms.reductions import reduce
-from rewardsmith.engines.protocol import Outputs
+from rewardsmith.engines.protocol import Meter, Outputs
 from rewardsmith.trainers.stages import PolicyStage
 from rewardsmith.trainers.user_functions import policy_loss_of, reduction_of
-
-
-class Meter:
-    """Means over tokens, gathered part by part without waiting for the device."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, Tensor] = {}
-
-    def add(self, name: str, values: Tensor, mask: Tensor) -> None:
-        """Add the values under a mask."""
-        values = torch.where(mask, values.detach(), 0)
-        self._sums[name] = self._sums.get(name, 0) + values.sum(dtype=torch.float64)
-        self._counts[name] = self._counts.get(name, 0) + mask.sum()
-
-    def sum(self, name: str, value: Tensor) -> None:
-        """Add to a sum."""
-        self._sums[name] = self._sums.get(name, 0) + value.detach()
-        self._counts.setdefault(name, torch.ones((), device=value.device))
-
-    def means(self) -> dict[str, float]:
-        """Return what was gathered; without a count there is no mean."""
-        counts = {name: float(count) for name, count in self._counts.items()}
-        return {name: float(total) / counts[name] for name, total in self._sums.items() if counts[name]}
 
 
 @dataclass(frozen=True)

@@ -240,9 +240,11 @@ class PolicyTrainer:
                     continue
                 step = engine.update(
                     [batch.rows[i] for i in rows_b[live_k].tolist()],
-                    count(objective.part(rows_b.to(engine.device), live_k.to(engine.device))),
+                    objective.part(rows_b.to(engine.device), live_k.to(engine.device)),
                     lr=lr,
                     temperature=stage.sampling.temperature,
+                    meter=objective.meter,
+                    count=count,
                 )
                 skipped += step.skipped
                 norms += [] if step.skipped else [step.grad_norm]

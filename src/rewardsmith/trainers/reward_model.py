@@ -155,7 +155,7 @@ class RewardModelTrainer:
             known_R[apart] = self._rewards([batch.rows[row] for row in apart])
         objective = PreferenceObjective(self._stage, batch, known_R)
         count = counting(self._context.progress, "learning", len(batch.rows), "answers")
-        step = self._engine.update(batch.rows, count(objective.part), lr=lr)
+        step = self._engine.update(batch.rows, objective.part, lr=lr, count=count)
         metrics = {"skipped_updates": float(step.skipped)} | ({} if step.skipped else {"grad_norm": step.grad_norm})
         if not bool(objective.seen_R.isfinite().all()):
             return metrics

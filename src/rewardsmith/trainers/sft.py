@@ -69,7 +69,7 @@ class SftTrainer:
         rows, dropped = self._rows()
         lr = learning_rate(self._stage.optimizer, number - 1, self.steps)
         count = counting(self._context.progress, "learning", len(rows), "demonstrations")
-        step = self._engine.update(rows, count(_imitation(rows, meter)), lr=lr)
+        step = self._engine.update(rows, _imitation(rows, meter), lr=lr, meter=meter, count=count)
         clock.lap("learn")
         tokens = sum(len(row.response) for row in rows)
         metrics = meter.means() | {"lr": lr, "skipped_updates": float(step.skipped), "tokens/learned": float(tokens)}

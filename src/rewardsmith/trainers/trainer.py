@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 from pydantic import BeforeValidator
 
 from rewardsmith.algorithms.schedules import SCHEDULES
-from rewardsmith.engines.protocol import Loss, Outputs
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
 from rewardsmith.learning import OptimizerSettings
@@ -68,20 +67,17 @@ def reporting(what: str, report: Report) -> Report:
     return labelled
 
 
-def counting(report: Report, phase: str, total: int, unit: str = "rollouts") -> Callable[[Loss], Loss]:
-    """Return a wrapper of losses that reports, after each micro-batch, the rows that have gone through all of them."""
+def counting(report: Report, phase: str, total: int, unit: str = "rollouts") -> Callable[[int], None]:
+    """Return a function that adds up the rows that have been learned from, and reports how far a step is."""
     done = 0
+    report(phase, done, total, unit=unit)
 
-    def counted(loss: Loss) -> Loss:
-        def reported(outputs: Outputs) -> Tensor:
-            nonlocal done
-            report(phase, done, total, unit=unit)
-            done += len(outputs.rows)
-            return loss(outputs)
+    def count(rows: int) -> None:
+        nonlocal done
+        done += rows
+        report(phase, done, total, unit=unit)
 
-        return reported
-
-    return counted
+    return count
 
 
 class Context(JobContext, Protocol):

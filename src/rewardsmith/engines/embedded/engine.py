@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from rewardsmith.engines.embedded.model_files import quiet
 from rewardsmith.engines.embedded.model_text import ModelText
 from rewardsmith.engines.embedded.packing import PackedBatch, micro_batches, pack
 from rewardsmith.engines.model_settings import ModelSettings
-from rewardsmith.engines.protocol import Loss, OptimizerStep, Outputs, Row, Sampling, Tick, no_tick
+from rewardsmith.engines.protocol import Loss, Meter, OptimizerStep, Outputs, Row, Sampling, Tick, no_tick
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
 from rewardsmith.types import Prompt, Rollout, RolloutGroup
@@ -212,6 +212,8 @@ class EmbeddedEngine(ModelText):
         temperature: float = 1.0,
         max_rows: int | None = None,
         entropy: bool = True,
+        meter: Meter | None = None,  # noqa: ARG002 the loss fills it
+        count: Callable[[int], None] = lambda rows: None,
     ) -> OptimizerStep:
         """Take one optimizer step on the loss over all rows: the gradients of the micro-batches add up."""
         if self._learner is None:
@@ -220,6 +222,7 @@ class EmbeddedEngine(ModelText):
             for batch, outputs in self._forward(rows, temperature, max_rows, entropy=entropy):
                 with attention_plan(batch.plan):  # for the attention that gradient checkpointing repeats
                     loss(outputs).backward()  # type: ignore[no-untyped-call]
+                count(len(outputs.rows))
         except BaseException:
             self._learner.zero_grad()
             raise

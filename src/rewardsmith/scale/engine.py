@@ -1,0 +1,194 @@
+"""A model on a cluster as an engine: verl's workers measure and learn, its rollout servers write."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor
+
+from rewardsmith.engines.embedded import architectures
+from rewardsmith.engines.embedded.model_text import ModelText
+from rewardsmith.engines.model_settings import ModelSettings
+from rewardsmith.engines.protocol import Loss, Meter, OptimizerStep, Row, Sampling, Tick, no_tick
+from rewardsmith.learning import OptimizerSettings
+from rewardsmith.scale.cluster import Cluster, ModelWorkers
+from rewardsmith.scale.workers import pack_rows
+from rewardsmith.trainers.trainer import derive
+from rewardsmith.types import Prompt, Rollout, RolloutGroup
+
+
+class VerlEngine(ModelText):
+    """One model on a cluster; see `rewardsmith.engines.protocol.Engine`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        workers: ModelWorkers,
+        tokenizer: Any,
+        config: Any,
+        stop_ids: Sequence[int],
+        settings: ModelSettings,
+        name: str,
+    ) -> None:
+        super().__init__(tokenizer, settings, name)
+        self.device = torch.device("cpu")  # of the tensors that it takes and returns
+        self.dtype = torch.float32 if cluster.scale.device == "cpu" else torch.bfloat16
+        self.stop_ids = tuple(sorted({*stop_ids, self._end}))
+        self._cluster, self._workers, self._config = cluster, workers, config
+        self._version = 0  # counts the updates
+        self._size = len(workers.group.workers)
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence that the model can read."""
+        return architectures.max_length(self._config)
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    async def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        n: int,
+        seeds: Sequence[int],
+        version: int = 0,
+        ends: bool = False,
+        tick: Tick = no_tick,
+    ) -> AsyncIterator[tuple[int, RolloutGroup]]:
+        """Yield (index of the prompt, its n rollouts) as groups complete, in any order."""
+        client = await asyncio.to_thread(self._workers.client, self._version)
+        encoded = [self.encode(prompt) for prompt in prompts]
+        for prompt, tokens in zip(prompts, encoded, strict=True):
+            self.require_room(prompt, len(tokens), sampling.max_tokens, self.max_length)
+        done = tokens_done = 0
+
+        async def write(index: int, i: int) -> Rollout:
+            nonlocal done, tokens_done
+            seed = derive(seeds[index], i) % 2**31
+            rollout = await self._answer(client, encoded[index], sampling, seed, ends)
+            done, tokens_done = done + 1, tokens_done + len(rollout.tokens)
+            return rollout
+
+        async def group(index: int) -> tuple[int, RolloutGroup]:
+            rollouts = await asyncio.gather(*(write(index, i) for i in range(n)))
+            return index, RolloutGroup(prompts[index], rollouts, version)
+
+        tasks = [asyncio.create_task(group(index)) for index in range(len(prompts))]
+        try:
+            for task in asyncio.as_completed(tasks):
+                yield await task
+                tick(done, tokens_done)
+        finally:
+            for one in tasks:
+                one.cancel()
+
+    async def _answer(self, client: Any, prompt: Any, sampling: Sampling, seed: int, ends: bool) -> Rollout:
+        parameters = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "max_tokens": sampling.max_tokens,
+            "min_tokens": sampling.min_tokens,
+            "stop": list(sampling.stop),
+            "stop_token_ids": sorted({*self.stop_ids, *sampling.stop_tokens}),
+            "seed": seed,
+            "logprobs": True,
+        }
+        output = await client.generate(f"{self.name}-{seed}", prompt_ids=prompt.tolist(), sampling_params=parameters)
+        tokens = np.asarray(output.token_ids, np.int32)
+        stopped = bool(len(tokens)) and (int(tokens[-1]) in self.stop_ids or len(tokens) < sampling.max_tokens)
+        text = str(self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
+        char_ends = self.offsets.token_char_ends(tokens, text) if ends else None
+        logprobs = np.asarray(output.log_probs, np.float32)
+        return Rollout(text, tokens, logprobs, "stop" if stopped else "length", char_ends)
+
+    # ---- measuring and learning ------------------------------------------------------------------------------------
+
+    def _pack(self, rows: Sequence[Row], **options: Any) -> Any:
+        """Return the rows for the workers, filled up so that every rank gets as many."""
+        filler = -len(rows) % self._size
+        rows = [*rows, *[rows[0]] * filler]
+        numbers = [*range(len(rows) - filler), *[-1] * filler]
+        return pack_rows([row.prompt for row in rows], [row.response for row in rows], numbers, **options)
+
+    def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, max_rows: int | None = None) -> Tensor:
+        """Return log-probabilities of the response tokens, float32 [B, T]."""
+        return self._measure(rows, temperature=temperature)
+
+    def reference_logprobs(
+        self, rows: Sequence[Row], *, temperature: float = 1.0, max_rows: int | None = None
+    ) -> Tensor:
+        """Return the log-probabilities with the adapter switched off."""
+        return self._measure(rows, temperature=temperature, no_lora_adapter=self.settings.lora is not None)
+
+    def values(self, rows: Sequence[Row]) -> Tensor:
+        """Return a value before each response token, float32 [B, T]."""
+        return self._measure(rows, temperature=1.0)
+
+    def _measure(self, rows: Sequence[Row], **options: Any) -> Tensor:
+        group = self._workers.learn()
+        output = group.measure(self._pack(rows, compute_loss=False, calculate_entropy=False, **options))
+        return torch.nested.to_padded_tensor(output["measured"], 0.0)[: len(rows)]
+
+    def learn_with(self, optimizer: OptimizerSettings) -> None:
+        """Create a new optimizer."""
+        self._workers.learn().learn_with(optimizer)
+
+    def update(
+        self,
+        rows: Sequence[Row],
+        loss: Loss,
+        *,
+        lr: float,
+        temperature: float = 1.0,
+        max_rows: int | None = None,
+        entropy: bool = True,
+        meter: Meter | None = None,
+        count: Callable[[int], None] = lambda rows: None,
+    ) -> OptimizerStep:
+        """Take one optimizer step on the loss over all rows; gradients of ranks and micro-batches add up."""
+        group, buffer = self._workers.learn(), io.BytesIO()
+        torch.save((loss, meter), buffer, pickle_module=cloudpickle)
+        group.set_loss(buffer.getvalue())
+        data = self._pack(rows, temperature=temperature, calculate_entropy=entropy, lr=lr)
+        norm = float(group.update(data)["grad_norm"][0])
+        for filled in group.take_meter():
+            if meter is not None and filled is not None:
+                meter.merge(filled)
+        count(len(rows))
+        self._version += 1
+        return OptimizerStep(norm, skipped=not norm < float("inf"))
+
+    def micro_batches(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Return each row on its own: which ones share a pass is up to the workers."""
+        return [[i] for i in range(len(rows))]
+
+    def stop_learning(self) -> None:
+        """Keep the optimizer until the next one is made."""
+
+    def sleep(self) -> None: ...
+    def wake(self) -> None: ...
+    is_finite = True
+
+    def digest(self, *, adapter: bool = True) -> str:
+        return f"{self.name}-{self._version}"
+
+    def save(self, folder: Path) -> None:
+        self._workers.learn().save_checkpoint(str(folder.absolute()))
+
+    def load(self, folder: Path) -> None:
+        self._workers.learn().load_checkpoint(str(folder.absolute()))
+        self._version += 1
+
+    def load_learner(self, folder: Path) -> None: ...
+
+    def publish(self, folder: Path) -> None:
+        self._workers.learn().publish(str(folder.absolute()))
