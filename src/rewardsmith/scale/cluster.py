@@ -35,8 +35,9 @@ def environment(scale: ScaleSettings) -> dict[str, str]:
 class Cluster:
     """The machines of a run."""
 
-    def __init__(self, scale: ScaleSettings) -> None:
+    def __init__(self, scale: ScaleSettings, folder: Path) -> None:
         self.scale = scale
+        self.folder = folder  # for the models that start from others; every node can read it
         variables = environment(scale)
         os.environ.update(variables)
         processes = scale.nodes * scale.gpus_per_node

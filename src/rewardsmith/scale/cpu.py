@@ -15,6 +15,7 @@ import torch
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
+
 def _device_module() -> ModuleType:
     """Return `torch.cpu` with the memory statistics of an accelerator, all zero."""
     module = ModuleType("rewardsmith_cpu_device")
@@ -84,5 +85,3 @@ class CpuPlatform(PlatformBase):
         return False
 
     def cudart(self) -> None: ...
-
-

@@ -12,8 +12,12 @@ import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
 
 from rewardsmith.engines.embedded import architectures
+from rewardsmith.engines.embedded.engine import EmbeddedEngine
+from rewardsmith.engines.embedded.loading import is_tiny, stop_ids
+from rewardsmith.engines.embedded.model_files import ModelFolder, quiet
 from rewardsmith.engines.embedded.model_text import ModelText
 from rewardsmith.engines.model_settings import ModelSettings
 from rewardsmith.engines.protocol import Loss, Meter, OptimizerStep, Row, Sampling, Tick, no_tick
@@ -35,13 +39,15 @@ class VerlEngine(ModelText):
         config: Any,
         stop_ids: Sequence[int],
         settings: ModelSettings,
+        path: Path,
+        *,
         name: str,
     ) -> None:
         super().__init__(tokenizer, settings, name)
         self.device = torch.device("cpu")  # of the tensors that it takes and returns
         self.dtype = torch.float32 if cluster.scale.device == "cpu" else torch.bfloat16
         self.stop_ids = tuple(sorted({*stop_ids, self._end}))
-        self._cluster, self._workers, self._config = cluster, workers, config
+        self._cluster, self._workers, self._config, self._path = cluster, workers, config, path
         self._version = 0  # counts the updates
         self._size = len(workers.group.workers)
 
@@ -115,9 +121,7 @@ class VerlEngine(ModelText):
     def _pack(self, rows: Sequence[Row], **options: Any) -> Any:
         """Return the rows for the workers, filled up so that every rank gets as many."""
         filler = -len(rows) % self._size
-        rows = [*rows, *[rows[0]] * filler]
-        numbers = [*range(len(rows) - filler), *[-1] * filler]
-        return pack_rows([row.prompt for row in rows], [row.response for row in rows], numbers, **options)
+        return pack_rows([*rows, *[rows[0]] * filler], [*range(len(rows)), *[-1] * filler], **options)
 
     def logprobs(self, rows: Sequence[Row], *, temperature: float = 1.0, max_rows: int | None = None) -> Tensor:
         """Return log-probabilities of the response tokens, float32 [B, T]."""
@@ -172,23 +176,77 @@ class VerlEngine(ModelText):
         return [[i] for i in range(len(rows))]
 
     def stop_learning(self) -> None:
-        """Keep the optimizer until the next one is made."""
+        """Do nothing: the next optimizer takes the place of this one."""
 
-    def sleep(self) -> None: ...
-    def wake(self) -> None: ...
-    is_finite = True
+    @property
+    def is_finite(self) -> bool:
+        """Whether every trainable weight is finite."""
+        return all(self._workers.learn().is_finite())
+
+    @property
+    def adapter_is_fresh(self) -> bool:
+        """Whether the adapter changes nothing yet."""
+        return self._version == 0 and self.settings.lora is not None and self.settings.lora.init is None
+
+    # ---- copies, memory, files -------------------------------------------------------------------------------------
+
+    def copy(self, settings: ModelSettings | None = None, *, name: str) -> VerlEngine:
+        """Return an engine with the same weights and no optimizer; without settings of its own it is frozen."""
+        frozen = settings is None
+        settings = settings or self.settings.model_copy(update={"lora": None, "offload": False})
+        folder = self._cluster.folder / name
+        self.publish(folder)
+        return open_engine(self._cluster, settings, folder, name=name, writes=False, frozen=frozen)
+
+    def sleep(self) -> None:
+        """Do nothing: verl offloads by itself, where `scale.offload` says so."""
+
+    wake = sleep
 
     def digest(self, *, adapter: bool = True) -> str:
-        return f"{self.name}-{self._version}"
+        """Return a name of the weights: the start, and how often they were updated."""
+        return f"{self._path}@{self._version}"
 
     def save(self, folder: Path) -> None:
-        self._workers.learn().save_checkpoint(str(folder.absolute()))
+        """Write a checkpoint: the shards of weights and optimizer, and the tokenizer."""
+        self._workers.learn().save(str(folder.absolute()))
 
     def load(self, folder: Path) -> None:
-        self._workers.learn().load_checkpoint(str(folder.absolute()))
+        """Load the weights that `save` wrote."""
+        self._workers.learn().load(str(folder.absolute()), "model")
         self._version += 1
 
-    def load_learner(self, folder: Path) -> None: ...
+    def load_learner(self, folder: Path) -> None:
+        """Load the optimizer state that `save` wrote."""
+        self._workers.learn().load(str(folder.absolute()), "optimizer")
 
     def publish(self, folder: Path) -> None:
+        """Write the model for use elsewhere, as a Hugging Face folder."""
+        folder.mkdir(parents=True, exist_ok=True)
         self._workers.learn().publish(str(folder.absolute()))
+        self.tokenizer.save_pretrained(folder)
+
+
+def open_engine(
+    cluster: Cluster, settings: ModelSettings, folder: Path, *, name: str, writes: bool, frozen: bool = False
+) -> VerlEngine:
+    """Start a model on the cluster, from a Hugging Face folder that every node can read."""
+    files = ModelFolder(str(folder))
+    with quiet():
+        config = files.config(settings.head)
+        tokenizer = files.tokenizer(config)
+        generation = GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").is_file() else None
+    stops = stop_ids(config, generation, tokenizer)
+    workers = cluster.workers(settings, name, folder, writes=writes, frozen=frozen)
+    return VerlEngine(cluster, workers, tokenizer, config, stops, settings, folder, name=name)
+
+
+def start_folder(settings: ModelSettings, folder: Path, *, seed: int, name: str) -> Path:
+    """Return the folder that a model starts from; a built-in tiny model is written to `folder` first."""
+    assert settings.init is not None
+    if not is_tiny(settings.init):
+        return ModelFolder(settings.init).path
+    EmbeddedEngine.open(settings.model_copy(update={"device": "cpu", "lora": None}), seed=seed, name=name).publish(
+        folder
+    )
+    return folder

@@ -7,40 +7,48 @@ function of `Outputs`, so that estimators, losses and reductions are the same co
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id, get_device_name
 from verl.utils.distributed import initialize_global_process_group_ray
 from verl.workers.engine import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-from rewardsmith.engines.protocol import Outputs
+from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.learning import OptimizerSettings
 
 SCALAR = "rewardsmith_scalar"  # the model type of a scalar head, in verl's registry
 
 
-def pack_rows(prompts: list[Any], responses: list[Any], rows: list[int], **options: Any) -> TensorDict:
-    """Return rows in verl's layout without padding; `options` are values for the whole batch."""
-    tokens = [torch.cat([torch.as_tensor(p), torch.as_tensor(r)]).long() for p, r in zip(prompts, responses, strict=True)]
-    ones = [torch.cat([torch.zeros(len(p)), torch.ones(len(r))]).long() for p, r in zip(prompts, responses, strict=True)]
+def pack_rows(rows: Sequence[Row], numbers: Sequence[int], **options: Any) -> TensorDict:
+    """Return rows in verl's layout without padding, with their numbers; `options` are of the whole batch."""
+    tokens = [torch.from_numpy(np.concatenate([row.prompt, row.response])).long() for row in rows]
     data = {
-        "input_ids": torch.nested.as_nested_tensor(tokens, layout=torch.jagged),
-        "position_ids": torch.nested.as_nested_tensor([torch.arange(len(t)) for t in tokens], layout=torch.jagged),
-        "loss_mask": torch.nested.as_nested_tensor(ones, layout=torch.jagged),
-        "prompt_lengths": torch.tensor([len(p) for p in prompts]),
-        "response_lengths": torch.tensor([len(r) for r in responses]),
-        "rows": torch.tensor(rows),
+        "input_ids": jagged(tokens),
+        "position_ids": jagged([torch.arange(len(one)) for one in tokens]),
+        "loss_mask": jagged(
+            [(torch.arange(len(t)) >= len(r.prompt)).long() for t, r in zip(tokens, rows, strict=True)]
+        ),
+        "prompt_lengths": torch.tensor([len(row.prompt) for row in rows]),
+        "response_lengths": torch.tensor([len(row.response) for row in rows]),
+        "rows": torch.tensor(numbers),
     }
     return tu.get_tensordict(data, non_tensor_dict=options)
+
+
+def jagged(tensors: Sequence[Tensor]) -> Tensor:
+    """Return rows of different lengths as one tensor."""
+    return torch.nested.as_nested_tensor(list(tensors), layout=torch.jagged)
 
 
 def at_responses(values: Tensor, data: TensorDict) -> tuple[Tensor, Tensor]:
@@ -86,6 +94,7 @@ class RowWorker(TrainingWorker):
 
             initialize_global_process_group_ray(backend="gloo")  # verl would name gloo twice, which torch refuses
         super().__init__(config)
+        self._learns = False
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def learn_with(self, settings: OptimizerSettings) -> None:
@@ -99,6 +108,7 @@ class RowWorker(TrainingWorker):
             lr=settings.lr,
             betas=(settings.beta1, settings.beta2),
         )
+        self._learns = True
         self.engine.optimizer_config.clip_grad = settings.clip_norm
         self.engine.checkpoint_manager.optimizer = self.engine.optimizer
 
@@ -106,9 +116,7 @@ class RowWorker(TrainingWorker):
     def set_loss(self, pickled: bytes) -> None:
         """Take the loss of the next update, and the meter that it fills."""
         # torch.load moves the tensors that the loss has captured to the device.
-        self._loss, self._meter = torch.load(
-            io.BytesIO(pickled), map_location=get_device_id(), weights_only=False
-        )
+        self._loss, self._meter = torch.load(io.BytesIO(pickled), map_location=get_device_id(), weights_only=False)
         self.loss_fn = partial(row_loss, self._loss)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"))
@@ -117,9 +125,11 @@ class RowWorker(TrainingWorker):
         output = self.infer_batch(data)
         if output is None:
             return None
-        name = "log_probs" if "log_probs" in output else "values"
-        data = data.to(output[name].device)
-        return tu.get_tensordict({"measured": torch.nested.as_nested_tensor(_unpadded(output[name], data), layout=torch.jagged)})
+        measured = output["log_probs"] if "log_probs" in output else output["values"]
+        values_bT, mask_bT = at_responses(measured, data.to(measured.device))
+        lengths = mask_bT.sum(-1).tolist()
+        rows = [row[:length].float().cpu() for row, length in zip(values_bT, lengths, strict=True)]
+        return tu.get_tensordict({"measured": jagged(rows)})
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"))
     def update(self, data: TensorDict) -> TensorDict:
@@ -133,24 +143,41 @@ class RowWorker(TrainingWorker):
         return tu.get_tensordict({"grad_norm": torch.tensor([norm])})
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def save(self, folder: str) -> None:
+        """Write the shards of weights and optimizer."""
+        manager = self.engine.checkpoint_manager
+        manager.checkpoint_save_contents = ["model", "optimizer"] if self._learns else ["model"]
+        self.save_checkpoint(folder)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load(self, folder: str, what: str) -> None:
+        """Load the shards of the weights ("model"), or of the optimizer ("optimizer")."""
+        self.engine.checkpoint_manager.checkpoint_load_contents = [what]
+        self.load_checkpoint(folder)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def is_finite(self) -> bool:
+        """Whether the trainable weights of this rank are finite."""
+        shards = (getattr(p, "_local_tensor", p) for p in self.engine.module.parameters() if p.requires_grad)
+        return all(bool(shard.isfinite().all()) for shard in shards)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def publish(self, folder: str) -> None:
         """Write a Hugging Face folder; gathering the weights takes every rank."""
         weights, _ = self.engine.get_per_tensor_param()
-        gathered = {name: tensor.detach().cpu() for name, tensor in weights}
+        gathered = {name: tensor.detach().float().cpu() for name, tensor in weights if name != "score.bias"}
         if self.rank == 0:
-            self.engine.module.save_pretrained(folder, state_dict=gathered)
-            self.model_config.tokenizer.save_pretrained(folder)
+            module, config = self.engine.module, self.model_config.hf_config
+            if self.config.model_type == SCALAR:
+                with torch.device("meta"):
+                    module = AutoModelForSequenceClassification.from_config(config)
+            module.save_pretrained(folder, state_dict=gathered)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def take_meter(self) -> Any:
         """Return what the loss has measured on this rank; None where another rank has the same rows."""
         meter, self._meter, self._loss, self.loss_fn = self._meter, None, None, None
         return meter if self.engine.is_mp_src_rank_with_outputs() else None
-
-
-def _unpadded(values: Tensor, data: TensorDict) -> list[Tensor]:
-    padded, mask = at_responses(values, data)
-    return [row[: int(m.sum())].float().cpu() for row, m in zip(padded, mask, strict=True)]
 
 
 class PolicyWorker(ActorRolloutRefWorker):
@@ -160,45 +187,58 @@ class PolicyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def learn_with(self, settings: OptimizerSettings) -> None:
-        """See `RowWorker`."""
+        """See `RowWorker`, as for what follows."""
         self.actor.learn_with(settings)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def set_loss(self, pickled: bytes) -> None:
-        """See `RowWorker`."""
+    def set_loss(self, pickled: bytes) -> None:  # noqa: D102
         self.actor.set_loss(pickled)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
-    def measure(self, data: TensorDict) -> TensorDict:
-        """See `RowWorker`."""
+    def measure(self, data: TensorDict) -> TensorDict:  # noqa: D102
         return self.actor.measure(data)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
-    def update(self, data: TensorDict) -> TensorDict:
-        """See `RowWorker`."""
+    def update(self, data: TensorDict) -> TensorDict:  # noqa: D102
         return self.actor.update(data)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def take_meter(self) -> Any:
-        """See `RowWorker`."""
+    def take_meter(self) -> Any:  # noqa: D102
         return self.actor.take_meter()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def publish(self, folder: str) -> None:
-        """See `RowWorker`."""
+    def save(self, folder: str) -> None:  # noqa: D102
+        self.actor.save(folder)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load(self, folder: str, what: str) -> None:  # noqa: D102
+        self.actor.load(folder, what)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def is_finite(self) -> bool:  # noqa: D102
+        return self.actor.is_finite()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def publish(self, folder: str) -> None:  # noqa: D102
         self.actor.publish(folder)
 
 
 @EngineRegistry.register(model_type=SCALAR, backend=["fsdp", "fsdp2"], device=["cuda", "npu"])
-class ScalarHeadEngine(FSDPEngineWithLMHead):
-    """A model with a scalar head, as the embedded engine has it: a sequence classifier, read at every token."""
+class ScalarHeadEngine(FSDPEngineWithValueHead):
+    """A model with a scalar head that is read at every token, in the format of a sequence classifier.
+
+    transformers gives the head of a token classifier a bias, which a sequence classifier has not: it stays 0.
+    """
 
     def _build_module(self) -> Any:
         config = self.model_config.hf_config
-        config.num_labels = 1
-        module = AutoModelForSequenceClassification.from_pretrained(
-            self.model_config.local_path, dtype=torch.float32, config=config
+        config.num_labels, config.classifier_dropout = 1, 0.0
+        module, loaded = AutoModelForTokenClassification.from_pretrained(
+            self.model_config.local_path, dtype=torch.float32, config=config, output_loading_info=True
         )
+        torch.nn.init.zeros_(module.score.bias).requires_grad_(False)
+        if "score.weight" in loaded["missing_keys"]:
+            torch.nn.init.zeros_(module.score.weight)
         if self.model_config.enable_gradient_checkpointing:
             module.gradient_checkpointing_enable({"use_reentrant": False})
         return module

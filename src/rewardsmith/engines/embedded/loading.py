@@ -68,7 +68,8 @@ def load_model(settings: ModelSettings, *, seed: int = 0) -> LoadedModel:
         model.to(device)
     model.config.get_text_config().use_cache = False
     architectures.disable_dropout(model)
-    return LoadedModel(model.train(), tokenizer, device, dtype, _stop_ids(model, tokenizer))
+    stops = stop_ids(model.config, getattr(model, "generation_config", None), tokenizer)
+    return LoadedModel(model.train(), tokenizer, device, dtype, stops)
 
 
 def select_device(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
@@ -87,9 +88,10 @@ def is_tiny(init: str) -> bool:
     return init in TINY or (init.startswith("tiny-") and "/" not in init and not os.path.exists(init))
 
 
-def _stop_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def stop_ids(config: Any, generation: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the tokens that end a response by the configurations of a model and by its tokenizer."""
     found: set[int] = {tokenizer.eos_token_id}
-    for source in (getattr(model, "generation_config", None), model.config, model.config.get_text_config()):
+    for source in (generation, config, config.get_text_config()):
         ids = getattr(source, "eos_token_id", None)
         found.update(ids if isinstance(ids, list | tuple) else [] if ids is None else [ids])
     return tuple(sorted(found))
