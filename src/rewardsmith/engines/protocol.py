@@ -103,6 +103,10 @@ class Meter:
         """Add to a sum."""
         self._sums[name] = self._sums.get(name, 0) + value.detach()
 
+    def reset(self) -> None:
+        """Forget what was gathered."""
+        self._sums, self._counts = {}, {}
+
     def merge(self, other: Meter) -> None:
         """Add what another one has gathered on other rows."""
         for mine, others in ((self._sums, other._sums), (self._counts, other._counts)):

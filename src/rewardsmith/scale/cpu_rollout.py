@@ -40,17 +40,11 @@ class CpuServer:
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
     ) -> TokenOutput:
         """Answer one prompt; requests that wait are answered together."""
-        wanted = dict(sampling_params)
-        seed = wanted.pop("seed", None) or 0
-        stop_tokens = wanted.pop("stop_token_ids", None) or ()
-        wanted["top_k"] = max(wanted.get("top_k", 0), 0)
-        sampling = Sampling(
-            **{k: wanted[k] for k in ("temperature", "top_p", "top_k", "max_tokens", "min_tokens") if k in wanted},
-            stop=tuple(wanted.get("stop") or ()),
-            stop_tokens=tuple(stop_tokens),
-        )
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append((GenerationRequest(np.asarray(prompt_ids, np.int32), 1, seed), sampling, future))
+        sampling = Sampling.model_validate_json(sampling_params["sampling"])
+        seed, number = sampling_params["draw"]
+        request = GenerationRequest(np.asarray(prompt_ids, np.int32), 1, seed, first=number)
+        future: asyncio.Future[TokenOutput] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, sampling, future))
         if self._task is None:
             self._task = asyncio.create_task(self._answer())
         return await future

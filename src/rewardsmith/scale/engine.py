@@ -78,8 +78,7 @@ class VerlEngine(ModelText):
 
         async def write(index: int, i: int) -> Rollout:
             nonlocal done, tokens_done
-            seed = derive(seeds[index], i) % 2**31
-            rollout = await self._answer(client, encoded[index], sampling, seed, ends)
+            rollout = await self._answer(client, encoded[index], sampling, (seeds[index], i), ends)
             done, tokens_done = done + 1, tokens_done + len(rollout.tokens)
             return rollout
 
@@ -96,7 +95,9 @@ class VerlEngine(ModelText):
             for one in tasks:
                 one.cancel()
 
-    async def _answer(self, client: Any, prompt: Any, sampling: Sampling, seed: int, ends: bool) -> Rollout:
+    async def _answer(self, client: Any, prompt: Any, sampling: Sampling, draw: tuple[int, int], ends: bool) -> Rollout:
+        """Return one answer; it depends on the prompt and on `draw`, apart from rounding."""
+        seed = derive(*draw) % 2**31
         parameters = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -108,10 +109,15 @@ class VerlEngine(ModelText):
             "seed": seed,
             "logprobs": True,
         }
+        if self._cluster.scale.device == "cpu":  # our own server, which draws as the embedded engine does
+            parameters = {"sampling": sampling.model_dump_json(), "draw": draw}
         output = await client.generate(f"{self.name}-{seed}", prompt_ids=prompt.tolist(), sampling_params=parameters)
         tokens = np.asarray(output.token_ids, np.int32)
-        stopped = bool(len(tokens)) and (int(tokens[-1]) in self.stop_ids or len(tokens) < sampling.max_tokens)
         text = str(self.tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
+        cut = min([text.find(stop) for stop in sampling.stop if stop in text], default=len(text))
+        ended = {*self.stop_ids, *sampling.stop_tokens}
+        stopped = cut < len(text) or (len(tokens) > 0 and int(tokens[-1]) in ended)
+        text = text[:cut]
         char_ends = self.offsets.token_char_ends(tokens, text) if ends else None
         logprobs = np.asarray(output.log_probs, np.float32)
         return Rollout(text, tokens, logprobs, "stop" if stopped else "length", char_ends)

@@ -54,6 +54,7 @@ class GenerationRequest:
     seed: int  # response i depends on (seed, i) and on nothing else in the batch
     limit: int | None = None  # longest response, where that is less than `Sampling.max_tokens`
     alone: bool = False
+    first: int = 0  # number of the first response, where others have the ones before it
 
     def max_tokens(self, sampling: Sampling) -> int:
         """Return the tokens that a response may have."""
@@ -164,7 +165,9 @@ class Generator:
         state.position_S[rows_R] = self._ids(np.repeat(lengths, counts))
         width = state.uniforms_ST.shape[1]
         numbers = [
-            uniforms(self._requests[index].seed, i, width) for index, responses, _ in admitted for i in responses
+            uniforms(self._requests[index].seed, self._requests[index].first + i, width)
+            for index, responses, _ in admitted
+            for i in responses
         ]
         state.uniforms_ST[rows_R] = torch.from_numpy(np.stack(numbers)).to(self._device)
         plan = PrefillAttention(lengths, [rows for _, _, rows in admitted], self._cache, self._device)
