@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 PEERS  := .venv-peers
 SERVERS := .venv-servers
+VERL   := .venv-verl
 RUN    := $(VENV)/bin/
 
-.PHONY: help quickstart recipes test test-slow test-servers fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime parity clean
+.PHONY: help quickstart recipes test test-slow test-servers test-scale quickstart-verl fuzz check format bench bench-rules bench-verifiers bench-judges bench-embedded bench-sft bench-prime parity clean
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -29,6 +30,12 @@ $(SERVERS)/.ready:
 	$(SERVERS)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
+# verl needs an older transformers than the rest, so it has an environment of its own.
+$(VERL)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VERL)
+	$(VERL)/bin/pip install --quiet --disable-pip-version-check "torch==2.13.0" -e ".[verl]" pytest
+	@touch $@
+
 quickstart: $(VENV)/.ready ## train a tiny language model by imitation and RL, two to three minutes on two CPU cores
 	$(RUN)rewardsmith run recipes/quickstart.toml
 
@@ -47,6 +54,12 @@ test-slow: $(VENV)/.ready ## run the tests of whole lifecycles, long kill-and-re
 
 test-servers: $(VENV)/.ready $(SERVERS)/.ready ## run the tests with a real model server, three to six minutes on two CPU cores
 	REWARDSMITH_SERVER_PYTHON=$(SERVERS)/bin/python $(RUN)pytest tests/servers
+
+quickstart-verl: $(VERL)/.ready ## the same on verl's workers over Ray: two processes on the CPU, about three minutes
+	$(VERL)/bin/rewardsmith run recipes/scale/quickstart_verl.toml --on verl
+
+test-scale: $(VERL)/.ready ## run the tests with real Ray and verl, two to four minutes on two CPU cores
+	$(VERL)/bin/pytest tests/scale -W default
 
 fuzz: $(VENV)/.ready ## look for answers that the math rule takes for two truths, among 10,000, a few minutes
 	REWARDSMITH_FUZZ_ANSWERS=10000 $(RUN)pytest tests/rewards/rules/test_math_search.py
@@ -86,4 +99,4 @@ parity: $(PEERS)/.ready ## recompute the reference values of verl and TRL that t
 	$(PEERS)/bin/python -m tests.parity.make_references
 
 clean:           ## remove the environments and caches
-	rm -rf $(VENV) $(PEERS) $(SERVERS) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(SERVERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
