@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import dr_grpo
-from rewardsmith.algorithms.streams import estimate_advantages
+from rewardsmith.algorithms.advantages import dr_grpo, estimate_advantages
 from rewardsmith.rewards.base import Part
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.types import Failure, Prompt, Score, ScoredGroup

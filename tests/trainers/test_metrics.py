@@ -1,4 +1,4 @@
-"""The numbers of a step: what each part of it took, and the range of each reward."""
+"""The numbers of a step: what each part of it took, the range of each reward, and the first failures."""
 
 import os
 from pathlib import Path
@@ -9,15 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.streams import Stream
+from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.trainers import metrics as module
-from rewardsmith.trainers.metrics import Clock, stream_metrics
+from rewardsmith.trainers.metrics import Clock, FirstFailures, stream_metrics
+from rewardsmith.types import Failure, Rollout, RolloutGroup, Score, ScoredGroup
+from tests.trainers.world import prompt
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
+
 # ---- time ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, for the test to set."""
@@ -35,8 +36,6 @@ def test_a_part_that_occurs_again_adds_to_its_time(now: list[float]) -> None:
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------
-
-
 def of_memory(clock: Clock) -> dict[str, float]:
     return {name: value for name, value in clock.metrics(0).items() if name.startswith("memory/")}
 
@@ -94,8 +93,9 @@ def test_on_a_real_gpu_the_peak_is_that_of_the_part() -> None:
 
 
 # ---- streams -------------------------------------------------------------------------------------------------------
-
 MASK_BT = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
+
+
 X = torch.nan
 
 
@@ -138,3 +138,33 @@ def test_ranges_agree_with_a_loop(seed: int, discount: float | None, dense: bool
         assert ranges(stream, mask_BT) == pytest.approx([min(rewards), max(rewards), min(sums), max(sums)])
     else:
         assert stream_metrics([stream], mask_BT) == {}
+
+
+def failed(kind: str, detail: str = "") -> Score:
+    return Score(failure=Failure(kind, detail))  # type: ignore[arg-type]  # a kind
+
+
+def group_of(*scores: Score) -> ScoredGroup:
+    return ScoredGroup(RolloutGroup(prompt(0), [Rollout("1", [9], [-1.0]) for _ in scores]), list(scores))
+
+
+def test_the_first_failure_of_each_part_and_kind_is_logged() -> None:
+    logged: list[str] = []
+    failures = FirstFailures(logged.append)
+    parts = {"rule": failed("timeout", "slow"), "judge": failed("refused", "no")}
+    failures.add([group_of(Score(1.0), failed("timeout", "x" * 1000)), group_of(failed("timeout", "again"))])
+    assert logged == ["a rollout could not be scored (timeout): " + "x" * 300]
+    failures.add([group_of(Score(failure=Failure("timeout", "rule: slow"), parts=parts))] * 2)
+    failures.add([group_of(failed("crashed", "oh"))])
+    assert logged[1:] == [
+        "rule could not score a rollout (timeout): slow",
+        "judge could not score a rollout (refused): no",
+        "a rollout could not be scored (crashed): oh",
+    ]
+
+
+def test_what_was_not_scored_on_purpose_is_no_failure() -> None:
+    logged: list[str] = []
+    whole = Score(1.0, parts={"a": failed("skipped", "late"), "b": failed("dropped", "left out"), "c": Score(1.0)})
+    FirstFailures(logged.append).add([group_of(whole)])
+    assert logged == []

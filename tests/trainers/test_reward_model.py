@@ -79,7 +79,7 @@ def gradient(trainer: RewardModelTrainer, items: list[Any]) -> tuple[dict[str, T
     learner.step = read  # type: ignore[method-assign]
     batch, dropped = trainer._batch(items)
     assert not dropped
-    metrics = trainer._learn(batch, 0.0)
+    metrics = trainer._update(batch, 0.0)
     learner.step = step  # type: ignore[method-assign]
     return found, metrics
 
@@ -142,7 +142,7 @@ def test_only_what_is_torn_apart_is_read_twice(tmp_path: Path, monkeypatch: pyte
     for budget, count in ((10_000, []), (2 * length, []), (length + first, [4]), (1, [12])):
         twice.clear()
         engine._token_budget = budget
-        trainer._learn(trainer._batch(items)[0], 0.0)
+        trainer._update(trainer._batch(items)[0], 0.0)
         assert twice == count, budget
 
 
@@ -297,6 +297,3 @@ def test_the_recipe_in_the_documents_is_valid() -> None:
     (recipe,) = re.findall(r"^```toml\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.S | re.M)
     stage, policy = parse_recipe(tomllib.loads(recipe)).stages
     assert (stage.settings.name, policy.settings.name) == ("reward_model", "policy")
-
-
-# ---- what is read ----------------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ import pytest
 
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.reward_model import RewardModelTrainer
-from rewardsmith.types import Message, Preference, Prompt, Ranking
+from rewardsmith.types import Message, Preference, Prompt
 from tests.trainers.compared import asked, pairs, reward_model_stage, rewards_by_hand, world
-from tests.trainers.world import World, new_engine, steps
+from tests.trainers.world import new_engine, steps
 
 
 def test_long_comparisons_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -43,18 +43,6 @@ def test_epochs_take_every_item_that_often_and_no_more(tmp_path: Path) -> None:
     steps(trainer, 4)
     assert [len(ids) for ids in seen] == [4, 4, 4, 2]
     assert [i for ids in seen for i in ids] == [f"p{i}" for i in range(7)] * 2
-
-
-def test_data_that_cannot_be_learned_from_is_an_error_that_names_it(tmp_path: Path) -> None:
-    made = world(tmp_path, Ranking(asked(0), ["2", "3"], [1, 0]))
-    message = r'data\.train \(Fixed\) has no preferences: it has rankings: set learn_from = "rankings"'
-    with pytest.raises(UserError, match=message):
-        RewardModelTrainer(reward_model_stage(), made)
-    with pytest.raises(UserError, match=r"data\.train \(Arithmetic\) has no rankings"):
-        RewardModelTrainer(reward_model_stage(learn_from="rankings"), World(tmp_path))
-    for changes in ({}, {"steps": None, "epochs": 1}):
-        with pytest.raises(UserError, match=r"data\.train is empty: there is nothing to learn from"):
-            steps(RewardModelTrainer(reward_model_stage(**changes), world(tmp_path)), 1)
 
 
 def test_a_conversation_that_cannot_be_rendered_is_named(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Draws without end and where they go on; learning rates; seeds."""
 
+import math
 import random
 from collections.abc import Iterator
 
@@ -8,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardsmith.errors import UserError
-from rewardsmith.learning import OptimizerSettings
-from rewardsmith.trainers.trainer import Draws, derive, learning_rate
+from rewardsmith.learning import OptimizerSettings, lr_factor
+from rewardsmith.trainers.trainer import Draws, derive
 
 
 def shuffled(count: int) -> Draws[int]:
@@ -52,7 +53,7 @@ def test_an_empty_source_is_named() -> None:
 @given(warmup=st.integers(0, 6), total=st.integers(1, 12), schedule=st.sampled_from(["constant", "linear", "cosine"]))
 def test_no_step_is_lost_and_the_peak_is_reached(warmup: int, total: int, schedule: str) -> None:
     optimizer = OptimizerSettings(lr=0.5, warmup=warmup, schedule=schedule)  # type: ignore[arg-type]
-    rates = [learning_rate(optimizer, done, total) for done in range(total)]
+    rates = [optimizer.rate(done, total) for done in range(total)]
     assert all(0 < rate <= 0.5 for rate in rates)
     assert rates[:warmup] == pytest.approx([0.5 * (i + 1) / warmup for i in range(min(warmup, total))])
     if total > warmup:
@@ -64,3 +65,14 @@ def test_seeds_are_apart() -> None:
     seeds = {derive(0), derive(1), derive(0, 1), derive(0, "1", 2), derive(0, "a"), derive(0, 1, 0), derive(0, 0, 1)}
     assert len(seeds) == 7
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.2, 1.0])
+def test_schedules_follow_their_formula(floor: float) -> None:
+    for step in (0, 4, 10, 11, 35, 60, 109, 110, 500):
+        progress = min(1, (step - 10) / 100)
+        half_cosine = (1 + math.cos(math.pi * progress)) / 2
+        expected = {"constant": 1, "linear": 1 - (1 - floor) * progress, "cosine": floor + (1 - floor) * half_cosine}
+        for schedule, factor in expected.items():
+            found = lr_factor(schedule, step, total=110, warmup=10, floor=floor)  # type: ignore[arg-type]
+            assert found == pytest.approx(step / 10 if step < 10 else factor, abs=1e-12)

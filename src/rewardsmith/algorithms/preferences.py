@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rewardsmith.algorithms.shapes import FloatG, FloatGN, FloatN, IntGN, MaskGN, MaskN
+from rewardsmith.algorithms.tensors import FloatG, FloatGN, FloatN, IntGN, MaskGN, MaskN
 
 
 def bradley_terry(
@@ -60,11 +60,6 @@ def bradley_terry(
     else:
         tie_N = -(logsigmoid(difference_N) + logsigmoid(-difference_N)) / 2
     return torch.where(tied_N, tie_N, win_N)
-
-
-def reward_centering(chosen_N: FloatN, rejected_N: FloatN) -> FloatN:
-    """Return (r_chosen + r_rejected)², which keeps rewards around 0 (Eisenstein et al. 2023, arXiv 2312.09244)."""
-    return (chosen_N + rejected_N).square()
 
 
 def plackett_luce(scores_GN: FloatGN, levels_GN: IntGN, mask_GN: MaskGN) -> FloatG:
@@ -137,11 +132,11 @@ def list_losses(rewards_GN: FloatGN, levels_GN: IntGN, quality_GN: FloatGN, mask
 
 
 def group_centering(rewards_GN: FloatGN, mask_GN: MaskGN) -> FloatG:
-    r"""Mean of `reward_centering` over the pairs of each group.
+    r"""Mean of (r_i + r_j)² over the pairs of each group, which keeps rewards around 0; 0 for fewer than two answers.
 
     $$\sum_{i<j} (r_i + r_j)^2 = (n-2)\sum_i r_i^2 + \Bigl(\sum_i r_i\Bigr)^2$$
 
-    0 for a group of fewer than two answers.
+    For pairs it is that of Eisenstein et al. 2023, arXiv 2312.09244.
     """
     kept_GN, n_G = torch.where(mask_GN, rewards_GN, 0), mask_GN.sum(-1)
     total_G = (n_G - 2) * kept_GN.square().sum(-1) + kept_GN.sum(-1).square()

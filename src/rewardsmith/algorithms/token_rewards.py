@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rewardsmith.algorithms.calibration import pearson, roc_auc
+from rewardsmith.algorithms.judge_statistics import roc_auc
+from rewardsmith.algorithms.ranks import pearson
 
 Rewards = NDArray[np.floating]
 Mask = NDArray[np.bool_]

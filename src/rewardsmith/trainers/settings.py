@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -65,7 +65,7 @@ class SelectSettings(Settings):
     patience: int = Field(default=10, ge=1, description="steps in a row without an update after which the run stops")
 
     @model_validator(mode="after")
-    def _bounds_in_order(self) -> SelectSettings:
+    def _bounds_in_order(self) -> Self:
         if self.lowest is not None and self.highest is not None and self.lowest > self.highest:
             raise ValueError(f"lowest is {self.lowest}, above highest = {self.highest}: no group would pass")
         return self
@@ -97,7 +97,7 @@ class RolloutStage(Stage):
     select: SelectSettings = Field(default=SelectSettings(), description="which groups to learn from")
 
     @model_validator(mode="after")
-    def _can_update(self) -> RolloutStage:
+    def _can_update(self) -> Self:
         for problem in implicit_problems(self.reward, policy=self.model, selected=self.select.part):
             raise ValueError(problem)
         if self.select.min_groups > self.prompts_per_step:

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rewardsmith.algorithms.calibration import calibration_error
-from rewardsmith.algorithms.groups import Groups
+from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.algorithms.implicit_rewards import values_before
-from rewardsmith.algorithms.streams import Stream
+from rewardsmith.algorithms.judge_statistics import calibration_error
+from rewardsmith.algorithms.tensors import Groups
 from rewardsmith.algorithms.token_rewards import normalise_by_return, running_accuracy, step_finding, trust
 from rewardsmith.config import Chosen
 from rewardsmith.engines.protocol import Engine, Sampling
@@ -31,7 +31,7 @@ from rewardsmith.text.steps import split_steps, steps_of_tokens, sums_by_step, t
 from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, require_same_tokens
 from rewardsmith.trainers.process.process_model import ModelRewards, OutcomeBatch, ProcessModel, outcome_batch
 from rewardsmith.trainers.reference import Reference
-from rewardsmith.trainers.trainer import Context, derive, learning_rate
+from rewardsmith.trainers.trainer import Context, derive
 from rewardsmith.types import RolloutGroup, Score, ScoredGroup
 
 
@@ -200,7 +200,7 @@ class ProcessPart:
     ) -> tuple[list[list[Score]], dict[str, float]]:
         """Score the groups of step `number`, the fresh ones of the batch, and learn from all of it; return metrics."""
         learning = self.settings.learning
-        lr = learning_rate(learning.optimizer, number - 1, self._steps)
+        lr = learning.optimizer.rate(number - 1, self._steps)
         every = learning.measure_every
         measure = self.learns and bool(every) and (number % every == 0 or number in (1, self._steps))
         found = self._model.score_and_learn(batch, self._policy_logprobs(batch), lr=lr, measure=measure)

@@ -7,11 +7,10 @@ from typing import Any
 
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.collect import Collector, generate_and_score
-from rewardsmith.trainers.metrics import Clock, group_metrics
+from rewardsmith.trainers.metrics import Clock, FirstFailures, group_metrics
 from rewardsmith.trainers.process.process_rewards import ProcessRewards
 from rewardsmith.trainers.stages import ProcessModelStage, ProcessValidation
 from rewardsmith.trainers.trainer import Context, Draws, GroupRecord, Update, derive, held_out, reporting
-from rewardsmith.trainers.training_warnings import FirstFailures
 from rewardsmith.types import Prompt
 
 
