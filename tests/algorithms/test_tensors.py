@@ -169,7 +169,7 @@ ROWS = st.lists(ROW, min_size=1, max_size=9)
 @given(ROWS)
 def test_statistics_are_those_of_the_voters_of_the_group(rows: list[tuple[int, bool, float, int]]) -> None:
     ids, votes, values, weights = zip(*rows, strict=True)
-    groups = Groups.of(torch.tensor(ids), torch.tensor(votes))
+    groups = Groups(torch.tensor(ids), torch.tensor(votes))
     values_B, weights_B = torch.tensor(values).double(), torch.tensor(weights)
     results = {
         "total": groups.total(values_B),
@@ -200,7 +200,7 @@ def test_statistics_are_those_of_the_voters_of_the_group(rows: list[tuple[int, b
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_the_mean_of_equal_values_is_that_value_to_the_last_bit(value: float, dtype: torch.dtype, size: int) -> None:
     values_B = torch.full((size,), value, dtype=dtype)
-    groups = Groups.of(torch.zeros(size, dtype=torch.long), torch.ones(size, dtype=torch.bool))
+    groups = Groups(torch.zeros(size, dtype=torch.long), torch.ones(size, dtype=torch.bool))
     weights_B = torch.arange(1, size + 1).double() / 7
     for mean_B in (groups.mean(values_B), groups.mean(values_B, weights_B=weights_B), groups.leave_one_out(values_B)):
         assert torch.equal(mean_B, values_B.double())

@@ -89,7 +89,7 @@ class _Carried:
             carriers_B = token_counts(self.support_BT)
             self.level_B = rewards_BT.sum(-1).double() / carriers_B.clamp(min=1)  # the mean reward per carrying token
         self.rewards_BT = rewards_BT
-        self.groups = Groups.of(inputs.groups_B, carriers_B > 0)
+        self.groups = Groups(inputs.groups_B, carriers_B > 0)
 
     def returns(self, baseline_B: FloatB, scale_B: FloatB | float, discount: float) -> FloatBT:
         """Return Σ_{s≥t} γ^{s-t} (r_s - b)·scale, zero for rows that have no sibling to be compared with."""
@@ -125,7 +125,7 @@ def grpo(inputs: RewardTensors, *, discount: Discount = 1.0, scale: Scale = "gro
     level_B, groups = carried.level_B, carried.groups
     scale_B: FloatB | float = 1.0
     if scale != "none":
-        compared = groups if scale == "group" else Groups.of(torch.zeros_like(inputs.groups_B), groups.votes_B)
+        compared = groups if scale == "group" else Groups(torch.zeros_like(inputs.groups_B), groups.votes_B)
         std_B = compared.std(level_B)
         scale_B = torch.where(std_B > 0, 1 / (std_B + eps), 0)
     return carried.returns(groups.mean(level_B), scale_B, discount)
@@ -309,7 +309,6 @@ class Stream:
     mask_BT: Tensor | None = None  # bool, response tokens of the rows that this reward could score; None: all
     weight: float = 1.0
     discount: float | None = None  # None takes the estimator's
-    values_BT: Tensor | None = None  # this reward's own baseline, for combine = "after"
 
     def scored(self, mask_BT: MaskBT) -> MaskBT:
         """Return the tokens of `mask_BT` whose row this reward could score."""
@@ -347,13 +346,10 @@ def estimate_advantages(
         advantages_BT = streams[0].estimate(estimator, inputs)
     else:
         if values_BT is not None:
-            raise ValueError(
-                "values_BT is one baseline for the summed reward, but combine='after' estimates each stream on its own:"
-                " use combine='before', or give each stream its own values_BT"
-            )
+            raise ValueError("values_BT is one baseline for the summed reward: use combine='before'")
         advantages_BT = torch.zeros_like(streams[0].rewards_BT)
         for s in streams:
-            inputs = RewardTensors(s.rewards_BT, s.scored(mask_BT), groups_B, s.values_BT, s.support_BT)
+            inputs = RewardTensors(s.rewards_BT, s.scored(mask_BT), groups_B, None, s.support_BT)
             advantages_BT = advantages_BT + s.weight * s.estimate(estimator, inputs)
     if not whiten:
         return advantages_BT
@@ -390,13 +386,13 @@ def _estimated(streams: Sequence[Stream], mask_BT: MaskBT, groups_B: IdsB, compa
     """Return which rows some stream has an estimate for; whitening must not move the others away from 0."""
     estimated_B = torch.zeros_like(groups_B, dtype=torch.bool)
     for stream in streams:
-        groups = Groups.of(groups_B, token_counts(stream.scored(mask_BT)) > 0)
+        groups = Groups(groups_B, token_counts(stream.scored(mask_BT)) > 0)
         estimated_B = estimated_B | (groups.compared_B if compared else groups.votes_B)
     return estimated_B
 
 
 def _require_whole_groups(name: str, scored_BT: MaskBT, mask_BT: MaskBT, groups_B: IdsB) -> None:
-    groups = Groups.of(groups_B, mask_BT.any(-1))
+    groups = Groups(groups_B, mask_BT.any(-1))
     scored_B = groups.total(scored_BT.any(-1).double())
     partial_B = (scored_B > 0) & (scored_B < groups.voters_B)
     if bool(partial_B.any()):

@@ -125,7 +125,7 @@ def group_offsets(outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB) -> FloatB:
     batch with few right responses first teaches that every response is bad. The halves keep it finite (Haldane 1956).
     0 for rows without a vote.
     """
-    groups = Groups.of(groups_B, votes_B)
+    groups = Groups(groups_B, votes_B)
     right_B = groups.total(_labels(outcomes_B, votes_B))
     offsets_B = torch.log((right_B + 0.5) / (groups.voters_B - right_B + 0.5))
     return torch.where(votes_B, offsets_B, 0).to(outcomes_B.dtype)

@@ -10,8 +10,6 @@ token between two that count, such as the output of a tool; sums treat a respons
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -232,24 +230,16 @@ def _suffix_sum(values_BT: FloatBT, discount: float) -> FloatBT:
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Groups:
     """Statistics of all groups at once, over the rows that vote; ids in any order, groups of any size.
 
     Float64 on [B] vectors costs nothing next to the [B, T] work, and keeps sums exact for any float32 reward.
+    `voters_B` is how many rows vote in the row's group.
     """
 
-    index_B: Tensor  # int64, the group of each row, numbered from 0
-    votes_B: Tensor  # bool
-    voters_B: Tensor  # float64, how many rows vote in the row's group
-
-    @classmethod
-    def of(cls, groups_B: IdsB, votes_B: MaskB) -> Groups:
-        """Number the groups and count their votes."""
-        index_B = torch.unique(groups_B, return_inverse=True)[1]
-        counts_G = torch.zeros(len(index_B), dtype=torch.float64, device=index_B.device)
-        counts_G.index_add_(0, index_B, votes_B.double())
-        return cls(index_B, votes_B, counts_G[index_B])
+    def __init__(self, groups_B: IdsB, votes_B: MaskB) -> None:
+        self.index_B, self.votes_B = torch.unique(groups_B, return_inverse=True)[1], votes_B
+        self.voters_B = self.total(torch.ones_like(self.index_B, dtype=torch.float64))
 
     @property
     def compared_B(self) -> MaskB:

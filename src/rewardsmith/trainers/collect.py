@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rewardsmith.engines.protocol import Engine, Sampling
@@ -16,7 +17,7 @@ from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.base import Reward, parts_of, score
 from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.trainers.settings import RolloutStage, SelectSettings
-from rewardsmith.trainers.trainer import Draws, GroupRecord, Report, derive, no_report
+from rewardsmith.trainers.trainer import Context, Draws, GroupRecord, Report, derive, no_report
 from rewardsmith.types import Prompt, Score, ScoredGroup
 
 OnDevice = Callable[[], AbstractAsyncContextManager[None]]
@@ -175,17 +176,15 @@ class Collector:
         stage: RolloutStage,
         engine: Engine,
         reward: Reward,
-        draws: Draws[Prompt],
+        context: Context,
         *,
-        seed: int,
-        pause: Callable[[], None],
-        on_device: OnDevice = nullcontext,
-        report: Report = no_report,
         by_parts: bool = False,
         max_length: int | None = None,
     ) -> None:
-        self._stage, self._engine, self._reward, self._draws, self._seed = stage, engine, reward, draws, seed
-        self._pause, self._on_device, self._report = pause, on_device, report
+        self._stage, self._engine, self._reward, self._context = stage, engine, reward, context
+        seed = derive(context.seed, stage.same_prompts_as or stage.name)
+        self._draws: Draws[Prompt] = Draws(context.source(stage.data).prompts, derive(seed, "prompts"), stage.data)
+        self._seed = derive(seed, "rollouts")
         self._surplus: list[ScoredGroup] = []
         self._idle = 0  # steps in a row without enough groups
         self._streams = parts_of(reward)
@@ -258,10 +257,10 @@ class Collector:
             n=self._stage.rollouts_per_prompt,
             seeds=[derive(self._seed, step, round_, i) for i in range(len(prompts))],
             version=step - 1,
-            pause=self._pause,
-            on_device=self._on_device,
+            pause=self._context.pause,
+            on_device=partial(self._context.on_device, self._stage.model),
             lap=lap,
-            report=self._report,
+            report=self._context.progress,
         )
 
     def _take(self, count: int, counts: Counter[str]) -> list[Prompt]:

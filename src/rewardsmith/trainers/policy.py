@@ -42,7 +42,6 @@ from rewardsmith.trainers.reference import Reference
 from rewardsmith.trainers.stages import PolicyStage
 from rewardsmith.trainers.trainer import (
     Context,
-    Draws,
     GroupRecord,
     Trainer,
     Update,
@@ -80,11 +79,7 @@ class PolicyTrainer(Trainer):
             stage,
             self._policy,
             self.reward,
-            Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data),
-            seed=derive(self._seed, "rollouts"),
-            pause=context.pause,
-            on_device=self._on_device,
-            report=context.progress,
+            context,
             by_parts=self._combine["combine"] == "after",
             max_length=self._process.max_length,
         )

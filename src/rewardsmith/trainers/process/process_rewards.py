@@ -324,9 +324,9 @@ def agreement(sums_B: Tensor, batch: OutcomeBatch) -> dict[str, float]:
     metrics = {"accuracy_fresh": won / count} if count else {}
     if not bool(votes_B.any()):
         return metrics
-    groups = Groups.of(batch.groups_B[: batch.fresh], votes_B)
+    groups = Groups(batch.groups_B[: batch.fresh], votes_B)
     best_B = votes_B & (sums_B.double() == groups.range(sums_B)[1])
-    tops = Groups.of(batch.groups_B[: batch.fresh], best_B)
+    tops = Groups(batch.groups_B[: batch.fresh], best_B)
     each_B = torch.where(best_B, outcomes_B / tops.voters_B.clamp(min=1), 0)  # equal logits share the place
     metrics["best_of_n"] = float(each_B.sum() / torch.where(best_B, 1 / tops.voters_B.clamp(min=1), 0).sum())
     metrics["outcome"] = float(outcomes_B[votes_B].mean())
