@@ -1,7 +1,6 @@
 """Implicit process rewards and the losses of their models, against loops; what must not change them."""
 
 import math
-import statistics
 from collections.abc import Callable
 
 import pytest
@@ -12,35 +11,17 @@ from torch import Tensor
 
 from rewardsmith.algorithms.implicit_rewards import (
     group_offsets,
-    implicit_rewards,
     opponents,
     outcome_cross_entropy,
     pairwise_losses,
-    pairwise_wins,
     values_before,
 )
-from tests.algorithms.batches import Batch, LossInput, assert_close, batches, counted, hidden, loss_inputs
-from tests.algorithms.tensors import gather_steps, normalise_by_return, pairwise_loss, smooth
+from tests.algorithms.batches import Batch, assert_close, batches, counted, hidden
+from tests.algorithms.tensors import gather_steps, normalise_by_return, smooth
 
 
 def row_sums(batch: Batch) -> list[float]:
     return [sum(float(batch.rewards_BT[i, t]) for t in counted(batch.mask_BT, i)) for i in range(len(batch.mask_BT))]
-
-
-@settings(max_examples=25)
-@given(loss_inputs())
-def test_the_implicit_reward_is_beta_times_the_log_ratio_to_the_reference(inputs: LossInput) -> None:
-    rewards_BT = implicit_rewards(inputs.logprobs_BT, inputs.old_BT, inputs.mask_BT, beta=0.05)
-    assert_close(rewards_BT, torch.where(inputs.mask_BT, 0.05 * (inputs.logprobs_BT - inputs.old_BT), 0))
-    assert not implicit_rewards(inputs.old_BT, inputs.old_BT, inputs.mask_BT, beta=0.05).any()
-
-
-def test_only_the_reward_model_gets_a_gradient() -> None:
-    mask_BT = torch.tensor([[True, False]])
-    model_BT, reference_BT = (hidden(torch.zeros(1, 2), mask_BT).requires_grad_() for _ in range(2))
-    implicit_rewards(model_BT, reference_BT, mask_BT, beta=0.5).sum().backward()
-    assert model_BT.grad.tolist() == [[0.5, 0]]
-    assert reference_BT.grad is None
 
 
 @settings(max_examples=40)
@@ -61,29 +42,6 @@ def test_gathering_moves_each_step_onto_its_last_token(batch: Batch, whole: bool
     assert_close(gathered_BT, expected_BT)
     assert torch.equal(carrying_BT, support_BT)
     assert_close(gathered_BT.sum(-1), row_sums(batch))
-
-
-@settings(max_examples=25)
-@given(batches())
-def test_normalising_bounds_every_return_of_the_batch_by_one(batch: Batch) -> None:
-    returns = [0.0]
-    for row in range(len(batch.mask_BT)):
-        columns = counted(batch.mask_BT, row)
-        returns += [sum(float(batch.rewards_BT[row, s]) for s in columns[i:]) for i in range(len(columns))]
-    expected_BT = torch.where(batch.mask_BT, batch.rewards_BT, 0) / (max(map(abs, returns)) + 1e-6)
-    assert_close(normalise_by_return(batch.rewards_BT, batch.mask_BT), expected_BT)
-
-
-@settings(max_examples=40)
-@given(batch=batches(), lam=st.sampled_from([0.0, 0.3, 1.0]))
-def test_smoothing_follows_its_recursion(batch: Batch, lam: float) -> None:
-    expected_BT = torch.zeros_like(batch.rewards_BT)
-    for row in range(len(batch.mask_BT)):
-        after = 0.0
-        for t in reversed(counted(batch.mask_BT, row)):
-            after = float(batch.rewards_BT[row, t]) + lam * after
-            expected_BT[row, t] = after
-    assert_close(smooth(batch.rewards_BT, batch.mask_BT, lam=lam), expected_BT)
 
 
 @settings(max_examples=40)
@@ -146,29 +104,9 @@ def test_a_failed_row_changes_nothing_for_the_others(function, batch: Batch, dat
 OUTCOMES = st.sampled_from([0.0, 0.25, 1.0])
 
 
-def softplus(x: float) -> float:
-    return max(x, 0) + math.log1p(math.exp(-abs(x)))
-
-
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x > 0 else math.exp(x) / (1 + math.exp(x))
-
-
 def draw_outcomes(data: st.DataObject, batch: Batch) -> Tensor:
     rows = len(batch.mask_BT)
     return torch.tensor(data.draw(st.lists(OUTCOMES, min_size=rows, max_size=rows)), dtype=torch.float64)
-
-
-@settings(max_examples=40)
-@given(batch=batches(), data=st.data(), offset=st.sampled_from([None, -1.5]))
-def test_cross_entropy_follows_its_formula(batch: Batch, data: st.DataObject, offset: float | None) -> None:
-    outcomes_B = draw_outcomes(data, batch)
-    offset_B = None if offset is None else torch.full_like(outcomes_B, offset)
-    losses_B = outcome_cross_entropy(batch.rewards_BT, batch.mask_BT, outcomes_B, offset_B=offset_B)
-    for loss, q, o, mask_T in zip(losses_B, row_sums(batch), outcomes_B.tolist(), batch.mask_BT, strict=True):
-        logit = q + (offset or 0)
-        expected = -o * math.log(1 / (1 + math.exp(-logit))) - (1 - o) * math.log(1 / (1 + math.exp(logit)))
-        assert_close(loss, expected if mask_T.any() else 0.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -194,52 +132,6 @@ def test_the_offset_gets_no_gradient_and_failed_rows_none_either() -> None:
     outcome_cross_entropy(rewards_BT, mask_BT, torch.tensor([1.0, 1.0]), offset_B=offset_B).sum().backward()
     assert offset_B.grad is None
     assert rewards_BT.grad.tolist() == [[-0.5, -0.5], [0, 0]]
-
-
-@pytest.mark.parametrize("weighting", ["none", "best-of-n-outcome", "best-of-n-reward"])
-@settings(max_examples=25)
-@given(batch=batches(), data=st.data())
-def test_the_pairwise_loss_compares_with_the_mean_of_the_other_side(
-    weighting: str, batch: Batch, data: st.DataObject
-) -> None:
-    outcomes_B = draw_outcomes(data, batch)
-    losses_B = pairwise_loss(batch.rewards_BT, batch.mask_BT, outcomes_B, batch.groups_B, weighting=weighting)
-    # The sums as the loss sees them: equal ones stay equal to the last bit.
-    sums, outcomes = torch.where(batch.mask_BT, batch.rewards_BT, 0).sum(-1).tolist(), outcomes_B.tolist()
-    votes = batch.mask_BT.any(-1)
-    for i in range(len(sums)):
-        siblings = [j for j in range(len(sums)) if votes[j] and batch.groups_B[j] == batch.groups_B[i]]
-        if outcomes[i] > 0:
-            others, sign = [sums[j] for j in siblings if outcomes[j] < outcomes[i]], 1
-        else:
-            others, sign = [sums[j] for j in siblings if outcomes[j] > outcomes[i]], -1
-        expected = softplus(-sign * (sums[i] - (statistics.fmean(others) if others else 0.0)))
-        if weighting != "none":
-            rank = outcomes if weighting == "best-of-n-outcome" else sums
-            n = max(1, len(siblings))
-            expected *= n * (sum(rank[j] <= rank[i] for j in siblings) / n) ** (n - 1)
-        assert_close(losses_B[i], expected if votes[i] else 0.0)
-
-
-@settings(max_examples=50)
-@given(batch=batches(), data=st.data())
-def test_pairwise_wins_agree_with_a_double_loop(batch: Batch, data: st.DataObject) -> None:
-    outcomes_B, votes_B = draw_outcomes(data, batch), batch.mask_BT.any(-1)
-    sums_B = torch.where(batch.mask_BT, batch.rewards_BT, 0).sum(-1)
-    shares = []
-    for group in set(batch.groups_B.tolist()):
-        members = [i for i, own in enumerate(batch.groups_B.tolist()) if own == group and votes_B[i]]
-        possible = won = 0.0
-        for i in members:
-            for j in members:
-                weight = max(0.0, float(outcomes_B[i] - outcomes_B[j]))
-                possible += weight
-                won += weight * (1.0 if sums_B[i] > sums_B[j] else 0.5 if sums_B[i] == sums_B[j] else 0.0)
-        if possible:
-            shares.append(won / possible)
-    won, number = pairwise_wins(sums_B, outcomes_B, votes_B, batch.groups_B)
-    assert_close(won, sum(shares))
-    assert number == len(shares)
 
 
 # ---- the constants of a batch --------------------------------------------------------------------------------------
@@ -268,23 +160,6 @@ def test_opponents_by_hand() -> None:
     assert by_outcome.weight_B.tolist() == [4 * 1, 4 * 0.75**3, 4 * 0.5**3, 4 * 0.5**3, 0, 1]
     by_reward = opponents(sums_B, outcomes_B, votes_B, groups_B, weighting="best-of-n-reward")
     assert by_reward.weight_B.tolist() == [4 * 0.75**3, 4 * 0.5**3, 4 * 0.25**3, 4 * 1, 0, 1]
-
-
-@settings(max_examples=40)
-@given(batch=batches(), data=st.data())
-def test_pairwise_losses_and_their_gradient_follow_the_formula(batch: Batch, data: st.DataObject) -> None:
-    rows = len(batch.mask_BT)
-    numbers = st.lists(st.floats(-9, 9), min_size=rows, max_size=rows)
-    sums_b = torch.tensor(data.draw(numbers), dtype=torch.float64, requires_grad=True)
-    mean_b = torch.tensor(data.draw(numbers), dtype=torch.float64)
-    signs = data.draw(st.lists(st.sampled_from([-1.0, 1.0]), min_size=rows, max_size=rows))
-    weights = data.draw(st.lists(st.sampled_from([0.0, 0.5, 3.0]), min_size=rows, max_size=rows))
-    losses_b = pairwise_losses(sums_b, mean_b, torch.tensor(signs).double(), torch.tensor(weights).double())
-    losses_b.sum().backward()
-    margins = [s * (q - m) for s, q, m in zip(signs, sums_b.tolist(), mean_b.tolist(), strict=True)]
-    assert_close(losses_b, [w * softplus(-z) for w, z in zip(weights, margins, strict=True)])
-    slopes = [-w * s * sigmoid(-z) for w, s, z in zip(weights, signs, margins, strict=True)]
-    assert_close(sums_b.grad, slopes)
 
 
 WEIGHTINGS = ["none", "best-of-n-outcome", "best-of-n-reward"]

@@ -27,7 +27,7 @@ from rewardsmith.algorithms.policy_losses import (
     reinforce,
     value_loss,
 )
-from tests.algorithms.batches import LossInput, assert_close, counted, hidden, loss_inputs, masks
+from tests.algorithms.batches import LossInput, assert_close, counted, loss_inputs, masks
 
 RATIOS = [0.01, 0.5, 0.79, 0.81, 1.0, 1.29, 1.31, 2.9, 3.1, 50.0]
 
@@ -138,13 +138,6 @@ def test_gmpo_is_the_geometric_mean_of_ratios_clipped_against_the_advantage(inpu
             assert_close(logprobs_BT.grad[row, t], expected if x == y else 0.0)
             clipped = (report["clipped_low"][row, t], report["clipped_high"][row, t])
             assert clipped == (x != y and a < 0, x != y and a > 0)
-
-
-def test_a_token_without_advantage_adds_nothing_to_the_geometric_mean_of_gmpo() -> None:
-    mask_BT, old_BT = torch.ones(1, 2, dtype=torch.bool), torch.full((1, 2), -3.0).double()
-    log_ratios_BT = torch.tensor([[0.1, 0.2]], dtype=torch.float64)
-    losses_BT, _ = gmpo(old_BT + log_ratios_BT, old_BT, torch.tensor([[2.0, 0.0]]).double(), mask_BT)
-    assert_close(losses_BT, [[-1 * math.exp((0.1 + 0) / 2)] * 2], 1e-12)
 
 
 @pytest.mark.parametrize("loss", [clip, gspo])
@@ -325,18 +318,11 @@ def true_gradient(*, forward: bool) -> Tensor:
     return gradient_V
 
 
-def test_k1_as_a_loss_has_no_expected_gradient() -> None:
-    assert_close(expected_gradient("k1"), [0.0] * 5, 1e-14)
-
-
-def test_k2_as_a_loss_has_the_gradient_of_the_wanted_kl() -> None:
-    assert true_gradient(forward=False).abs().max() > 0.1
-    assert_close(expected_gradient("k2"), true_gradient(forward=False), 1e-14)
-
-
-def test_k3_as_a_loss_has_the_gradient_of_the_other_direction() -> None:
-    assert_close(expected_gradient("k3"), true_gradient(forward=True), 1e-14)
-    assert (true_gradient(forward=True) - true_gradient(forward=False)).abs().max() > 0.01
+def test_expected_gradients_of_the_estimators_as_losses() -> None:
+    backward_V, forward_V = true_gradient(forward=False), true_gradient(forward=True)
+    assert (forward_V - backward_V).abs().max() > 0.01
+    for estimator, expected_V in (("k1", 0 * forward_V), ("k2", backward_V), ("k3", forward_V)):
+        assert_close(expected_gradient(estimator), expected_V, 1e-14)
 
 
 @every_kl
@@ -361,18 +347,6 @@ def test_k1_as_a_reward_gives_the_policy_gradient_of_the_kl() -> None:
     surrogate = (logprobs_V.exp().detach() * rewards_BT[:, 0] * logprobs_V).sum()
     (gradient_V,) = torch.autograd.grad(surrogate, logits_V)
     assert_close(-gradient_V, true_gradient(forward=False), 1e-14)
-
-
-@every_kl
-@pytest.mark.parametrize("unbiased", [False, True])
-def test_only_the_policy_gets_a_gradient_and_none_behind_the_mask(estimator: str, unbiased: bool) -> None:
-    mask_BT = torch.tensor([[True, False], [False, False]])
-    logprobs_BT = hidden(torch.full((2, 2), -1.0), mask_BT).requires_grad_()
-    reference_BT = hidden(torch.full((2, 2), -2.0), mask_BT).requires_grad_()
-    kl_loss(logprobs_BT, reference_BT, mask_BT, estimator=estimator, unbiased=unbiased).sum().backward()
-    assert reference_BT.grad is None
-    assert logprobs_BT.grad[0, 0] != 0
-    assert logprobs_BT.grad[~mask_BT].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -469,16 +443,6 @@ def test_weights_are_bounded_ratios(inputs: LossInput, level: str, outside: str,
             else:
                 expected = weight if floor <= weight <= cap else 0.0
             assert_close(actual_BT[row, t], expected)
-
-
-@pytest.mark.parametrize("outside", ["truncate", "drop"])
-@pytest.mark.parametrize("level", ["token", "sequence"])
-@pytest.mark.parametrize("size", [1e4, -1e4, 1e30])
-def test_programs_that_disagree_completely_give_finite_weights(outside: str, level: str, size: float) -> None:
-    learner_BT, mask_BT = torch.full((1, 3), size), torch.ones(1, 3, dtype=torch.bool)
-    weights_BT = importance_weights(learner_BT, torch.zeros(1, 3), mask_BT, level=level, outside=outside)
-    assert weights_BT.isfinite().all()
-    assert (weights_BT <= 2).all()
 
 
 @settings(max_examples=40)

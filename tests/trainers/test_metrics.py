@@ -51,36 +51,6 @@ def test_on_a_cpu_a_part_has_what_is_resident_at_its_end(tmp_path: Path, monkeyp
     assert of_memory(clock) == {"memory/write": 3, "memory/learn": 4}  # the larger of the two
 
 
-class FakeGpu:
-    """Counts as CUDA's allocator does: `peak` is the most since the last reset, and starts from what is held."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.held = self.peak = 0.0
-        monkeypatch.setattr(torch.cuda, "max_memory_allocated", self._read)
-        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self._reset)
-
-    def use(self, gib: float, keep: float) -> None:
-        self.peak, self.held = max(self.peak, self.held + gib), self.held + keep
-
-    def _read(self, device: torch.device) -> int:
-        assert device == GPU
-        return int(self.peak * 2**30)
-
-    def _reset(self, device: torch.device) -> None:
-        assert device == GPU
-        self.peak = self.held
-
-
-def test_on_a_gpu_each_part_has_its_own_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGpu(monkeypatch)
-    gpu.use(30, keep=1)  # before the step: not its business
-    clock = Clock(GPU)
-    for name, gib in (("write", 4), ("learn", 9), ("write", 6), ("validate", 2), ("learn", 5)):
-        gpu.use(gib, keep=0)
-        clock.lap(name)
-    assert of_memory(clock) == {"memory/write": 7, "memory/learn": 10, "memory/validate": 3}
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_real_gpu_the_peak_is_that_of_the_part() -> None:
     clock = Clock(GPU)

@@ -1,6 +1,5 @@
 """The loop of the policy stage: rates and passes, a critic, a reference, old log-probabilities, failures, the end."""
 
-import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 from rewardsmith.engines.protocol import Row
-from rewardsmith.errors import UserError
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.types import Score
 from tests.trainers.world import World, distance, new_engine, policy_stage, steps, wait, weights
@@ -235,35 +233,6 @@ def test_a_group_without_a_baseline_is_not_learned_from(tmp_path: Path) -> None:
     assert sorted(r.dropped for r in world.records) == ["", "", "no_baseline", "no_baseline"]
     learned = [r for g in world.records for r, a in zip(g.scored.group.rollouts, g.advantages, strict=True) if a]
     assert metrics["tokens/learned"] == sum(len(r.tokens) for r in learned) > 0
-
-
-class Odd:
-    """Finite numbers that float32 cannot hold, or a reward per token."""
-
-    def __init__(self, *, kind: str) -> None:
-        self.kind = kind
-
-    async def score(self, group: Any) -> list[Score]:
-        if self.kind == "huge":
-            return [Score(i * 1e300) for i, _ in enumerate(group.rollouts)]
-        dense = [Score(0.0, token_values=[float(i)] * len(r.tokens)) for i, r in enumerate(group.rollouts)]
-        return [Score(0.0), *dense[1:]] if self.kind == "some" else dense
-
-
-@pytest.mark.parametrize(
-    "stage",
-    [
-        {"reward": {"kind": "huge"}},
-        {"reward": {"kind": "some"}},
-        {"reward": {"kind": "dense"}, "overlong": {"buffer": 2}},
-        {"reward": {"kind": "dense"}, "kl": {"coefficient": 0.1, "place": "reward"}},
-    ],
-    ids=["too large for float32", "per token for some", "per token and overlong", "per token and kl"],
-)
-def test_rewards_that_cannot_be_used_are_failures_or_a_message(stage: dict[str, Any], tmp_path: Path) -> None:
-    reward = {"type": "tests.trainers.test_policy:Odd"} | stage["reward"]
-    with contextlib.suppress(UserError):
-        trained(tmp_path, **stage | {"reward": reward})
 
 
 def test_a_stop_never_comes_after_the_weights_have_changed(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rewardsmith.errors import RecipeError, UserError
+from rewardsmith.recipe import parse_recipe
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.types import Message, Preference, Prompt, Ranking
 from tests.trainers.compared import THREE, Fixed, Letters, asked, pairs, reward_model_stage, rewards_by_hand, world
@@ -322,3 +325,10 @@ def test_a_conversation_that_cannot_be_rendered_is_named(tmp_path: Path) -> None
     prompt = Prompt("odd", [Message("critic", "no")])
     with pytest.raises(UserError, match=r"prompt 'odd': .*unknown role critic"):
         steps(RewardModelTrainer(reward_model_stage(), world(tmp_path, Preference(prompt, "2", "3"))), 1)
+
+
+def test_the_recipe_in_the_documents_is_valid() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reward_models.md"
+    (recipe,) = re.findall(r"^```toml\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    stage, policy = parse_recipe(tomllib.loads(recipe)).stages
+    assert (stage.settings.name, policy.settings.name) == ("reward_model", "policy")
