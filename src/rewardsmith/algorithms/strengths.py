@@ -27,11 +27,7 @@ def bradley_terry(wins_NN: ArrayLike, *, prior: float = 0.1) -> Vector:
     diagonal is ignored. λ must be at least 1e-9 of the comparisons of a pair. Players without a comparison have 0.
     """
     wins = np.array(wins_NN, dtype=np.float64)
-    if wins.ndim != 2 or wins.shape[0] != wins.shape[1]:
-        raise ValueError(f"wins has shape {wins.shape}: it must be square, one row and one column per player")
     np.fill_diagonal(wins, 0.0)
-    if not np.isfinite(wins).all() or (wins < 0).any():
-        raise ValueError("wins holds a value that is negative or not finite: it counts comparisons")
     games, theta = wins + wins.T, np.zeros(len(wins))
     if not SMALLEST_PRIOR * games.max(initial=0.0) <= prior < np.inf or prior <= 0:
         raise ValueError(f"prior is {prior:g}: it must be positive, and not be lost in the rounding of the counts")

@@ -23,9 +23,6 @@ STATM = Path("/proc/self/statm")
 """Memory pages of this process on Linux: in all, resident, …"""
 
 MAX_DETAIL_CHARS = 300
-REMINDER_STEPS = 10
-"""Steps in a row with nothing to learn after which the warning is repeated; then after twice as many, and so on."""
-
 MIN_TINY_LR = 1e-5
 """A lower learning rate does not move a tiny model of random weights within the steps of any recipe."""
 
@@ -217,34 +214,19 @@ class FirstFailures:
 
 
 class NothingToLearn:
-    """Warns of steps that had nothing to learn: of the first, again while it lasts, and at the end with their share."""
+    """Warns of steps that had nothing to learn: of the first, and at the end of the stage with their number."""
 
     def __init__(self, log: Callable[[str], None], stage: str, steps: int) -> None:
         self._log, self._stage, self._steps = log, stage, steps
-        self._count = self._in_a_row = 0
+        self.count = 0  # of such steps
 
-    def count(self, step: int, cause: str) -> None:
+    def add(self, step: int, cause: str) -> None:
         """Count a step; `cause` is why there was nothing to learn, "" where there was something."""
-        self._count += bool(cause)
-        self._in_a_row = self._in_a_row + 1 if cause else 0
-        reminders, rest = divmod(self._in_a_row, REMINDER_STEPS)
-        if cause and self._count == 1:
+        self.count += bool(cause)
+        if cause and self.count == 1:
             self._log(f"warning: {self._stage}: step {step} has nothing to learn from its rewards: {cause}")
-        elif not rest and reminders.bit_count() == 1:
-            self._log(f"warning: {self._stage}: {self._in_a_row} steps in a row had nothing to learn: {cause}")
-        if step == self._steps and self._count:
-            self._log(
-                f"warning: {self._stage}: {self._count} of {self._steps} steps had nothing to learn"
-                " (groups/kept is 0 there)"
-            )
-
-    def state(self) -> list[int]:
-        """Return the counts."""
-        return [self._count, self._in_a_row]
-
-    def restore(self, state: Sequence[int]) -> None:
-        """Continue from what `state` returned."""
-        self._count, self._in_a_row = state
+        if step == self._steps and self.count:
+            self._log(f"warning: {self._stage}: {self.count} of {self._steps} steps had nothing to learn")
 
 
 def why_nothing(kept: Sequence[ScoredGroup], stage: PolicyStage, correct_threshold: float | None) -> str:

@@ -141,7 +141,7 @@ class PolicyTrainer(Trainer):
             idle = not learned["groups/kept"] and number > self._warmup
             problem = why_nothing(rollouts.kept, self._stage, self._correct_threshold) if idle else ""
             advantages = row_means(advantages_BT, batch.mask_BT)
-        self._nothing.count(number, problem)
+        self._nothing.add(number, problem)
         # 5. Write the rollouts.
         self._context.keep(rollouts.records(number, advantages))
         # 6. Update rewards that learn, and validate. The weights have changed: errors from here on end the run after
@@ -343,11 +343,11 @@ class PolicyTrainer(Trainer):
 
     def state(self) -> dict[str, Any]:
         """Return the position in the data, the surplus groups, the patience that is left, and counts of the steps."""
-        return self._collector.state() | {"process": self._process.state(), "nothing": self._nothing.state()}
+        return self._collector.state() | {"process": self._process.state(), "nothing": self._nothing.count}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         self._collector.restore(state)
         self._process.restore(state["process"])
-        self._nothing.restore(state["nothing"])
+        self._nothing.count = int(state["nothing"])
         self._make_references(resumed=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -360,12 +359,7 @@ def step_metrics(
             if np.bincount(numbers, minlength=len(judged)).all():
                 rewards.append(sums_by_step(tokens, numbers, len(judged)))
                 truths.append(np.array([step.right for step in judged], dtype=bool))
-    result = step_finding(rewards, truths)
-    if not result.judged:
-        return {}
-    found = {name: getattr(result, name) for name in ("found", "chance", "correlation", "auc")}
-    known = {name: float(value) for name, value in found.items() if not math.isnan(value)}
-    return {**known, "judged": float(result.judged)}
+    return step_finding(rewards, truths)
 
 
 @contextmanager
