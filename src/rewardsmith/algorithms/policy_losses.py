@@ -275,8 +275,6 @@ def overlong_penalty(lengths_B: IdsB, *, limit: int, buffer: int, factor: float 
 
     Yu et al. 2025 (DAPO), arXiv 2503.14476, eq. 13.
     """
-    if not 0 < buffer <= limit:
-        raise ValueError(f"buffer is {buffer} and limit {limit}: the buffer must be between 1 token and the limit")
     return -factor * ((lengths_B - (limit - buffer)) / buffer).clamp(0, 1)
 
 

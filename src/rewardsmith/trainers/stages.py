@@ -51,9 +51,7 @@ class SupervisedStage(Stage):
     steps: int | None = Field(default=None, ge=1, description="optimizer steps; this or epochs")
     epochs: int | None = Field(default=None, ge=1, description="passes over the data, which must have an end")
     batch_size: int = Field(default=32, ge=1, description="items per step: demonstrations, pairs or groups")
-    max_tokens: int | None = Field(
-        default=None, ge=2, description="drop longer items, prompt and answer together; not set: what the model reads"
-    )
+    max_tokens: int | None = Field(default=None, ge=2, description="drop longer items; not set: what the model reads")
     optimizer: SupervisedOptimizer = Field(default=SupervisedOptimizer(), description="AdamW and its schedule")
     validation: SupervisedValidation | None = Field(default=None, description="measure on other items")
     save: Saving = Field(default=Saving(), description="when to save, and what to keep")
@@ -118,7 +116,7 @@ class RewardModelStage(SupervisedStage):
     think: Keep = Field(default="drop", description="whether it reads what an answer thinks, up to </think>")
     loss: PreferenceLoss = Field(default=DEFAULT, description="how likely a comparison is, given the rewards")
     centre: float = Field(
-        default=0.0, ge=0, description="weight of the mean of (r_i + r_j)² over pairs, which keeps rewards around 0"
+        default=0.0, ge=0, description="weight of the mean of (r_i + r_j)² over pairs, which keeps rewards near 0"
     )
     validation: RewardModelValidation | None = Field(default=None, description="measure on other comparisons")
 
@@ -148,7 +146,6 @@ class ProcessModelStage(RolloutStage):
 
     name: str = Field(default="process_model", min_length=1, description="what to call this stage in the run's files")
     validation: ProcessValidation | None = Field(default=None, description="measure on other prompts, now and then")
-    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
 
     @model_validator(mode="after")
     def _learns_something(self) -> Self:
@@ -192,17 +189,13 @@ class KlSettings(Settings):
     rare: ClassVar[frozenset[str]] = frozenset({"place", "estimator", "unbiased", "reference"})
 
     coefficient: float = Field(default=0.0, ge=0, description="weight of the penalty; 0 is off")
-    place: Literal["reward", "loss"] = Field(
-        default="loss", description="subtract it from the reward or add it to the loss"
-    )
+    place: Literal["reward", "loss"] = Field(default="loss", description="in the reward or in the loss")
     estimator: Literal["auto", "k1", "k2", "k3"] = Field(
-        default="auto", description="auto is k1 in the reward and k2 in the loss, the ones with the right gradient"
+        default="auto", description="auto: k1 in the reward, k2 in the loss"
     )
-    unbiased: bool = Field(
-        default=False, description="in the loss: show the value of k1 or k3, and use the gradient of k2"
-    )
+    unbiased: bool = Field(default=False, description="in the loss: the value of k1 or k3 with the gradient of k2")
     reference: OptionalModelName = Field(
-        default=None, description="the model to stay near; not set: the policy as it is when the stage begins"
+        default=None, description="model to stay near; not set: the policy when the stage begins"
     )
 
     @model_validator(mode="after")
@@ -238,7 +231,7 @@ class ImportanceSettings(Settings):
     cap: float = Field(default=2.0, gt=0, description="the largest weight")
     floor: float = Field(default=0.0, ge=0, description="the smallest weight")
     outside: Literal["truncate", "drop"] = Field(
-        default="truncate", description="bring a weight beyond the bounds to the bound, or to 0"
+        default="truncate", description="a weight beyond the bounds: to the bound, or to 0"
     )
 
     @model_validator(mode="after")
@@ -273,7 +266,7 @@ class PolicyStage(RolloutStage):
     mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass over the sampled groups")
     epochs: int = Field(default=1, ge=1, description="passes over the sampled groups")
     correct_threshold: float = Field(
-        default=1.0, description="a reward of at least this counts as right: accuracy, pass@k"
+        default=1.0, description="a reward from which on an answer is right: accuracy, pass@k"
     )
     old_logprobs: Literal["auto", "sampler", "learner"] = Field(
         default="auto",
@@ -290,7 +283,6 @@ class PolicyStage(RolloutStage):
     importance: ImportanceSettings | None = Field(default=None, description="correct for what the sampler did")
     optimizer: PolicyOptimizer = Field(default=PolicyOptimizer(), description="AdamW and its schedule")
     validation: ValidationSettings | None = Field(default=None, description="measure on other prompts, now and then")
-    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
