@@ -25,8 +25,7 @@ from rich.table import Table
 from torch import Tensor
 
 from rewardsmith.algorithms import advantages, kl, policy_losses, reductions
-from rewardsmith.algorithms.auxiliary_losses import value_loss
-from rewardsmith.algorithms.policy_losses import importance_weights
+from rewardsmith.algorithms.policy_losses import importance_weights, value_loss
 
 warnings.filterwarnings("ignore")
 try:

@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import gae, grpo, process_value, reinforce, rloo
+from rewardsmith.algorithms.advantages import Stream, estimate_advantages, gae, grpo, process_value, reinforce, rloo
 from rewardsmith.algorithms.implicit_rewards import implicit_rewards, values_before
-from rewardsmith.algorithms.sequences import last_token
-from rewardsmith.algorithms.streams import Stream, estimate_advantages
+from rewardsmith.algorithms.tensors import last_token
 from tests.algorithms.tensors import gather_steps, normalise_by_return
 from tests.parity import prime_peer as peer
 from tests.parity.prime_peer import BETA, SEEDS, Draw, Rows, drawn

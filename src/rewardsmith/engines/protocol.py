@@ -87,11 +87,16 @@ class OptimizerStep:
 
 
 class Meter:
-    """Means over tokens that a loss gathers, part by part, without waiting for the device."""
+    """What a loss measures on the way, part by part, without waiting for the device: means, sums, values of rows."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, Tensor] = {}
+        self._kept: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
     def add(self, name: str, values: Tensor, mask: Tensor) -> None:
         """Add the values under a mask."""
@@ -103,15 +108,26 @@ class Meter:
         """Add to a sum."""
         self._sums[name] = self._sums.get(name, 0) + value.detach()
 
-    def reset(self) -> None:
-        """Forget what was gathered."""
-        self._sums, self._counts = {}, {}
+    def keep(self, name: str, rows_b: Tensor, values_b: Tensor) -> None:
+        """Keep a value of each row, [b] or [b, T]."""
+        self._kept.setdefault(name, []).append((rows_b, values_b.detach()))
+
+    def fill(self, name: str, into_B: Tensor) -> Tensor:
+        """Write the values of rows into a tensor [B] or [B, T], and return it."""
+        for rows_b, values_b in self._kept.get(name, ()):
+            if into_B.dim() == 1:
+                into_B[rows_b] = values_b.to(into_B)
+            else:
+                into_B[rows_b, : values_b.shape[1]] = values_b.to(into_B)
+        return into_B
 
     def merge(self, other: Meter) -> None:
         """Add what another one has gathered on other rows."""
         for mine, others in ((self._sums, other._sums), (self._counts, other._counts)):
             for name, value in others.items():
                 mine[name] = mine.get(name, 0) + value.cpu()
+        for name, some in other._kept.items():
+            self._kept.setdefault(name, []).extend((rows_b.cpu(), values_b.cpu()) for rows_b, values_b in some)
 
     def means(self) -> dict[str, float]:
         """Return what was gathered; without a count there is no mean."""

@@ -212,7 +212,7 @@ class EmbeddedEngine(ModelText):
         temperature: float = 1.0,
         max_rows: int | None = None,
         entropy: bool = True,
-        meter: Meter | None = None,  # noqa: ARG002 the loss fills it
+        meter: Meter | None = None,
         count: Callable[[int], None] = lambda rows: None,
     ) -> OptimizerStep:
         """Take one optimizer step on the loss over all rows: the gradients of the micro-batches add up."""

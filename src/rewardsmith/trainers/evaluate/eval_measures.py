@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
-from rewardsmith.algorithms.calibration import bootstrap_interval
-from rewardsmith.algorithms.consistency import changed_relations, repeat_consistency
+from rewardsmith.algorithms.judge_statistics import bootstrap_interval, changed_relations, repeat_consistency
 from rewardsmith.console import Columns, Table
 from rewardsmith.data.rows import printable
 from rewardsmith.jobs import Job, Result

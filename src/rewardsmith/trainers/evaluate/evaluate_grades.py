@@ -13,18 +13,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from rewardsmith.algorithms.calibration import (
+from rewardsmith.algorithms.judge_statistics import (
     best_threshold,
     calibration_error,
     false_discovery_rate,
     flagged_below,
     levels_of_scores,
     mean_absolute_deviation,
-    pearson,
     roc_auc,
     within,
 )
-from rewardsmith.algorithms.ranks import spearman
+from rewardsmith.algorithms.ranks import pearson, spearman
 from rewardsmith.console import Columns, Table
 from rewardsmith.jobs import Result
 from rewardsmith.trainers.evaluate.eval_measures import (

@@ -12,8 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rewardsmith.algorithms.consistency import position_effects
-from rewardsmith.algorithms.rewardbench import PRIOR, PRIOR_SETS, SECTIONS, overall_score, section_scores
+from rewardsmith.algorithms.judge_statistics import (
+    PRIOR,
+    PRIOR_SETS,
+    SECTIONS,
+    overall_score,
+    position_effects,
+    section_scores,
+)
 from rewardsmith.console import Columns, Table
 from rewardsmith.jobs import Result
 from rewardsmith.trainers.evaluate.eval_measures import (

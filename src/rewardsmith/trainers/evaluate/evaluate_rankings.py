@@ -13,7 +13,7 @@ from itertools import islice
 
 import numpy as np
 
-from rewardsmith.algorithms.consistency import changed_best, position_effects
+from rewardsmith.algorithms.judge_statistics import changed_best, position_effects
 from rewardsmith.algorithms.ranks import (
     gain,
     kendall_tau_b,
