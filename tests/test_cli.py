@@ -41,6 +41,14 @@ def test_a_mistake_prints_its_message_and_exits_2(
     assert 'Did you mean "high"?' in captured.err
 
 
+def test_a_misspelt_command_gets_the_nearest_name() -> None:
+    # In its own process: the commands of other tests are registered in this one.
+    command = [sys.executable, "-m", "rewardsmith", "scroe"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert 'Did you mean "score"?' in done.stderr
+
+
 def test_a_real_process_shows_no_traceback_and_survives_a_closed_pipe(tmp_path: Path) -> None:
     recipe = tmp_path / "typo.toml"
     recipe.write_text("stagess = []")

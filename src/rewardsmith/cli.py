@@ -168,8 +168,10 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # descriptions hold letters that a terminal may not have
             stream.reconfigure(errors="backslashreplace")
     try:
+        first = sys.argv[1] if len(sys.argv) > 1 else ""
+        known = {words.split()[0] for words in JOBS} | {"run", "explain", "cache"}
         for words, place in JOBS.items():
-            if sys.argv[1:2] in ([], [words.split()[0]]) or sys.argv[1].startswith("-"):
+            if first == words.split()[0] or first not in known:  # a misspelt one needs all for "Did you mean"
                 _register(words, import_name(place))
         sys.exit(app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value") or 0)
     except (UserError, CycloptsError) as error:
