@@ -8,7 +8,19 @@ import pytest
 from rewardsmith.config import Chosen, Settings, import_name, settings_of
 from rewardsmith.errors import nearest
 from rewardsmith.hints import NAMES
+from rewardsmith.trainers.stages import PolicyStage
 from tests.test_recipe import problems, table
+
+CHOICES = {
+    "advantage": "rewardsmith.algorithms.advantages:ADVANTAGES",
+    "policy loss": "rewardsmith.algorithms.policy_losses:POLICY_LOSSES",
+    "reduction": "rewardsmith.algorithms.reductions:REDUCTIONS",
+    "reward": "rewardsmith.rewards:REWARDS",
+    "rule": "rewardsmith.rewards.rules:RULES",
+    "stage": "rewardsmith.trainers:STAGES",
+    "model": "rewardsmith.engines:MODELS",
+    "data source": "rewardsmith.data:SOURCES",
+}
 
 
 @pytest.mark.parametrize(
@@ -77,82 +89,31 @@ def test_a_slip_of_the_pen_is_still_recognised(name: str, meant: str) -> None:
     assert nearest(name, [meant, "something", "else", "x"]) == f' Did you mean "{meant}"?'
 
 
-# ---- the table itself ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("what", [name for name in NAMES if name in CHOICES])
+def test_what_the_table_calls_ours_is_ours(what: str) -> None:
+    """A name in quotes must exist, and what another system calls something must not be a name of ours."""
+    known = import_name(CHOICES[what])
+    for foreign, ours in NAMES[what].items():
+        assert foreign not in {name.replace("-", "_") for name in known}, foreign
+        if found := re.fullmatch(r'"([^"]+)"', ours):
+            assert found.group(1) in known
 
-CLASSES = {
-    "RolloutStage": "rewardsmith.trainers.stages:PolicyStage",
-    "Stage": "rewardsmith.trainers.stages:PolicyStage",
-    "SftStage": "rewardsmith.trainers.stages:SftStage",
-    "RewardModelStage": "rewardsmith.trainers.stages:RewardModelStage",
-    "OptimizerSettings": "rewardsmith.learning:OptimizerSettings",
-    "Sampling": "rewardsmith.engines.protocol:Sampling",
-    "SelectSettings": "rewardsmith.trainers.settings:SelectSettings",
-    "CriticSettings": "rewardsmith.trainers.stages:CriticSettings",
-    "KlSettings": "rewardsmith.trainers.stages:KlSettings",
-    "OverlongSettings": "rewardsmith.trainers.stages:OverlongSettings",
-    "ValidationSettings": "rewardsmith.trainers.settings:ValidationSettings",
-    "Saving": "rewardsmith.trainers.settings:Saving",
-    "ModelSettings": "rewardsmith.engines.model_settings:ModelSettings",
-    "LoraSettings": "rewardsmith.engines.model_settings:LoraSettings",
-    "ClientSettings": "rewardsmith.engines.model_settings:ServerSettings",
-    "ManagedSettings": "rewardsmith.engines.model_settings:ManagedSettings",
-    "Recipe": "rewardsmith.recipe:Recipe",
-    "clip": "rewardsmith.algorithms.policy_losses:clip",
-    "gspo": "rewardsmith.algorithms.policy_losses:gspo",
-    "gae": "rewardsmith.algorithms.advantages:gae",
-    "grpo": "rewardsmith.algorithms.advantages:grpo",
-    "Jsonl": "rewardsmith.data:Jsonl",
-    "Parquet": "rewardsmith.data:Parquet",
-    "Sum": "rewardsmith.rewards.compose:Sum",
-    "Product": "rewardsmith.rewards.compose:Product",
-    "Implicit": "rewardsmith.rewards.implicit:Implicit",
-    "Rubric": "rewardsmith.rewards.judges.rubric:Rubric",
-}
-"""Where the settings of a context are."""
 
-CHOICES = {
-    "advantage": "rewardsmith.algorithms.advantages:ADVANTAGES",
-    "policy loss": "rewardsmith.algorithms.policy_losses:POLICY_LOSSES",
-    "reduction": "rewardsmith.algorithms.reductions:REDUCTIONS",
-    "reward": "rewardsmith.rewards:REWARDS",
-    "rule": "rewardsmith.rewards.rules:RULES",
-    "stage": "rewardsmith.trainers:STAGES",
-    "model": "rewardsmith.engines:MODELS",
-    "data source": "rewardsmith.data:SOURCES",
-    "tracker": "rewardsmith.runs.trackers:TRACKERS",
-}
+def test_a_path_that_the_table_names_is_a_setting_of_a_policy_stage() -> None:
+    paths = {ours for ours in NAMES[""].values() if re.fullmatch(r"[a-z_0-9]+\.[a-z_0-9.]+", ours)}
+    assert len(paths) > 20
+    for path in paths:
+        assert resolves(PolicyStage, path), path
 
 
 def resolves(model: type[Settings], path: str) -> bool:
-    """Whether a dotted path is a setting of a class; what lies inside a choice is looked up in its default."""
+    """Whether a dotted path is a setting of a class; what lies inside a choice is looked up in all that it offers."""
     name, _, rest = path.partition(".")
-    if name not in model.model_fields:
-        return False
-    if not rest:
-        return True
+    if name not in model.model_fields or not rest:
+        return name in model.model_fields
     info = model.model_fields[name]
     inner = [kind for kind in (info.annotation, *getattr(info.annotation, "__args__", ())) if isinstance(kind, type)]
     if Chosen in inner:
         choice = next(mark for mark in info.metadata if hasattr(mark, "table"))
         return any(rest in settings_of(target).model_fields for target in import_name(choice.table).values())
     return any(resolves(kind, rest) for kind in inner if issubclass(kind, Settings))
-
-
-@pytest.mark.parametrize("context", NAMES)
-def test_what_the_table_calls_ours_is_ours(context: str) -> None:
-    """A hint that is a path, or a name in quotes, must exist; one that another name has already is no hint."""
-    if context in CLASSES:
-        model = settings_of(import_name(CLASSES[context]))
-        for foreign, ours in NAMES[context].items():
-            assert foreign not in model.model_fields
-            if re.fullmatch(r"[a-z_0-9.]+", ours):
-                assert resolves(model, ours), (foreign, ours)
-    elif context in CHOICES:
-        known = import_name(CHOICES[context])
-        for foreign, ours in NAMES[context].items():
-            assert foreign not in {name.replace("-", "_") for name in known}, foreign
-            if found := re.match(r'"([^"]+)"$', ours):
-                assert found.group(1) in known
-    else:
-        cls, _, field = context.partition(".")
-        assert field in settings_of(import_name(CLASSES[cls])).model_fields
