@@ -159,7 +159,7 @@ def test_settings_are_named_as_an_override_names_them() -> None:
 
 
 class Broken:
-    """Fails where it is told to."""
+    """Fails in the given methods."""
 
     def __init__(self, *where: str) -> None:
         self.where = where
