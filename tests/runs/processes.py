@@ -126,12 +126,20 @@ class Launched:
 
 _fork = multiprocessing.get_context("forkserver")
 _fork.set_forkserver_preload(
-    ["rewardsmith.cli", "rewardsmith.runs.start", "rewardsmith.trainers.policy", "rewardsmith.trainers.sft"]
+    [
+        "rewardsmith.cli",
+        "rewardsmith.runs.start",
+        "rewardsmith.trainers.policy",
+        "rewardsmith.trainers.sft",
+        "rewardsmith.engines.embedded.engine",
+        "rewardsmith.engines.embedded.chat_model",
+        "transformers.models.llama.modeling_llama",
+    ]
 )
 
 
 def prepared(folder: Path, recipe: str = RECIPE) -> Path:
-    """Make a folder with a recipe, `small.toml`, and the reward beside it."""
+    """Make a folder with a recipe, `small.toml`, and its reward."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "small.toml").write_text(recipe, encoding="utf-8")
     (folder / "digits.py").write_text(REWARD, encoding="utf-8")
@@ -230,7 +238,7 @@ def _untimed(value: Any) -> Any:
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
     """Compare outcomes, and show the first difference."""
     for here, there in zip(found["metrics"], expected["metrics"], strict=False):
-        where = f"{there['stage']} step {there['step']}, beside (stage, step) {here['stage'], here['step']}"
+        where = f"{there['stage']} step {there['step']}, next to (stage, step) {here['stage'], here['step']}"
         names = here["metrics"].keys() | there["metrics"].keys()
         values = {name: (here["metrics"].get(name), there["metrics"].get(name)) for name in sorted(names)}
         assert here == there, f"{where}: { ({name: pair for name, pair in values.items() if pair[0] != pair[1]}) }"
