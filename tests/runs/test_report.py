@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rewardsmith import Failure, Message, Prompt, Score
-from rewardsmith.runs import report, report_rollouts
+from rewardsmith.runs import report_rollouts
 from rewardsmith.runs.report import MAX_POINTS, SCRIPTS, thinned, write_report
 from tests.runs.fake_run import line, write_fake_run, write_lines
 
@@ -24,7 +24,7 @@ HOSTILE = [
     "]]>",
     "{{script}} {{data}}",
     "&lt;b&gt; &amp; \u2028 \u2029",
-    "NUL \0 and bell \a, turned \u202e around",
+    "NUL \0 and bell \aand back \u202e wards",
     "'\"`${alert(1)}",
 ]
 
@@ -202,19 +202,6 @@ def test_long_texts_and_large_groups_are_cut_with_a_note(tmp_path: Path) -> None
     assert first["feedback"]["cut"] == 2_000
     assert [r["advantage"] for r in shown["rollouts"]] == [0.5] + [None] * 7
     assert shown["prompt"]["earlier"] == 18
-
-
-def test_a_long_file_of_metrics_is_sampled_but_no_validation_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows: list[dict[str, Any]] = [{"stage": "p", "step": s, "metrics": {"reward/mean": 1.0}} for s in range(1_000)]
-    for row in rows[7::100]:
-        row["metrics"] = {"validation/mean@4": 0.5}
-    write_lines(tmp_path / "metrics.jsonl", rows)
-    monkeypatch.setattr(report, "MAX_METRICS_BYTES", (tmp_path / "metrics.jsonl").stat().st_size // 10 + 1)
-    curves = {curve["name"]: curve["x"] for curve in page_of(tmp_path).data["stages"][0]["curves"]}
-    assert curves["validation/mean@4"] == list(range(7, 1_000, 100))
-    assert curves["reward/mean"] == list(range(0, 1_000, 10))
 
 
 def test_thinning_keeps_the_ends_and_every_spike() -> None:

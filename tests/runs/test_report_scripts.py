@@ -40,8 +40,8 @@ const document = { createElement: (tag) => new Node(tag), createElementNS: (_, t
 const window = { addEventListener() {} };
 class ResizeObserver { observe() {} }
 class IntersectionObserver {
-  constructor(tell) { this.tell = tell; }
-  observe(target) { this.tell([{ target, isIntersecting: true }]); }
+  constructor(callback) { this.callback = callback; }
+  observe(target) { this.callback([{ target, isIntersecting: true }]); }
   unobserve() {}
 }
 """
