@@ -33,8 +33,10 @@ from rewardsmith.recipe import Recipe, places, references
 from rewardsmith.rewards import REWARDS
 from rewardsmith.rewards.tree import walk
 from rewardsmith.runs.folder import RunFolder
-from rewardsmith.runs.preflight import LINEAGE, RewardTrees
+from rewardsmith.runs.preflight import RewardTrees
 from rewardsmith.trainers.trainer import Trainer
+
+LINEAGE = "lineage.json"
 
 Identify = Callable[[str], Awaitable[str]]
 """From the name of a model to what it is now."""

@@ -204,8 +204,8 @@ def _cut(text: str, limit: int = MAX_TEXT) -> dict[str, Any]:
 def token_rewards(rollout: Rollout, score: Score, limit: int) -> dict[str, Any] | None:
     """Return the `sizes` in characters of the tokens in the first `limit` characters, and their rewards; None without.
 
-    Each of `parts` has its `name`, the `sum` of all its rewards and the `values` of the tokens, None for a token without
-    a reward of its own.
+    Each of `parts` has its `name`, the `sum` of all its rewards and the `values` of the tokens, with None for a token
+    without a reward of its own.
     """
     if rollout.ends is None or not len(rollout.tokens):
         return None
