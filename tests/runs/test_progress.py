@@ -177,5 +177,5 @@ def test_the_usage_of_models_adds_up_and_is_reported() -> None:
     now = {"judge": Usage(calls=1_000, retries=1, failed=2, tokens=1), "idle": Usage()}
     sums = add_usage(before, now)
     assert set(sums) == {"judge", "old"}
-    assert usage_line(sums["judge"]) == "1,001 calls, 1 retry, 2 failed, 10 prompt and 6 completion tokens, cost 0.5"
-    assert usage_line(sums["old"]) == "0 calls, 1 cache hit"
+    assert usage_line(sums["judge"]) == "1,001 calls, 1 retried, 2 failed, 10 prompt and 6 completion tokens, cost 0.5"
+    assert usage_line(sums["old"]) == "0 calls, 1 from the cache"

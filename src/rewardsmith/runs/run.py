@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from rewardsmith.config import Chosen, import_name
@@ -26,7 +26,7 @@ from rewardsmith.runs.lineage import Lineage
 from rewardsmith.runs.model_registry import ModelRegistry, add_usage
 from rewardsmith.runs.preflight import RewardTrees, check_recipe
 from rewardsmith.runs.progress import LOG, Progress, RunLog
-from rewardsmith.runs.resume import Checkpoint, RunState, describe_new_length, read_checkpoint, stage_names
+from rewardsmith.runs.resume import Checkpoint, RunState, read_checkpoint, stage_names
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.storage import new_folder, writing
@@ -64,13 +64,9 @@ class Run:
         if recipe.workers is not None:
             shared(recipe.workers)
         self._models = ModelRegistry(
-            recipe.models,
-            seed=recipe.seed,
-            folder=self.folder,
-            log=self.log,
-            cache=recipe.cache,
+            recipe.models, seed=recipe.seed, folder=self.folder, log=self.log, cache=recipe.cache,
             on_open=self._load_weights,
-        )
+        )  # fmt: skip
         self._rewards = rewards or RewardTrees(recipe)
         self._lineage = Lineage(recipe, folder, self._identify, self._rewards)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
@@ -181,9 +177,7 @@ class Run:
         settings: Any = chosen.settings
         self._stage, done = settings.name, 0 if resumed is None else resumed.step
         trainer: Trainer = import_name(settings.runs_by)(settings, self)
-        planned = self.state.summary.begin(self._stage, chosen.name, trainer.steps)
-        if done and (text := describe_new_length(chosen, planned, done, trainer.steps)):
-            self.log(f"stages.{index}: {text}")
+        self.state.summary.begin(self._stage, chosen.name, trainer.steps)
         if done < trainer.steps:
             if resumed is not None:
                 self._restore(trainer, resumed)
@@ -288,7 +282,7 @@ class Run:
             self.state.learned = name
         self.state.seconds = self._seconds
         self.progress("saving a checkpoint", 0, 0)
-        facts = {"stage": self._stage, "step": step, "state": trainer_state, "run": self.state.as_json()}
+        facts = {"stage": self._stage, "step": step, "state": trainer_state, "run": asdict(self.state)}
         self._files.save(name, facts, {model: self.engine(model) for model in self._saved}, trainer.reward)
         saving = [s.settings.save for s in self.recipe.stages if hasattr(s.settings, "save")]
         # A later name is from before the recipe lost a stage: it must not pass for the last checkpoint.
