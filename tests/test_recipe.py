@@ -149,7 +149,7 @@ def test_a_users_module_that_raises_is_reported_and_not_raised(tmp_path: Path, m
     [
         (b"title = ", "not valid TOML"),
         (b"a = 1\nb = = 2\n", "line 2"),
-        (b"\xff\xfe", "UTF-8"),
+        (b"\xff\xfe", "utf-8"),
         (b"x = " + b"[" * 5000, "not valid TOML"),
     ],
 )

@@ -63,14 +63,14 @@ class Lineage:
         name = getattr(chosen.settings, "name", chosen.name)
         if len(self._records) > number and self._records[number].get("stage") == name:
             return
-        named = list(references(chosen))
+        named = [(table, value) for _, table, value in references(chosen)]
         models = {
             model: {"init": self._init(model), "before": await self._identity(model)}
-            for model in dict.fromkeys(value for _, table, value in named if table == "models")
+            for model in dict.fromkeys(value for table, value in named if table == "models")
         }
         data = {
             source: {"type": self._recipe.data[source].name} | _facts(sources(source))
-            for source in dict.fromkeys(value for _, table, value in named if table == "data")
+            for source in dict.fromkeys(value for table, value in named if table == "data")
         }
         record = {"stage": name, "type": chosen.name, "version": __version__, "models": models, "data": data}
         rewards = {place: about | _reference(about, models) for place, about in _rewards(chosen, self._trees).items()}
