@@ -10,12 +10,8 @@ An implicit process reward is the distance between two models, so its record nam
     {"type": "implicit", "model": "prm", "beta": 0.05, "reference": "start", "reference_weights": "embedded:5f…",
      "update": "after", "loss": "cross-entropy", "offset": "none"}
 
-A model with an adapter has two hashes, `embedded:5f…+c3…`: that of the weights below, which is the hash of the model
-without any adapter and stays the same while it learns, and that of the adapter.
-
-A judge is only what it was trained to be under the prompt that it was trained with and the parser that reads it. The
-record has a hash of the weights before and after each stage, and of every template, so that the two can be compared
-years later. A reward or a data source describes itself by its method `facts()`, where it has one.
+A model with an adapter has two hashes, `embedded:5f…+c3…`: of the weights below, which stay the same while it learns,
+and of the adapter. A reward or a data source describes itself by its method `facts()`, where it has one.
 """
 
 from __future__ import annotations
@@ -46,10 +42,7 @@ class Lineage:
     """Writes the record of a run; `identify` returns what a model is."""
 
     def __init__(self, recipe: Recipe, files: RunFolder, identify: Identify, trees: RewardTrees) -> None:
-        self._recipe = recipe
-        self._files = files
-        self._identify = identify
-        self._trees = trees
+        self._recipe, self._files, self._identify, self._trees = recipe, files, identify, trees
         self._records: list[dict[str, Any]] = []
 
     def resume(self, stage: int, *, begun: bool) -> None:
@@ -125,9 +118,7 @@ _NAMES = {kind: name for name, kind in REWARDS.items()}
 
 
 def _facts(thing: Any) -> dict[str, Any]:
-    facts = getattr(thing, "facts", None)
     try:
-        found = json.loads(json.dumps(facts())) if callable(facts) else {}
-    except Exception:  # noqa: BLE001 a user's own component may have a method of that name that means something else
+        return dict(json.loads(json.dumps(thing.facts())))
+    except Exception:  # noqa: BLE001 a user's own component has no such method, or one that means something else
         return {}
-    return found if isinstance(found, dict) else {}
