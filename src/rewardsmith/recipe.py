@@ -145,7 +145,8 @@ def override(table: dict[str, Any], change: str) -> None:
             place = _enter(place, part)
         if not isinstance(place, dict | list):
             raise UserError(f"{'.'.join(parents)} is {shown(place)}, not a table")
-        place[_index(place, last) if isinstance(place, list) else last] = _value(text)
+        key_or_index: Any = _index(place, last) if isinstance(place, list) else last
+        place[key_or_index] = _value(text)
     except UserError as error:
         raise UserError(f"cannot apply the override {change!r}: {error}") from None
 

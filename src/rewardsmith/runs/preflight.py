@@ -28,11 +28,8 @@ from rewardsmith.trainers.process.implicit_parts import (
 from rewardsmith.trainers.trainer import HELD_OUT_SEED, count_items, held_out
 from rewardsmith.types import Prompt
 
-PROMPTS_CHECKED = 256
-"""Prompts that a reward is checked against before the run begins."""
-
-SOURCES_CHECKED = 10_000
-"""Prompts whose source is looked up in the routes of a reward before the run begins; others when they are scored."""
+PROMPTS_CHECKED = 256  # against which a reward is checked before the run begins
+SOURCES_CHECKED = 10_000  # prompts whose source is looked up in the routes of a reward
 
 
 @dataclass(frozen=True)
@@ -131,9 +128,6 @@ def copies_of(models: Mapping[str, Chosen], name: str) -> list[str]:
     while (copied := getattr(models[names[-1]].settings, "copy_of", None)) is not None:
         names.append(copied)
     return names
-
-
-# ---- what would stop the run later -----------------------------------------------------------------------------------
 
 
 async def check_recipe(
@@ -250,15 +244,15 @@ def _check_lengths(path: str, stage: Chosen, outlines: Mapping[str, ModelOutline
     """Refuse a model that cannot read all that the policy of a stage writes, or reads it as other tokens."""
     settings: Any = stage.settings
     policy = getattr(settings, "model", "")
-    readers = {policy: ""}
-    for name, part in process_parts(stage).items():
+    readers = [policy]
+    for reader, part in process_parts(stage).items():
         of: Any = part.settings
-        readers |= {model: name for model in (of.model, of.reference_model) if model is not None}
-    for model, reader in readers.items():
-        if reader and policy in outlines and model in outlines:
-            require_same_tokens(outlines[policy], outlines[model], f"the implicit reward {reader!r}")
+        for model in (of.model, of.reference_model):
+            readers.append(model)
+            if policy in outlines and model in outlines:
+                require_same_tokens(outlines[policy], outlines[model], f"the implicit reward {reader!r}")
     validation = getattr(settings, "validation", None)
-    for where, table, names in ((path, settings, list(readers)), (f"{path}.validation", validation, [policy])):
+    for where, table, names in ((path, settings, readers), (f"{path}.validation", validation, [policy])):
         sampling: Any = getattr(table, "sampling", None)
         for name in names if sampling is not None else ():
             if name in outlines and sampling.max_tokens >= outlines[name].max_length:

@@ -213,7 +213,7 @@ def token_rewards(rollout: Rollout, score: Score, limit: int) -> dict[str, Any] 
     if len(rollout.text) > limit:  # a token is shown if the one before it ends within the limit
         count = min(count, 1 + int(np.searchsorted(rollout.ends, limit)))
     count = min(count, MAX_TOKENS)
-    parts = []
+    parts: list[dict[str, Any]] = []
     for name, part in (("reward", score), *score.named_parts()):
         if part.token_values is None or len(parts) == MAX_COLOURED:
             continue

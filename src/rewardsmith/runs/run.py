@@ -71,8 +71,6 @@ class Run:
         self._lineage = Lineage(recipe, folder, self._identify, self._rewards)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
 
-    # ---- the context of trainers -----------------------------------------------------------------------------------
-
     def engine(self, name: str) -> Engine:
         """Return a model of the recipe, loaded at its first use, with the weights of the last checkpoint."""
         return self._models.engine(name)
@@ -125,8 +123,6 @@ class Run:
         """Raise `Stopped` if the user wants to stop."""
         if self.stopping:
             raise Stopped
-
-    # ---- the stages ------------------------------------------------------------------------------------------------
 
     async def go(self) -> None:
         """Run all stages from the last checkpoint on, or from the start."""
@@ -273,8 +269,6 @@ class Run:
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self._begun
-
-    # ---- files -----------------------------------------------------------------------------------------------------
 
     def _save(self, index: int, step: int, trainer_state: dict[str, Any], trainer: Trainer) -> None:
         name = _checkpoint(index, self._stage, step)
