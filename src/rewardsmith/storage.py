@@ -181,13 +181,36 @@ class ResumableJsonl:
             raise UserError(f"{str(self.file)!r} is damaged at byte {position}: {self._remedy}") from None
 
 
-def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Yield `path: old -> new` for each value that differs between two JSON tables."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in dict.fromkeys([*before, *now]):
-            yield from differences(before.get(name), now.get(name), f"{path}.{name}".lstrip("."))
-    elif before != now:
-        yield f"{path}: {str(before)[:300]!r} -> {str(now)[:300]!r}"
+def changes(before: Any, now: Any) -> dict[str, str]:
+    """Return `old -> new` for each value that differs between two JSON tables, by its path."""
+    old, new = (
+        {path: json.dumps(value, ensure_ascii=False, default=str) for path, value in leaves(table)}
+        for table in (before, now)
+    )
+    return {
+        path: f"{old.get(path, 'not set')[:300]} -> {new.get(path, 'not set')[:300]}"
+        for path in sorted(old.keys() | new.keys())
+        if old.get(path) != new.get(path)
+    }
+
+
+def differences(before: Any, now: Any) -> list[str]:
+    """Return `path: old -> new` for each value that differs between two JSON tables."""
+    return [f"{path}: {change}" for path, change in changes(before, now).items()]
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of nested tables with its path, and the order of parts and routes, in which it counts."""
+    if isinstance(value, dict) and value:
+        if path.endswith(("parts", "routes")):
+            yield f"order of {path}", list(value)
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for i, inner in enumerate(value):
+            yield from leaves(inner, f"{path}.{i}")
+    else:
+        yield path, value
 
 
 def _end_of_last_line(handle: IO[bytes]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.recipe import Recipe, toml
+from rewardsmith.recipe import Recipe
 from rewardsmith.runs.folder import RECIPE, RunFolder
 from rewardsmith.runs.summary import Summary
 
@@ -118,25 +118,3 @@ def _trains(stage: Chosen) -> bool:
 def stage_names(recipe: Recipe) -> list[str]:
     """Return the names of the stages."""
     return [str(getattr(stage.settings, "name", "")) for stage in recipe.stages]
-
-
-def changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
-    """Return each setting whose value differs between two tables as `{path: "old -> new"}`, in order of the paths."""
-    old, new = (dict(leaves("", table)) for table in (before, now))
-    paths = [path for path in sorted(old.keys() | new.keys()) if old.get(path) != new.get(path)]
-    first, second = ({path: toml(value) for path, value in values.items()} for values in (old, new))
-    return {path: f"{first.get(path, 'not set')} -> {second.get(path, 'not set')}" for path in paths}
-
-
-def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each value of nested tables with its path, and the order of parts and routes, in which it counts."""
-    if isinstance(value, dict) and value:
-        if path.endswith(("parts", "routes")):
-            yield f"order of {path}", list(value)
-        for key, inner in value.items():
-            yield from leaves(f"{path}.{key}".lstrip("."), inner)
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for i, inner in enumerate(value):
-            yield from leaves(f"{path}.{i}", inner)
-    else:
-        yield path, value

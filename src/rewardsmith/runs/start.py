@@ -22,8 +22,9 @@ from rewardsmith.runs.model_registry import usage_line
 from rewardsmith.runs.preflight import RewardTrees
 from rewardsmith.runs.progress import LOG, Progress, RunLog
 from rewardsmith.runs.report import write_report
-from rewardsmith.runs.resume import changes, extended
+from rewardsmith.runs.resume import extended
 from rewardsmith.runs.run import Run, Stopped
+from rewardsmith.storage import differences
 
 Resume = Literal["auto", "never", "must"]
 
@@ -155,11 +156,11 @@ def _state(folder: Path) -> str:
 def _require_unchanged(files: RunFolder, recipe: Recipe) -> None:
     """Refuse to resume under another recipe than before."""
     text = files.read(RECIPE)
-    changed = {} if text is None else changes(tomllib.loads(text), tomllib.loads(explain(recipe)))
+    changed = [] if text is None else differences(tomllib.loads(text), tomllib.loads(explain(recipe)))
     if changed:
         raise UserError(
             f"the recipe has changed since the run in {str(files.path)!r} stopped:\n"
-            + "\n".join(f"  {path}: {change}" for path, change in changed.items())
+            + "\n".join(f"  {change}" for change in changed)
             + "\nUse --accept-changes to resume with the new settings; --resume never or another --folder starts a new"
             " run"
         )

@@ -19,8 +19,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field
 
 from rewardsmith.errors import UserError
-from rewardsmith.runs.resume import leaves
-from rewardsmith.storage import write_atomically
+from rewardsmith.storage import leaves, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +203,7 @@ TRACKERS: dict[str, type[Tracker]] = {
 
 def settings_by_path(recipe: str) -> dict[str, Any]:
     """Return the settings of a recipe by their paths, as an override names them: `stages.1.loss.high`."""
-    settings = leaves("", tomllib.loads(recipe))
+    settings = leaves(tomllib.loads(recipe))
     return {
         path: value if isinstance(value, bool | int | float | str | list) else str(value) for path, value in settings
     }
