@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,21 @@ def arm(strike: Strike) -> None:
         return before(*args, **kwargs)
 
     setattr(place, name, striking)
+
+
+def uninterrupted(
+    make: Callable[[Path, str], Path], factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Any]]:
+    """Return a function from a variant, whose folder `make` prepares, to the outcome of its run."""
+
+    @cache
+    def of(variant: str) -> dict[str, Any]:
+        folder = make(factory.mktemp(variant), variant)
+        status, output = run(folder)
+        assert status == 0, output
+        return outcome(folder / "runs/small")
+
+    return of
 
 
 def outcome(folder: Path) -> dict[str, Any]:

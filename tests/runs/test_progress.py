@@ -106,7 +106,7 @@ def test_a_process_reward_model_is_shown_by_its_order_of_fresh_pairs() -> None:
     assert "failed 12%  process: pairs in order 68%  held out 71.0%" in text_of(out).splitlines()[-1]
 
 
-# ---- the summary at the end --------------------------------------------------------------------------------
+# ---- the summary at the end ------------------------------------------------------------------------------------------
 
 
 def summary() -> Summary:

@@ -75,7 +75,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Page:
     return page_of(write_fake_run(tmp_path_factory.mktemp("runs") / "run"))
 
 
-# ---- a whole run ---------------------------------------------------------------------------------------------------
+# ---- a whole run -----------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_reported_from_its_title_to_its_recipe(whole: Page) -> None:
@@ -106,7 +106,7 @@ def test_the_same_prompts_stand_before_and_after(whole: Page) -> None:
     assert found["drops"][0][0] == "too_easy"
 
 
-# ---- the page itself -----------------------------------------------------------------------------------------------
+# ---- the page itself -------------------------------------------------------------------------------------------------
 
 
 def test_the_page_needs_nothing_and_allows_nothing(whole: Page) -> None:
@@ -171,7 +171,7 @@ def test_files_that_were_cut_off_are_read_as_far_as_they_go(tmp_path: Path, shar
     assert data["unread"] <= 1
 
 
-# ---- bounds --------------------------------------------------------------------------------------------------------
+# ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
 def test_ten_thousand_groups_are_read_at_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_long_texts_and_large_groups_are_cut_with_a_note(tmp_path: Path) -> None
     first = shown["rollouts"][0]
     assert (len(first["text"]), first["cut"]) == (4_000, 6_000)
     assert first["feedback"]["cut"] == 2_000
-    assert [r["advantage"] for r in shown["rollouts"]] == [0.5] + [None] * 7
+    assert [r["advantage"] for r in shown["rollouts"]] == [0.25] + [None] * 7
     assert shown["prompt"]["earlier"] == 18
 
 

@@ -19,7 +19,7 @@ RECIPE = (
 )
 
 
-# ---- tensorboard ---------------------------------------------------------------------------------------------------
+# ---- tensorboard -----------------------------------------------------------------------------------------------------
 
 
 def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -49,7 +49,7 @@ def test_tensorboard_replaces_the_steps_that_a_resumed_run_repeats(tmp_path: Pat
     assert scalars(tmp_path, "reward/mean") == [(1, 0.1), (2, 0.7), (3, 0.8)]
 
 
-# ---- wandb ---------------------------------------------------------------------------------------------------------
+# ---- wandb -----------------------------------------------------------------------------------------------------------
 
 
 def wandb_records(path: Path) -> list[Any]:
@@ -120,7 +120,7 @@ def test_wandb_offline_keeps_one_run_over_a_resume(tmp_path: Path) -> None:
     assert config["stages.1.loss.high"] == 0.28
 
 
-# ---- trackio -------------------------------------------------------------------------------------------------------
+# ---- trackio ---------------------------------------------------------------------------------------------------------
 
 
 def test_trackio_keeps_one_run_over_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_trackio_keeps_one_run_over_a_resume(tmp_path: Path, monkeypatch: pytest
     assert run.name == name
 
 
-# ---- what all have in common ---------------------------------------------------------------------------------------
+# ---- what all have in common -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TRACKERS)
