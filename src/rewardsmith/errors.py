@@ -46,7 +46,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = {other.lower(): other for other in sorted(known, reverse=True)}
     word = name[:200].lower()
     begun = sorted((other for other in names if len(word) > 3 and other.startswith(word)), key=len)
-    found = [*difflib.get_close_matches(word, names, n=1, cutoff=0.76), *begun]
+    found = [*difflib.get_close_matches(word, names, n=1, cutoff=0.75), *begun]
     return f' Did you mean "{names[found[0]]}"?' if found else ""
 
 
