@@ -155,6 +155,7 @@ class CommandRun:
         self._job, self._inputs, self._options = job, inputs, options
         self._progress = Progress(Console(stderr=True))
         self._folder: Path | None = None
+        self.model_tables: Mapping[str, Chosen] = inputs.models
         self.seed: int = getattr(job, "seed", inputs.seed)
         self.fresh = options.fresh
         self.log = self._progress.log
@@ -165,11 +166,6 @@ class CommandRun:
             inputs.models, seed=inputs.seed, folder=lambda: self.folder, log=self.log, cache=inputs.cache,
             on_open=self._warn,
         )  # fmt: skip
-
-    @property
-    def model_tables(self) -> Mapping[str, Chosen]:
-        """The models that the command names."""
-        return self._inputs.models
 
     @property
     def folder(self) -> Path:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -67,27 +66,17 @@ class Run:
             recipe.models, seed=recipe.seed, folder=self.folder, log=self.log, cache=recipe.cache,
             on_open=self._load_weights,
         )  # fmt: skip
+        self.engine, self.model, self.on_device = self._models.engine, self._models.__call__, self._models.on_device
+        self.model_tables = recipe.models
         self._rewards = rewards or RewardTrees(recipe)
         self._lineage = Lineage(recipe, folder, self._identify, self._rewards)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
-
-    def engine(self, name: str) -> Engine:
-        """Return a model of the recipe, loaded at its first use, with the weights of the last checkpoint."""
-        return self._models.engine(name)
 
     def _load_weights(self, engine: Engine) -> None:
         if self._resumed is not None and engine.name in self._saved:
             engine.load(self._files.model(self._resumed.name, engine.name))
         elif engine.settings.copy_of is not None:
             self._saved.add(engine.name)  # its origin may have changed when the run is resumed
-
-    def model(self, name: str) -> Any:
-        """Return a model of the recipe as rewards use it."""
-        return self._models(name)
-
-    def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
-        """Keep these models on the device; those that share it are offloaded."""
-        return self._models.on_device(*names)
 
     def reward(self, chosen: Chosen) -> Component:
         """Return a reward of the recipe, with its models."""
@@ -104,11 +93,6 @@ class Run:
     def keep(self, records: Sequence[GroupRecord]) -> None:
         """Write groups to the rollouts file of the stage."""
         self._files.keep(self._stage, records)
-
-    @property
-    def model_tables(self) -> Mapping[str, Chosen]:
-        """The models of the recipe."""
-        return self.recipe.models
 
     def keep_result(self, result: Result) -> None:
         """Write the result of a job."""
