@@ -92,6 +92,10 @@ def run(
     accept_changes: Annotated[
         bool, Parameter(help="resume although the recipe has changed, such as more steps")
     ] = False,
+    on: Annotated[
+        Literal["embedded", "verl"],
+        Parameter(help="embedded: in this process, on a CPU or one GPU; verl: on the [scale] of the recipe, with Ray"),
+    ] = "embedded",
 ) -> int:
     """Run a recipe: its stages in order, in one run folder.
 
@@ -106,7 +110,7 @@ def run(
     from rewardsmith.runs.start import Stopped, start  # noqa: PLC0415 a mistake in the recipe should not wait for torch
 
     try:
-        start(checked, recipe.stem, rewards=rewards, folder=folder, resume=resume, accept_changes=accept_changes)
+        start(checked, recipe.stem, rewards=rewards, folder=folder, resume=resume, accept_changes=accept_changes, on=on)
     except Stopped as stopped:
         sys.stderr.write(f"{stopped}\n")
         return 130

@@ -24,6 +24,7 @@ from rewardsmith.engines.model_settings import offload_problems
 from rewardsmith.errors import Problem, RecipeError, UserError, listing, nearest
 from rewardsmith.masking import HIDDEN, names_secret, shown, without_secrets
 from rewardsmith.rewards.implicit import Implicit
+from rewardsmith.scale.settings import ScaleSettings
 
 ModelChoice = Annotated[Chosen, Choice("model", "rewardsmith.engines:MODELS", default="embedded")]
 TrackerChoice = Annotated[
@@ -59,6 +60,7 @@ class Recipe(Settings):
     data: dict[str, Annotated[Chosen, Choice("data source", "rewardsmith.data:SOURCES", methods=("prompts",))]] = Field(
         default={}, description="where prompts and demonstrations come from, by name"
     )
+    scale: ScaleSettings | None = Field(default=None, description="several GPUs or machines, for `run --on verl`")
     trackers: list[TrackerChoice] = Field(
         default=[], description="where metrics are also written: tensorboard, wandb, trackio"
     )

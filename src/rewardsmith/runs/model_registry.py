@@ -33,7 +33,8 @@ class ModelRegistry:
     """Finds models by name; each is opened at its first use.
 
     Started servers write their logs to `folder` (or a function that makes it), `cache` is the folder of the verdict
-    cache (None for the user's own, "" for none), and `on_open` gets each engine after it was loaded.
+    cache (None for the user's own, "" for none), and `on_open` gets each engine after it was loaded. `start` makes an
+    engine from its settings, a seed and a name; without it, engines are in this process.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class ModelRegistry:
         log: Callable[[str], None],
         cache: str | None = None,
         on_open: Callable[[Engine], None] = lambda engine: None,
+        start: Callable[[ModelSettings, int, str], Engine] | None = None,
     ) -> None:
         self._tables = tables
         self._seed = seed
@@ -52,6 +54,7 @@ class ModelRegistry:
         self._log = log
         self._cache_folder = cache
         self._on_open = on_open
+        self._start = start
         self._cache: Any = None
         self._engines: dict[str, Engine] = {}
         self._models: dict[str, Model] = {}
@@ -71,9 +74,13 @@ class ModelRegistry:
             engine = self.engine(settings.copy_of).copy(settings, name=name)
         else:
             self._log(f"loading {name}: {settings.init}")
-            from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 it imports torch
+            seed = derive(self._seed, "weights", name) % 2**32
+            if self._start is not None:
+                engine = self._start(settings, seed, name)
+            else:
+                from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 it imports torch
 
-            engine = EmbeddedEngine.open(settings, seed=derive(self._seed, "weights", name) % 2**32, name=name)
+                engine = EmbeddedEngine.open(settings, seed=seed, name=name)
         self._engines[name] = engine
         self._on_open(engine)
         if settings.offload:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -41,7 +41,12 @@ class Run:
     """One run of a recipe; the `Context` of its trainers."""
 
     def __init__(
-        self, recipe: Recipe, folder: RunFolder, progress: Progress, rewards: RewardTrees | None = None
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        progress: Progress,
+        rewards: RewardTrees | None = None,
+        start_engine: Callable[[ModelSettings, int, str], Engine] | None = None,
     ) -> None:
         self.recipe = recipe
         self.seed = recipe.seed
@@ -64,7 +69,7 @@ class Run:
             shared(recipe.workers)
         self._models = ModelRegistry(
             recipe.models, seed=recipe.seed, folder=self.folder, log=self.log, cache=recipe.cache,
-            on_open=self._load_weights,
+            on_open=self._load_weights, start=start_engine,
         )  # fmt: skip
         self.engine, self.model, self.on_device = self._models.engine, self._models.__call__, self._models.on_device
         self.model_tables = recipe.models

@@ -6,8 +6,8 @@ import asyncio
 import json
 import signal
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,8 @@ import torch
 from rich.console import Console
 
 from rewardsmith import __version__
+from rewardsmith.engines.model_settings import ModelSettings
+from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, explain
 from rewardsmith.runs.folder import LOCK, RECIPE, SUMMARY, RunFolder
@@ -37,12 +39,14 @@ def start(
     folder: Path | None = None,
     resume: Resume = "auto",
     accept_changes: bool = False,
+    on: Literal["embedded", "verl"] = "embedded",
     console: Console | None = None,
 ) -> Path:
     """Run a recipe from the start or from its last checkpoint; return the run folder.
 
     Without a `folder` it is `runs/NAME`, or `runs/NAME-2` and so on. `auto` resumes a run that has not finished, `must`
-    insists that there is one, `never` starts a new one; `accept_changes` resumes although the recipe has changed.
+    insists that there is one, `never` starts a new one; `accept_changes` resumes although the recipe has changed. `on`
+    says what runs the models: this process, or verl's workers on Ray.
     `Stopped` is raised after Ctrl-C, with what was saved.
     """
     console = console or Console(stderr=True)
@@ -57,26 +61,41 @@ def start(
             if _state(path) == "finished" and not (accept_changes and extended(files, recipe)):
                 console.print(f"{path} has finished already; its report is {path / 'report.html'}")
                 return path
-        try:
-            run = Run(recipe, files, Progress(console), rewards)
-        except UserError as error:
-            RunLog(path / LOG).failed(error)
-            raise
-        console.print(f"run folder: {path}", highlight=False)
-        try:
-            with _recorded(run, files), _stopping(run, files, console):
-                asyncio.run(run.go())
-            console.print(run.state.summary.table())
-        finally:
-            if run.state.summary.state != "failed":
-                for model, used in run.state.summary.models.items():
-                    console.print(f"{model}: {usage_line(used)}", highlight=False, markup=False)
+        with ExitStack() as stack:
             try:
-                write_report(path)
-            except OSError as error:  # a report is not worth losing a run's own message for
-                console.print(f"the report could not be written: {error}", style="yellow")
+                start_engine = stack.enter_context(_cluster(recipe, path, console)) if on == "verl" else None
+                run = Run(recipe, files, Progress(console), rewards, start_engine)
+            except UserError as error:
+                RunLog(path / LOG).failed(error)
+                raise
+            console.print(f"run folder: {path}", highlight=False)
+            _go(run, files, path, console)
         console.print(f"models: {path / 'models'}\nreport: {path / 'report.html'}", highlight=False)
     return path
+
+
+@contextmanager
+def _cluster(recipe: Recipe, path: Path, console: Console) -> Iterator[Callable[[ModelSettings, int, str], Engine]]:
+    from rewardsmith.scale.launch import launch  # noqa: PLC0415 only a run on a cluster needs it
+
+    console.print("starting Ray and verl", highlight=False)
+    with launch(recipe.scale, path.absolute() / "scale") as start_engine:
+        yield start_engine
+
+
+def _go(run: Run, files: RunFolder, path: Path, console: Console) -> None:
+    try:
+        with _recorded(run, files), _stopping(run, files, console):
+            asyncio.run(run.go())
+        console.print(run.state.summary.table())
+    finally:
+        if run.state.summary.state != "failed":
+            for model, used in run.state.summary.models.items():
+                console.print(f"{model}: {usage_line(used)}", highlight=False, markup=False)
+        try:
+            write_report(path)
+        except OSError as error:  # a report is not worth losing a run's own message for
+            console.print(f"the report could not be written: {error}", style="yellow")
 
 
 @contextmanager

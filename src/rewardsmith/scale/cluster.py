@@ -17,6 +17,7 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.rollout.llm_server import LLMServerManager
 
 from rewardsmith.engines.model_settings import ModelSettings
+from rewardsmith.errors import UserError
 from rewardsmith.scale.settings import ScaleSettings
 from rewardsmith.scale.verl_config import model_config
 from rewardsmith.scale.workers import SCALAR, PolicyWorker, RowWorker
@@ -47,8 +48,16 @@ class Cluster:
         ray.init(
             **({"address": scale.address} if scale.address else local),
             runtime_env={"env_vars": variables},
-            logging_level="WARNING",
+            logging_level="ERROR",
+            log_to_driver=False,  # what the workers print stays in Ray's own logs; their errors come here
         )
+        found, wanted = int(ray.cluster_resources().get("GPU", 0)), scale.nodes * scale.gpus_per_node
+        if found < wanted:
+            ray.shutdown()
+            raise UserError(
+                f"scale asks for {scale.nodes} x {scale.gpus_per_node} GPUs, and Ray has {found}: lower scale.nodes or"
+                " scale.gpus_per_node, or set scale.address to a larger cluster"
+            )
         self._pool = RayResourcePool(
             [scale.gpus_per_node] * scale.nodes, use_gpu=True, max_colocate_count=GROUPS_PER_GPU
         )

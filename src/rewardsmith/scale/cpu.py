@@ -4,6 +4,8 @@ verl imports this module in every process (`VERL_USE_EXTERNAL_MODULES`) and sele
 and the rollout server that go with it are in `cpu_rollout`.
 """
 
+# ruff: noqa: D102 the methods are documented in verl's base class
+
 from __future__ import annotations
 
 from collections.abc import Iterator

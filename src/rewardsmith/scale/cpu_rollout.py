@@ -134,4 +134,4 @@ class CpuScalarEngine(_WithoutPinnedMemory, ScalarHeadEngine):
 
 
 RolloutReplicaRegistry.register(ROLLOUT, lambda: CpuReplica)
-base._ROLLOUT_REGISTRY[ROLLOUT, "async"] = f"{__name__}.CpuRollout"  # noqa: SLF001 verl has no function for it
+base._ROLLOUT_REGISTRY[ROLLOUT, "async"] = f"{__name__}.CpuRollout"

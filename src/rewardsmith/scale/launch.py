@@ -1,0 +1,48 @@
+"""Start a run on a cluster: is everything there, and how a model of the recipe gets its workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rewardsmith.engines.model_settings import ModelSettings
+from rewardsmith.errors import UserError
+from rewardsmith.scale.settings import ScaleSettings
+
+if TYPE_CHECKING:
+    from rewardsmith.engines.protocol import Engine
+
+VERL = "0.9."  # the releases of verl that this was written for
+INSTALL = 'install it with pip install "rewardsmith[verl]", in an environment of its own'
+
+
+@contextmanager
+def launch(settings: ScaleSettings | None, folder: Path) -> Iterator[Callable[[ModelSettings, int, str], Engine]]:
+    """Start or join Ray, and yield what starts a model there; at the end a Ray of this run is stopped."""
+    for package in ("ray", "verl"):
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            raise UserError(f"--on verl needs {package}, which is not installed: {INSTALL}") from None
+    if not found.startswith(VERL):
+        raise UserError(f"--on verl needs verl {VERL}x, and {found} is installed: {INSTALL}")
+    scale = settings or ScaleSettings()
+    if scale.device == "cpu":  # before verl is imported: it asks once which device there is
+        os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "rewardsmith.scale.cpu"}
+    from rewardsmith.scale.cluster import Cluster  # noqa: PLC0415 it imports verl
+    from rewardsmith.scale.engine import open_engine, start_folder  # noqa: PLC0415
+
+    cluster = Cluster(scale, folder)
+
+    def start(model: ModelSettings, seed: int, name: str) -> Engine:
+        path = start_folder(model, folder / "start" / name, seed=seed, name=name)
+        return open_engine(cluster, model, path, name=name, writes=model.head == "language")
+
+    try:
+        yield start
+    finally:
+        cluster.close()
