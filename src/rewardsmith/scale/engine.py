@@ -165,14 +165,17 @@ class VerlEngine(ModelText):
         count: Callable[[int], None] = lambda rows: None,
     ) -> OptimizerStep:
         """Take one optimizer step on the loss over all rows; gradients of ranks and micro-batches add up."""
-        group, buffer = self._workers.learn(), io.BytesIO()
+        group, buffer, gathered = self._workers.learn(), io.BytesIO(), Meter()
+        if meter is not None:  # each rank starts with an empty one
+            gathered.merge(meter)
+            meter.reset()
         torch.save((loss, meter), buffer, pickle_module=cloudpickle)
         group.set_loss(buffer.getvalue())
         data = self._pack(rows, temperature=temperature, calculate_entropy=entropy, lr=lr)
         norm = float(group.update(data)["grad_norm"][0])
-        for filled in group.take_meter():
-            if meter is not None and filled is not None:
-                meter.merge(filled)
+        for one in (gathered, *group.take_meter()):
+            if meter is not None and one is not None:
+                meter.merge(one)
         count(len(rows))
         self._version += 1
         return OptimizerStep(norm, skipped=not norm < float("inf"))
@@ -202,7 +205,8 @@ class VerlEngine(ModelText):
         settings = settings or self.settings.model_copy(update={"lora": None, "offload": False})
         folder = self._cluster.folder / name
         self.publish(folder)
-        return open_engine(self._cluster, settings, folder, name=name, writes=False, frozen=frozen)
+        writes = not frozen and settings.head == "language"
+        return open_engine(self._cluster, settings, folder, name=name, writes=writes, frozen=frozen)
 
     def sleep(self) -> None:
         """Do nothing: verl offloads by itself, where `scale.offload` says so."""

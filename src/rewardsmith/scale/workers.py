@@ -117,8 +117,6 @@ class RowWorker(TrainingWorker):
         """Take the loss of the next update, and the meter that it fills."""
         # torch.load moves the tensors that the loss has captured to the device.
         self._loss, self._meter = torch.load(io.BytesIO(pickled), map_location=get_device_id(), weights_only=False)
-        if self._meter is not None:
-            self._meter.reset()  # the copy here gathers what this rank adds
         self.loss_fn = partial(row_loss, self._loss)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"))

@@ -30,7 +30,7 @@ from rewardsmith.algorithms.implicit_rewards import (
     pairwise_losses,
     pairwise_wins,
 )
-from rewardsmith.engines.protocol import Engine, Loss, Outputs, Row
+from rewardsmith.engines.protocol import Engine, Loss, Meter, Outputs, Row
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.implicit import Implicit
 from rewardsmith.trainers.reference import Reference
@@ -161,11 +161,12 @@ class ProcessModel:
                         lr=lr,
                         max_rows=settings.learning.micro_batch,
                         entropy=False,
+                        meter=losses.meter,
                     )
                     skipped += step.skipped
                     grad_norms += [] if step.skipped else [step.grad_norm]
                 elif epoch == 0:  # nothing to learn from: these are scored only
-                    losses.seen_BT[rows] = self._forward(batch, [rows], reference_BT)[rows]
+                    losses.scored_BT[rows] = self._forward(batch, [rows], reference_BT)[rows]
         if not self.engine.is_finite:
             raise ValueError("after the update some weights are not finite")
         after_BT = None
@@ -223,11 +224,11 @@ class _Losses:
     """The losses of a step's optimizer steps, over any split of their rows."""
 
     def __init__(self, settings: Implicit, batch: OutcomeBatch, reference_BT: Tensor, known_BT: Tensor | None) -> None:
-        self.seen_BT = torch.zeros_like(reference_BT)  # rewards as each rollout first went through the model
+        self.meter = Meter()
+        self.scored_BT = torch.zeros_like(reference_BT)  # rewards of the rows that no optimizer step reads
         self._batch = batch
         self._reference_BT = reference_BT
         self._beta = settings.beta
-        self._total = torch.zeros((), dtype=torch.float64, device=reference_BT.device)
         self._count = 0
         self._offset_B: Tensor | None = None
         self._opponents: Opponents | None = None
@@ -241,7 +242,12 @@ class _Losses:
     @property
     def mean(self) -> float | None:
         """Mean over the labelled rollouts of all optimizer steps."""
-        return float(self._total) / self._count if self._count else None
+        return self.meter.means()["loss"] / self._count if self._count else None
+
+    @property
+    def seen_BT(self) -> Tensor:
+        """Rewards as each rollout first went through the model."""
+        return self.meter.fill("reward", self.scored_BT)
 
     def of_rows(self, rows: Sequence[int], *, first: bool) -> Loss:
         """Return the mean loss of the labelled ones among some rows, for any split of them."""
@@ -255,9 +261,9 @@ class _Losses:
             mask_bT, reference_bT = batch.mask_BT[at, :width], self._reference_BT[at, :width]
             rewards_bT = implicit_rewards(outputs.logprobs_bT, reference_bT, mask_bT, beta=self._beta)
             if first:
-                self.seen_BT[at, :width] = rewards_bT.detach()
+                self.meter.keep("reward", at, rewards_bT)
             losses_b = self._losses(rewards_bT, mask_bT, at)
-            self._total += losses_b.detach().sum(dtype=torch.float64)
+            self.meter.sum("loss", losses_b.sum(dtype=torch.float64))
             return losses_b.sum() / count
 
         return loss
