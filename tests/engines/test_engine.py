@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -156,3 +157,18 @@ def test_a_saved_model_is_one_of_transformers(name: str, tmp_path: Path) -> None
     other = open_engine(name)
     other.load(tmp_path)
     assert_equal(weights(other), weights(engine))
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused(tmp_path: Path) -> None:
+    """Transformers would fill them with random numbers."""
+    engine = open_engine("tiny-llama")
+    engine.save(tmp_path)
+    file, before = tmp_path / "model.safetensors", weights(engine)
+    saved = load_file(file)
+    save_file({k: v for k, v in saved.items() if k != "lm_head.weight"}, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match="see lm_head"):
+        engine.load(tmp_path)
+    save_file(saved | {"model.other": torch.ones(1)}, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match="see model.other"):
+        engine.load(tmp_path)
+    assert_equal(weights(engine), before)

@@ -177,10 +177,13 @@ def restore_weights(model: Any, folder: Path, *, adapter: bool) -> None:
         raise UserError(f"there are no weights in {str(folder)!r}: the checkpoint is not complete")
     try:
         with quiet():  # transformers may save weights under other names, and maps them back
-            loading = {"dtype": model.dtype, "use_safetensors": True, "local_files_only": True}
-            other = type(model).from_pretrained(folder, **loading)
+            other, report = type(model).from_pretrained(
+                folder, dtype=model.dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+            )
     except Exception as error:  # transformers and safetensors raise many kinds
         raise UserError(f"the weights in {str(folder)!r} cannot be read: {error}") from error
+    if wrong := sorted({*report["missing_keys"], *report["unexpected_keys"]}):  # missing ones would be random
+        raise UserError(f"{folder} lacks weights, or has others (see {wrong[0]}): the checkpoint is not complete")
     own, saved = model.state_dict(), other.state_dict()
     _require_same(saved, own, folder)
     with torch.no_grad():
