@@ -16,7 +16,7 @@ from rewardsmith.engines.client.probes import ANSWERS, QUESTIONS, TEXTS
 from rewardsmith.llm import ProbeReply
 from rewardsmith.rewards.cache import TOLERANCE, CachedModel, VerdictCache, alike
 from rewardsmith.types import Message
-from tests.engines.asked import client, question
+from tests.engines.call_helpers import client, question
 from tests.engines.faulty import Body, FaultyServer, completion, error, last_text
 
 TALK = [Message("user", "why?"), Message("assistant", "because")]

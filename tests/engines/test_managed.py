@@ -11,7 +11,7 @@ from rewardsmith.engines.model_settings import ManagedSettings
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.types import Message
-from tests.engines.asked import run_async
+from tests.engines.call_helpers import run_async
 from tests.engines.processes import alive
 
 SERVER = str(Path(__file__).with_name("small_server.py"))
@@ -175,5 +175,5 @@ def test_something_else_on_the_port_is_refused(tmp_path: Path) -> None:
         async with await asyncio.start_server(bang, "127.0.0.1", 0) as other:
             await managed(tmp_path, port=other.sockets[0].getsockname()[1]).check()
 
-    with pytest.raises(UserError, match=r"models\.judge\.port = \d+: something listens"):
+    with pytest.raises(UserError, match=r"models\.judge\.port = \d+: no server can listen"):
         asyncio.run(run())

@@ -14,7 +14,7 @@ import pytest
 from rewardsmith.engines.managed import ManagedModel
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ModelCallError
-from tests.engines.asked import run_async
+from tests.engines.call_helpers import run_async
 from tests.engines.processes import alive, eventually
 from tests.engines.test_managed import Told, managed, pid_of, question
 
@@ -170,13 +170,12 @@ async def test_a_server_that_is_started_again_with_other_weights_is_another_mode
 
 
 @run_async
-async def test_a_supervisor_that_was_killed_takes_all_along(tmp_path: Path) -> None:
-    model = managed(tmp_path, "--child", str(tmp_path / "pids"))
+async def test_a_supervisor_that_was_killed_takes_the_server_along(tmp_path: Path) -> None:
+    model = managed(tmp_path)
     try:
         server = await pid_of(model)
-        pids = family(tmp_path)
         await killed(model, supervisor_of(server))
-        eventually(lambda: not any(alive(pid) for pid in pids))
+        eventually(lambda: not alive(server))
         assert await pid_of(model) != server
     finally:
         await model.close()

@@ -111,8 +111,8 @@ class ClientSettings(Settings):
         default=None, gt=0, description="limit of each address, for prompt and completion tokens"
     )
     connect_timeout: float = Field(default=10.0, gt=0, description="seconds to open a connection")
-    first_token_timeout: float | None = Field(
-        default=None, gt=0, description="seconds until a reply begins; replies are streamed then; not set: no limit"
+    timeout: float | None = Field(
+        default=None, gt=0, description="seconds for one attempt; the next one is a retry; not set: the deadline"
     )
     retries: int = Field(default=5, ge=0, description="times that a request is retried after a temporary error")
     backoff: float = Field(
@@ -205,7 +205,7 @@ _OFFERS = {
 
 INCIDENTAL = frozenset(  # settings of models that do not change their replies
     {"urls", "api_key_env", "concurrency", "requests_per_minute", "tokens_per_minute", "connect_timeout", "retries"}
-    | {"first_token_timeout", "backoff", "max_backoff", "price_in", "price_out", "port", "host", "startup_timeout"}
+    | {"timeout", "backoff", "max_backoff", "price_in", "price_out", "port", "host", "startup_timeout"}
     | {"restarts", "python", "devices", "tensor_parallel_size", "gpu_memory_utilization", "offload", "rows"}
     | {"tokens_per_pass", "batch_size", "deadline", "batch"}
 )

@@ -332,7 +332,7 @@ def test_more_time_for_a_judge_does_not_make_another_reward(tmp_path: Path) -> N
         return _provenance(found.reward, found.models)
 
     before = made_by()
-    for budget in (made_by("deadline = 999.0"), made_by(model="deadline = 999.0\nfirst_token_timeout = 9.0")):
+    for budget in (made_by("deadline = 999.0"), made_by(model="deadline = 999.0\ntimeout = 9.0")):
         assert list(_differences(before, budget)) == []
     assert len(list(_differences(before, made_by("votes = 3")))) == 1
     assert len(list(_differences(before, made_by(model='version = "2"')))) == 1
