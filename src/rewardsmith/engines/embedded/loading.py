@@ -7,7 +7,6 @@ same name is written `./tiny-llama`.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,37 +99,31 @@ def _stop_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]
 
 def check_model(settings: ModelSettings, name: str, *, chat: bool = True) -> ModelOutline:
     """Check everything of a model but its weights, of which the headers are read; with `chat`, it needs a template."""
-    try:
-        return _outline(settings, name, chat)
-    except UserError as error:
-        message = str(error)
-        if message.startswith("models."):
-            raise
-        names_setting = re.match(r"\w+ = ", message) is not None
-        raise UserError(f"models.{name}{'.' if names_setting else ': '}{message}") from error
-
-
-def _outline(settings: ModelSettings, name: str, chat: bool) -> ModelOutline:
-    init = settings.init
+    init, where = settings.init, f"models.{name}"
     assert init is not None
-    select_device(settings.device, settings.dtype)
-    if is_tiny(init):
-        config, tokenizer = tiny_config(init)
-    else:
-        folder = ModelFolder(init)
-        with quiet():
-            config = folder.config(settings.head)
-            folder.weights()
-            tokenizer = folder.tokenizer(config)
-    tokenizer = with_chat_template(tokenizer, settings, name)
-    if chat:
-        require_chat_template(tokenizer, init)
-    if settings.lora is not None:
-        architectures.check_trained_adapter(settings.lora, f"models.{name}.lora")
-        family = AutoModelForCausalLM if settings.head == "language" else AutoModelForSequenceClassification
-        with quiet(), torch.device("meta"):
-            model = family.from_config(config)  # type: ignore[no-untyped-call]
-        architectures.attach_adapter(model, settings.lora, name)
+    try:
+        select_device(settings.device, settings.dtype)
+        if is_tiny(init):
+            config, tokenizer = tiny_config(init)
+        else:
+            folder = ModelFolder(init)
+            with quiet():
+                config = folder.config(settings.head)
+                folder.weights()
+                tokenizer = folder.tokenizer(config)
+        tokenizer = with_chat_template(tokenizer, settings, name)
+        if chat:
+            require_chat_template(tokenizer, init)
+        if settings.lora is not None:
+            architectures.check_trained_adapter(settings.lora, f"{where}.lora")
+            family = AutoModelForCausalLM if settings.head == "language" else AutoModelForSequenceClassification
+            with quiet(), torch.device("meta"):
+                model = family.from_config(config)  # type: ignore[no-untyped-call]
+            architectures.attach_adapter(model, settings.lora, name)
+    except UserError as error:
+        if str(error).startswith(where):
+            raise
+        raise UserError(f"{where}: {error}") from error
     return ModelOutline(name, tokenizer.get_vocab(), architectures.max_length(config))
 
 
