@@ -200,7 +200,7 @@ _OFFERS = {
 
 INCIDENTAL = frozenset(  # settings of models that do not change their replies
     {"urls", "api_key_env", "concurrency", "requests_per_minute", "tokens_per_minute", "connect_timeout", "retries"}
-    | {"timeout", "backoff", "max_backoff", "price_in", "price_out", "port", "host", "startup_timeout"}
+    | {"timeout", "backoff", "max_backoff", "price_in", "price_out", "port", "startup_timeout"}
     | {"restarts", "python", "devices", "tensor_parallel_size", "gpu_memory_utilization", "offload", "rows"}
     | {"tokens_per_pass", "batch_size", "deadline", "batch"}
 )
@@ -258,7 +258,6 @@ class ManagedSettings(ClientSettings):
     )
     max_model_len: int | None = Field(default=None, ge=1, description="context length in tokens: prompt and reply")
     port: int | None = Field(default=None, ge=1, lt=65536, description="not set: any free one")
-    host: str = Field(default="127.0.0.1", min_length=1, description="address that the server listens on")
     startup_timeout: float = Field(default=600.0, gt=0, description="seconds until the server must be healthy")
     restarts: int = Field(default=2, ge=0, description="times that a server that died during the run is restarted")
     offload: bool = Field(default=False, description="let the server sleep while other models use the device (vLLM)")

@@ -19,7 +19,14 @@ from rewardsmith.engines.client import ServedModel
 from rewardsmith.engines.client.http_client import Endpoint
 from rewardsmith.engines.client.replies import RequestError, parse_models
 from rewardsmith.engines.client.served_model import ABSENT
-from rewardsmith.engines.managed.server_process import TAIL, ServerProcess, log_tail, server_command, server_environment
+from rewardsmith.engines.managed.server_process import (
+    HOST,
+    TAIL,
+    ServerProcess,
+    log_tail,
+    server_command,
+    server_environment,
+)
 from rewardsmith.engines.model_settings import ManagedSettings
 from rewardsmith.errors import UserError, listing
 from rewardsmith.llm import ModelCallError, ProbeReply, WrappedModel
@@ -184,14 +191,11 @@ class ManagedModel(WrappedModel):
             raise UserError(f"models.{self.name}.{setting}: there is no program {program!r}")
         self._served_name = served_name(settings.model)  # the files may have changed since the last start
         try:
-            port = free_port(settings.host, settings.port or 0)
+            port = free_port(settings.port or 0)
         except OSError as error:
-            raise UserError(
-                f"models.{self.name}.port = {settings.port or 'any'}: no server can listen at {settings.host}: {error}."
-                ' Leave port and host out, or use the server that listens there: type = "server"'
-            ) from None
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-        root = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            remedy = 'leave port out, or use the server that listens there: type = "server"'
+            raise UserError(f"models.{self.name}.port = {settings.port}: {error}: {remedy}") from None
+        root = f"http://{HOST}:{port}"
         process = ServerProcess(server_command(settings, name=self._served_name, port=port), environment, self._log)
         self._process = process
         self._message(f"{self.name}: starting a server on port {port}; its log is {self._log}")
@@ -274,11 +278,11 @@ class ManagedModel(WrappedModel):
         return served_name(self._settings.model)
 
 
-def free_port(host: str, port: int = 0) -> int:
-    """Return a port that is free now: the given one, or any; `OSError` if there is none."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+def free_port(port: int = 0) -> int:
+    """Return a port that is free now: the given one, or any; `OSError` if it is taken."""
+    with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else the one of a server that died is taken
-        probe.bind((host, port))
+        probe.bind((HOST, port))
         return int(probe.getsockname()[1])
 
 

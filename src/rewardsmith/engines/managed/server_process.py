@@ -19,6 +19,7 @@ from rewardsmith.engines.model_settings import ManagedSettings
 from rewardsmith.masking import resolved
 from rewardsmith.storage import writing
 
+HOST = "127.0.0.1"
 GRACE = 5.0  # seconds that a server has to end after SIGTERM
 STOP_TIMEOUT = GRACE + 12.0  # seconds after which a supervisor that has not ended is killed
 TAIL = 30  # lines of the log that an error shows
@@ -34,7 +35,7 @@ def server_command(settings: ManagedSettings, *, name: str, port: int) -> list[s
     """Return the command line of a server; `name` is the served model name."""
     arguments = resolved(settings.arguments)[0]
     if isinstance(settings.command, list):
-        values = {"model": settings.model, "port": str(port), "host": settings.host}
+        values = {"model": settings.model, "port": str(port), "host": HOST}
         return [*(_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in settings.command), *arguments]
     if settings.command == "vllm":
         known = _vllm(settings, name)
@@ -42,7 +43,7 @@ def server_command(settings: ManagedSettings, *, name: str, port: int) -> list[s
         known = _sglang(settings, name)
     else:
         known = ["-m", "transformers.cli.transformers", "serve", settings.model, "--continuous-batching"]
-    listen = ["--host", settings.host, "--port", str(port)]
+    listen = ["--host", HOST, "--port", str(port)]
     return [settings.python or sys.executable, *known, *listen, *arguments]
 
 
