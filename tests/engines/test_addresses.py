@@ -56,12 +56,12 @@ def make_pool(concurrency: int, *urls: str, **limits: float) -> AddressPool:
     return AddressPool(endpoints, ClientSettings(concurrency=concurrency, **limits))
 
 
-async def hold(pool: AddressPool, seconds: float, tokens: float = 0.0, used: float | None = None) -> float:
+async def hold(pool: AddressPool, seconds: float) -> float:
     """Take a slot for a while; return when it was taken."""
-    taken = await pool.take(tokens)
+    taken = await pool.take()
     begun = now()
     await asyncio.sleep(seconds)
-    taken.release(tokens, used)
+    taken.release()
     return begun
 
 
@@ -78,17 +78,11 @@ async def test_no_more_requests_than_slots_are_in_flight() -> None:
 
 
 @jumping
-async def test_requests_and_tokens_are_spread_over_the_minute() -> None:
+async def test_requests_are_spread_over_the_minute() -> None:
     slow = make_pool(100, requests_per_minute=30)
     assert await begins(*(hold(slow, 0.0) for _ in range(7))) == pytest.approx([2.0 * i for i in range(7)])
     await asyncio.sleep(600)  # unused time is not saved up
     assert await begins(*(hold(slow, 0.0) for _ in range(3))) == pytest.approx([0, 2, 4])
-    paced = make_pool(100, tokens_per_minute=6000)  # 100 a second
-    assert await begins(*(hold(paced, 0.0, tokens=t) for t in (500, 100, 100))) == pytest.approx([0, 5, 6])
-    await asyncio.sleep(100)
-    # 1000 were expected and 200 used, which is known after a second: the next one goes after 2 s, not after 10 s.
-    jobs = hold(paced, 1.0, tokens=1000, used=200), hold(paced, 0.0, tokens=100)
-    assert await begins(*jobs) == pytest.approx([0, 2])
 
 
 @jumping
@@ -96,25 +90,25 @@ async def test_the_least_loaded_address_is_used() -> None:
     pool = make_pool(6, "http://one", "http://two")
     one, two = pool.addresses
     two.adaptive = 2.0
-    taken = [await pool.take(0) for _ in range(8)]
+    taken = [await pool.take() for _ in range(8)]
     assert (taken.count(one), taken.count(two)) == (6, 2)
-    waiter = asyncio.ensure_future(pool.take(0))
+    waiter = asyncio.ensure_future(pool.take())
     await asyncio.sleep(0)
     one.release()
     assert await waiter is one
     one.release()
     two.release()
-    assert await pool.take(0, avoid=one) is two
+    assert await pool.take(avoid=one) is two
 
 
 @jumping
 async def test_retries_go_first_and_otherwise_the_order_is_that_of_arrival() -> None:
     pool = make_pool(1)
-    held = await pool.take(0)
+    held = await pool.take()
     order: list[str] = []
 
     async def wait(name: str) -> None:
-        slot = await pool.take(0, retry=name.startswith("retry"))
+        slot = await pool.take(retry=name.startswith("retry"))
         order.append(name)
         slot.release()
 
@@ -128,8 +122,8 @@ async def test_retries_go_first_and_otherwise_the_order_is_that_of_arrival() -> 
 @jumping
 async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
     pool = make_pool(1)
-    held = await pool.take(0)
-    waiters = [asyncio.ensure_future(pool.take(0)) for _ in range(3)]
+    held = await pool.take()
+    waiters = [asyncio.ensure_future(pool.take()) for _ in range(3)]
     await asyncio.sleep(0)
     waiters[0].cancel()
     held.release()  # goes to the second one, which is cancelled at the same moment
@@ -147,7 +141,7 @@ async def test_a_failed_address_cools_down_is_probed_and_comes_back() -> None:
     dead, alive = pool.addresses
 
     async def sent_to_dead() -> int:
-        taken = [await pool.take(0) for _ in range(20)]
+        taken = [await pool.take() for _ in range(20)]
         for each in taken:
             each.release()
         return taken.count(dead)
@@ -192,7 +186,7 @@ class Overloaded:
     async def call(self, pool: AddressPool) -> None:
         retry = False
         while True:
-            used = await pool.take(0, retry=retry)
+            used = await pool.take(retry=retry)
             begun, retry = now(), True
             await asyncio.sleep(0.002)
             if self.accepts():
@@ -249,7 +243,7 @@ async def test_the_full_concurrency_comes_back_after_an_overload() -> None:
 async def test_retry_after_holds_all_requests_back_up_to_a_limit() -> None:
     pool = make_pool(4)
     for asked, held in ((7.0, 7.0), (3600.0, MAX_HOLD)):
-        slot = await pool.take(0)
+        slot = await pool.take()
         slot.reduce(now(), asked, now())
         slot.release()
         begun = now()

@@ -107,9 +107,6 @@ class ClientSettings(Settings):
     )
     concurrency: int = Field(default=64, ge=1, description="requests in flight at each address")
     requests_per_minute: float | None = Field(default=None, gt=0, description="limit of each address")
-    tokens_per_minute: float | None = Field(
-        default=None, gt=0, description="limit of each address, for prompt and completion tokens"
-    )
     connect_timeout: float = Field(default=10.0, gt=0, description="seconds to open a connection")
     timeout: float | None = Field(
         default=None, gt=0, description="seconds for one attempt; the next one is a retry; not set: the deadline"
@@ -199,7 +196,7 @@ _OFFERS = {
 }
 
 INCIDENTAL = frozenset(  # settings of models that do not change their replies
-    {"urls", "api_key_env", "concurrency", "requests_per_minute", "tokens_per_minute", "connect_timeout", "retries"}
+    {"urls", "api_key_env", "concurrency", "requests_per_minute", "connect_timeout", "retries"}
     | {"timeout", "backoff", "max_backoff", "price_in", "price_out", "port", "startup_timeout"}
     | {"restarts", "python", "devices", "tensor_parallel_size", "gpu_memory_utilization", "offload", "rows"}
     | {"tokens_per_pass", "batch_size", "deadline", "batch"}

@@ -87,13 +87,12 @@ class Dispatcher:
         parse: Callable[[Any], T],
         *,
         deadline: float,
-        tokens: float = 0.0,
         root: bool = False,
     ) -> ServerReply[T]:
         """Send until there is a reply that can be parsed; raise `ModelCallError` if there is none.
 
-        `deadline` is in seconds from the first attempt: waiting for its slot does not count. `tokens` are the expected
-        ones, of prompt and completion. With `root`, the path is below the address without `/v1`.
+        `deadline` is in seconds from the first attempt: waiting for its slot does not count. With `root`, the path is
+        below the address without `/v1`.
         """
         await self.http()  # a missing key is reported before a slot is waited for
         settings, address, last = self._settings, None, None
@@ -107,7 +106,7 @@ class Dispatcher:
         while True:
             try:
                 async with asyncio.timeout_at(until):
-                    address = await self.pool().take(tokens, retry=attempts > 0, avoid=address)
+                    address = await self.pool().take(retry=attempts > 0, avoid=address)
             except TimeoutError:  # not before the first attempt
                 assert last is not None
                 raise failure(last.kind, f"no reply within {deadline:g} s: {last}") from None
@@ -117,7 +116,7 @@ class Dispatcher:
                 begun = _now()
                 until = begun + deadline
             try:
-                value, read, written = await self._attempt(address, path, payload, parse, until, tokens, root)
+                value, read, written = await self._attempt(address, path, payload, parse, until, root)
                 return ServerReply(value, read, written, _now() - begun, attempts)
             except RequestError as error:
                 left, after = until - _now(), error.retry_after or 0.0
@@ -147,14 +146,12 @@ class Dispatcher:
         payload: Mapping[str, Any],
         parse: Callable[[Any], T],
         until: float,
-        expected: float,
         root: bool,
     ) -> tuple[T, int, int]:
         """Send once, and give the slot back in any case; return the reply with its prompt and completion tokens."""
         endpoint, usage, settings = address.endpoint, self._usage, self._settings
         begun = _now()
         read = written = 0
-        used: float | None = None
 
         def count_and_parse(body: Any) -> T:
             nonlocal read, written
@@ -175,26 +172,20 @@ class Dispatcher:
                 address.cool_down(_now())
             elif error.kind in ("refused", "unparsable"):
                 address.end_cooldown()
-            # Without a count, a request that timed out took what was expected; any other error took nothing.
-            used = read + written or (None if error.kind == "timeout" else 0.0)
             raise
         else:
             address.end_cooldown()
             address.grow()
             usage.calls += 1
-            used = read + written or None
             return value, read, written
         finally:
             usage.seconds += _now() - begun
-            address.release(expected, used)
+            address.release()
 
 
 @dataclass(eq=False)
 class Address:
-    """The slots and the pace of one server.
-
-    Requests and tokens are spread evenly over the minute: each request delays the next one by its share.
-    """
+    """The slots and the pace of one server; `requests_per_minute` are spread evenly over the minute."""
 
     endpoint: Endpoint
     limits: ClientSettings
@@ -202,7 +193,6 @@ class Address:
     busy: int = 0
     adaptive: float = math.inf  # limit of the slots, after an overload
     next_request: float = 0.0
-    next_tokens: float = 0.0
     avoid_until: float = 0.0
     _reduced_at: float = 0.0
     _failures: int = 0
@@ -217,23 +207,16 @@ class Address:
         spacing = SPACING / self.adaptive if self.adaptive < 1 else 0.0
         return max(spacing, 60 / (self.limits.requests_per_minute or math.inf))
 
-    def token_interval(self, tokens: float) -> float:
-        """Return the seconds that tokens take of the minute."""
-        return 60 * tokens / (self.limits.tokens_per_minute or math.inf)
-
-    def take(self, tokens: float, now: float) -> None:
-        """Take a slot, and the share of the minute for the expected tokens."""
+    def take(self, now: float) -> None:
+        """Take a slot, and a share of the minute."""
         self.busy += 1
         self.next_request = max(now, self.next_request) + self.request_interval()
-        self.next_tokens = max(now, self.next_tokens) + self.token_interval(tokens)
         if self._failures and now >= self.avoid_until:
             self.cool_down(now)  # one request probes whether it is back; the others still avoid it
 
-    def release(self, expected: float = 0.0, used: float | None = None) -> None:
-        """Give a slot back; `used` tokens replace the expected ones, if they are known."""
+    def release(self) -> None:
+        """Give a slot back."""
         self.busy -= 1
-        if used is not None:
-            self.next_tokens += self.token_interval(used - expected)
         self.pool.serve()
 
     def cool_down(self, now: float) -> None:
@@ -265,7 +248,6 @@ class Address:
 
 @dataclass(eq=False)
 class _SlotWaiter:
-    tokens: float
     avoid: Address | None
     slot: asyncio.Future[Address] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -279,20 +261,20 @@ class AddressPool:
         self._queues: tuple[deque[_SlotWaiter], deque[_SlotWaiter]] = deque(), deque()  # retries, and first attempts
         self._timer: asyncio.TimerHandle | None = None
 
-    async def take(self, tokens: float, *, retry: bool = False, avoid: Address | None = None) -> Address:
-        """Take a slot at the least loaded address, as soon as one is free; `tokens` are the expected ones.
+    async def take(self, *, retry: bool = False, avoid: Address | None = None) -> Address:
+        """Take a slot at the least loaded address, as soon as one is free.
 
         A retry goes first, because its deadline is running, and takes a slot at the address to avoid only if no other
         one has one.
         """
-        waiter = _SlotWaiter(tokens, avoid)
+        waiter = _SlotWaiter(avoid)
         self._queues[not retry].append(waiter)
         self.serve()
         try:
             return await waiter.slot
         except asyncio.CancelledError:
             if waiter.slot.done() and not waiter.slot.cancelled():
-                waiter.slot.result().release(tokens, 0.0)
+                waiter.slot.result().release()
             raise
 
     def usable(self) -> list[Address]:
@@ -308,17 +290,13 @@ class AddressPool:
                     queue.popleft()
                     continue
                 now = _now()
-                ready = [
-                    each
-                    for each in self.usable()
-                    if each.busy < each.slots and now >= max(each.next_request, each.next_tokens)
-                ]
+                ready = [each for each in self.usable() if each.busy < each.slots and now >= each.next_request]
                 if not ready:
                     self._set_timer(now)
                     return
                 waiter = queue.popleft()
                 best = min(ready, key=lambda each: (each is waiter.avoid, each.busy / each.slots))
-                best.take(waiter.tokens, now)
+                best.take(now)
                 waiter.slot.set_result(best)
 
     def _set_timer(self, now: float) -> None:
@@ -326,7 +304,7 @@ class AddressPool:
             self._timer.cancel()
         usable = self.usable()
         times = [
-            max(each.next_request, each.next_tokens, 0.0 if each in usable else each.avoid_until)
+            max(each.next_request, 0.0 if each in usable else each.avoid_until)
             for each in self.addresses
             if each.busy < each.slots
         ]

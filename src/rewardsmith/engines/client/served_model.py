@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -249,15 +250,10 @@ class ServedModel:
             body["stop"] = list(question.stop)
         if question.logprobs:
             body["logprobs"] = True if chat else 1
-        size = len(prompt) if isinstance(prompt, str) else _size([prompt])
+        path = "chat/completions" if chat else "completions"
+        parse = partial(replies.parse_completion, chat=chat, logprobs=question.logprobs)
         try:
-            reply = await self._call(
-                "chat/completions" if chat else "completions",
-                body,
-                lambda body: replies.parse_completion(body, chat=chat, logprobs=question.logprobs),
-                size / 4 + question.max_tokens,  # about four characters a token
-                question.deadline,
-            )
+            reply = await self._call(path, body, parse, question.deadline)
         except ModelCallError as error:
             if "max_tokens" not in body or "max_completion_tokens" not in str(error):
                 raise
@@ -280,7 +276,7 @@ class ServedModel:
 
     async def _classify(self, conversation: Conversation) -> float:
         body = {"messages": _messages(conversation), "use_activation": False}
-        return (await self._call("classify", body, replies.parse_class, _size([conversation]) / 4)).value
+        return (await self._call("classify", body, replies.parse_class)).value
 
     async def _score(self, conversations: Sequence[Conversation]) -> list[float]:
         body = {
@@ -288,9 +284,7 @@ class ServedModel:
             "text_2": [each[-1].content for each in conversations],
             "use_activation": False,
         }
-        count = len(conversations)
-        parse = lambda reply: replies.parse_scores(reply, count)  # noqa: E731
-        return (await self._call("score", body, parse, _size(conversations) / 4)).value
+        return (await self._call("score", body, partial(replies.parse_scores, count=len(conversations)))).value
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return a vector of length 1 for each text, [n, D]."""
@@ -301,15 +295,13 @@ class ServedModel:
 
     async def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         body = {"input": list(texts), "encoding_format": "float"}
-        parse = lambda reply: replies.parse_embeddings(reply, len(texts))  # noqa: E731
-        return (await self._call("embeddings", body, parse, sum(map(len, texts)) / 4)).value
+        return (await self._call("embeddings", body, partial(replies.parse_embeddings, count=len(texts)))).value
 
     async def _call(
         self,
         path: str,
         body: Mapping[str, Any],
         parse: Callable[[Any], T],
-        tokens: float,
         deadline: float | None = None,
     ) -> ServerReply[T]:
         """Send a request with the model's name and the extra fields; a user's mistake is a failure like others."""
@@ -317,7 +309,7 @@ class ServedModel:
             payload = {"model": await self._model_name(), **body, **self._extra_fields()[0]}
             root = path in ("classify", "score")  # these are not below /v1
             deadline = deadline or self._settings.deadline
-            return await self._dispatcher.call(path, payload, parse, deadline=deadline, tokens=tokens, root=root)
+            return await self._dispatcher.call(path, payload, parse, deadline=deadline, root=root)
         except (UserError, ModelCallError) as error:
             self.usage.failed += 1
             raise error if isinstance(error, ModelCallError) else ModelCallError("refused", str(error)) from None
@@ -355,10 +347,6 @@ def _endpoints(urls: Sequence[str]) -> list[Endpoint]:
 
 def _messages(conversation: Conversation) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in conversation]
-
-
-def _size(conversations: Sequence[Conversation]) -> int:
-    return sum(len(message.content) for each in conversations for message in each)
 
 
 def _ignore(_body: object) -> None:
