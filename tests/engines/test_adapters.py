@@ -119,7 +119,7 @@ def test_a_published_adapter_is_where_another_model_may_start(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "lora", "said"),
+    ("name", "lora", "message"),
     [
         ("tiny-llama", {"rank": 3}, r"was trained with rank = 4: set models.model.lora.rank to it"),
         ("tiny-llama", {"alpha": 8}, r"was trained with alpha = 32.0: set models.model.lora.alpha to it"),
@@ -128,7 +128,7 @@ def test_a_published_adapter_is_where_another_model_may_start(tmp_path: Path) ->
     ],
 )
 def test_a_start_that_is_the_adapter_of_another_model_or_setting_is_refused(
-    saved: Path, name: str, lora: dict[str, Any], said: str
+    saved: Path, name: str, lora: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         open_both(name, init=str(saved), **lora)

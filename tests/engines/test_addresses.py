@@ -229,9 +229,9 @@ async def test_the_full_concurrency_comes_back_after_an_overload() -> None:
 @jumping
 async def test_retry_after_holds_all_requests_back_up_to_a_limit() -> None:
     pool = make_pool(4)
-    for asked, held in ((7.0, 7.0), (3600.0, MAX_HOLD)):
+    for given, held in ((7.0, 7.0), (3600.0, MAX_HOLD)):
         slot = await pool.take()
-        slot.reduce(now(), asked, now())
+        slot.reduce(now(), given, now())
         slot.release()
         begun = now()
         assert await hold(pool, 0.0) - begun == pytest.approx(held)

@@ -52,9 +52,9 @@ def test_prompts_and_answers_are_encoded_as_the_chat_template_says() -> None:
 def test_a_template_that_refuses_names_the_prompt() -> None:
     engine = open_engine("tiny-llama")
     engine.tokenizer = copy.deepcopy(engine.tokenizer)
-    for template, said in (("{{ raise_exception('no system') }}", "no system"), ("{{ 1 / 0 }}", "zero"), ("{%", "")):
+    for template, message in (("{{ raise_exception('no system') }}", "no system"), ("{{ 1 / 0 }}", "zero"), ("{%", "")):
         engine.tokenizer.chat_template = template
-        with pytest.raises(UserError, match=f"chat template of model cannot render prompt 'prompt 7'.*{said}"):
+        with pytest.raises(UserError, match=f"chat template of model cannot render prompt 'prompt 7'.*{message}"):
             engine.encode(ask("7"))
     engine.tokenizer.chat_template = ""
     with pytest.raises(UserError):
@@ -95,14 +95,14 @@ def critic(name: str) -> EmbeddedEngine:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_value_is_that_of_the_tokens_before(name: str) -> None:
     engine = critic(name)
-    plain = copy.deepcopy(engine.model).eval()
-    plain.set_attn_implementation("eager")
+    reference = copy.deepcopy(engine.model).eval()
+    reference.set_attn_implementation("eager")
     for row, values in zip(ROWS, engine.values(ROWS), strict=True):
         assert not values[len(row.response) :].any()
         for t in range(len(row.response)):  # transformers gives the score of a whole text
             tokens = torch.from_numpy(np.concatenate([row.prompt, row.response[:t]]).astype(np.int64))[None]
             with torch.no_grad():
-                torch.testing.assert_close(values[t], plain(tokens).logits[0, 0], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(values[t], reference(tokens).logits[0, 0], atol=1e-4, rtol=1e-4)
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------

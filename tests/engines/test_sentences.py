@@ -76,7 +76,7 @@ def embed(model: SentenceModel, texts: list[str]) -> np.ndarray:
     return asyncio.run(run())
 
 
-def plain(folder: Path, texts: list[str]) -> np.ndarray:
+def by_transformers(folder: Path, texts: list[str]) -> np.ndarray:
     """Return the first token's vector of each text, of length 1, by transformers alone."""
     bert, tokenizer = BertModel.from_pretrained(folder).eval(), BertTokenizerFast.from_pretrained(folder)
     vectors = []
@@ -91,7 +91,7 @@ def test_vectors_are_those_of_transformers(folder: Path) -> None:
     model = open_model(folder)
     vectors = embed(model, TEXTS)
     assert vectors.dtype == np.float32
-    np.testing.assert_allclose(vectors, plain(folder, TEXTS), atol=1e-5)
+    np.testing.assert_allclose(vectors, by_transformers(folder, TEXTS), atol=1e-5)
     assert model.usage.calls == len(TEXTS)
     assert abs(vectors[0] @ vectors[1]) < 0.999  # they do differ
 

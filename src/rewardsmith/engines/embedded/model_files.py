@@ -83,20 +83,16 @@ def find_folder(init: str, patterns: Sequence[str], *, subfolders: bool = False)
         return path
     where = f'init = "{init}"'
     if os.path.isfile(path):
-        raise UserError(f"{where}: {_gguf_advice(path) or 'this is a file; name the folder that it is in'}")
-    try:
-        hint = nearest(path.name, [sibling.name for sibling in path.parent.iterdir() if sibling.is_dir()])
-    except (OSError, ValueError):
-        hint = ""
+        raise UserError(f"{where}: this is a file; name a Hugging Face folder, with config.json and safetensors")
     if init.startswith(("./", "../", "/", "~")):
-        raise UserError(f"{where}: there is no such folder.{hint}")
+        raise UserError(f"{where}: there is no such folder")
     try:
         ignored = None if subfolders else ["*/*"]
         return Path(snapshot_download(init, allow_patterns=list(patterns), ignore_patterns=ignored))
     except Exception as error:
         raise UserError(
             f"{where}: there is no such folder here, and no model of that id could be downloaded."
-            f"{hint or nearest(init, TINY)} Check the network, HF_HUB_OFFLINE and HF_TOKEN, or name a folder. Built-in"
+            f"{nearest(init, TINY)} Check the network, HF_HUB_OFFLINE and HF_TOKEN, or name a folder. Built-in"
             f" models: {listing(TINY)}. The error was: {_first_line(error)}"
         ) from error
 
@@ -121,7 +117,7 @@ class ModelFolder:
         if (self.path / "adapter_config.json").is_file():  # transformers would follow it to another model
             raise self._bad("the folder holds an adapter. Name the base model, and the adapter in lora.init")
         if not (self.path / "config.json").is_file():
-            raise self._bad(_gguf_advice(self.path) or f"{self.path} has no config.json, so it is not a model folder")
+            raise self._bad(f"{self.path} has no config.json, so it is not a Hugging Face model folder")
         table = self._json("config.json")
         kind = table.get("model_type")
         if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
@@ -186,7 +182,7 @@ class ModelFolder:
                 " AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)"
             )
         else:
-            raise self._bad(_gguf_advice(folder) or f"{folder} has no weights; there should be {_WEIGHTS} or {_INDEX}")
+            raise self._bad(f"{folder} has no weights; there should be {_WEIGHTS} or {_INDEX}")
         for name in sorted(names):
             if not (folder / name).is_file():
                 raise self._bad(f"{folder / name} is missing; {_INDEX} lists it")
@@ -295,14 +291,6 @@ class ModelFolder:
             raise self._bad(f"the tokenizer has a token {largest}, and the model knows only {rows}: copy its own one")
         if tokenizer.pad_token_id is None or tokenizer.pad_token_id >= rows:
             tokenizer.pad_token = tokenizer.eos_token
-
-
-def _gguf_advice(path: Path) -> str:
-    """Return what to do with a GGUF file, or a folder that has one; "" for anything else."""
-    file = next((f for f in (sorted(path.iterdir()) if path.is_dir() else [path]) if f.suffix == ".gguf"), None)
-    if file is None:
-        return ""
-    return f"{file.name} is a GGUF file, which cannot be trained. Name the Hugging Face model that it was made from"
 
 
 def _first_line(error: BaseException) -> str:
