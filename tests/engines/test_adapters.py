@@ -72,16 +72,6 @@ def test_an_adapter_adds_alpha_over_rank_times_its_product() -> None:
     torch.testing.assert_close(base.logprobs(ROWS), engine.logprobs(ROWS), atol=2e-5, rtol=1e-5)
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    engine, _ = open_both("tiny-llama")
-    engine.save(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("head", ["language", "scalar"])
 def test_the_hash_without_the_adapter_is_that_of_the_model_below(head: Any) -> None:
     lora = LoraSettings(rank=4)
@@ -97,9 +87,6 @@ def test_the_hash_without_the_adapter_is_that_of_the_model_below(head: Any) -> N
     assert engine.digest(adapter=False) == base.digest()
     other = EmbeddedEngine.open(ModelSettings(init="tiny-llama", device="cpu", head=head), seed=7)
     assert other.digest() != base.digest()
-
-
-# ---- settings --------------------------------------------------------------------------------------------------------
 
 
 def test_a_published_adapter_is_where_another_model_may_start(tmp_path: Path) -> None:
@@ -118,17 +105,14 @@ def test_a_published_adapter_is_where_another_model_may_start(tmp_path: Path) ->
     assert not torch.equal(again.logprobs(ROWS), engine.logprobs(ROWS))
 
 
-@pytest.mark.parametrize(
-    ("name", "lora", "message"),
-    [
-        ("tiny-llama", {"rank": 3}, r"was trained with rank = 4: set models.model.lora.rank to it"),
-        ("tiny-llama", {"alpha": 8}, r"was trained with alpha = 32.0: set models.model.lora.alpha to it"),
+def test_an_adapter_of_another_model_or_setting_is_refused(tmp_path: Path) -> None:
+    open_both("tiny-llama")[0].save(tmp_path)
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("tiny-llama", {"rank": 3}, "was trained with rank = 4: set models.model.lora.rank to it"),
+        ("tiny-llama", {"alpha": 8}, "was trained with alpha = 32.0: set models.model.lora.alpha to it"),
         ("tiny-llama", {"targets": ["q_proj"]}, "does not fit the model"),
         ("tiny-qwen3", {}, "does not fit the model"),
-    ],
-)
-def test_a_start_that_is_the_adapter_of_another_model_or_setting_is_refused(
-    saved: Path, name: str, lora: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        open_both(name, init=str(saved), **lora)
+    ]
+    for name, lora, message in cases:
+        with pytest.raises(UserError, match=message):
+            open_both(name, init=str(tmp_path), **lora)

@@ -59,13 +59,6 @@ def test_log_probabilities_are_those_of_transformers(name: str, temperature: flo
         assert not numbers[len(expected) :].any()
 
 
-@pytest.mark.parametrize("budget", [1, 30, 64, 10_000])
-def test_the_split_into_passes_changes_nothing(budget: int) -> None:
-    engine = open_engine("tiny-gemma3", tokens_per_pass=budget)
-    expected = shared_engine("tiny-gemma3").logprobs(shared_rows())
-    torch.testing.assert_close(engine.logprobs(shared_rows()), expected, atol=1e-5, rtol=1e-5)
-
-
 def test_entropy_and_mask_of_the_outputs() -> None:
     engine, rows = open_engine("tiny-qwen2"), shared_rows()
     engine.learn_with(OptimizerSettings(lr=1e-3))
@@ -164,22 +157,6 @@ def test_gradients_depend_neither_on_passes_nor_on_recomputation(budget: int, *,
     assert engine.model.is_gradient_checkpointing == recompute
     rows = shared_rows()
     assert_same(gradients(engine, rows, weighted), hf_gradients("tiny-gemma2", rows, 1.0))
-
-
-def test_rows_that_share_a_prompt_give_what_they_give_apart() -> None:
-    engine = shared_engine("tiny-mistral")
-    prompt, *answers = (row.response for row in random_rows(3, [(1, 25), (1, 8), (1, 30), (1, 1)]))
-    rows = [Row(prompt, response) for response in answers]
-    together = engine.logprobs(rows)
-    for row, numbers in zip(rows, together, strict=True):
-        torch.testing.assert_close(engine.logprobs([row])[0], numbers[: len(row.response)], atol=2e-6, rtol=1e-6)
-
-    def alone(i: int) -> Loss:
-        return lambda outputs: weighted(Outputs(**{**vars(outputs), "rows": torch.tensor([i])}))
-
-    parts = [gradients(open_engine("tiny-mistral"), [row], alone(i)) for i, row in enumerate(rows)]
-    summed = {name: sum(part[name] for part in parts) for name in parts[0]}
-    assert_same(gradients(open_engine("tiny-mistral"), rows, weighted), summed, 1e-4)
 
 
 def test_a_loss_that_fails_leaves_no_gradient_behind() -> None:

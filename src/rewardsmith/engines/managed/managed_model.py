@@ -61,7 +61,6 @@ class ManagedModel(WrappedModel):
         self._root = ""  # URL of the server, once it is healthy
         self._starting: asyncio.Task[None] | None = None
         self._deaths = 0
-        self._last_error = ""
         self._asleep = False
 
     # ---- calls -----------------------------------------------------------------------------------------------------
@@ -136,33 +135,19 @@ class ManagedModel(WrappedModel):
             await self.start()
         except UserError as error:
             raise ModelCallError("crashed", str(error)) from None
-        try:
-            yield
-        except ModelCallError as error:
-            last = self._process if self._deaths >= self._settings.restarts else None
-            if error.kind == "unreachable" and last is not None and await last.exits(within=EXIT_DELAY):
-                # It will not be restarted, so this is not an outage that can be waited for.
-                why = self._error(last, f"{last.exit_text()}, and is not restarted (restarts)")
-                raise ModelCallError("crashed", str(why), error.attempts) from None
-            raise
+        yield
 
     def _up(self) -> bool:
         return bool(self._root) and self._process is not None and not self._process.exit_text()
 
     async def _start(self) -> None:
         self._root = ""
-        try:
-            if self._process is not None and self._process.exit_text():
-                self._count_death(self._process)
-            elif self._process is not None:  # a start that was cancelled
-                await self._process.stop()
-            self._process = None
-            root, called = await self._launch()
-        except UserError as error:
-            if self._deaths and str(error) != self._last_error:  # during a run, it is a failure among others
-                self._last_error = str(error)
-                self._message(self._last_error)
-            raise
+        if self._process is not None and self._process.exit_text():
+            self._count_death(self._process)
+        elif self._process is not None:  # a start that was cancelled
+            await self._process.stop()
+        self._process = None
+        root, called = await self._launch()
         self.model.replace_urls([f"{root}/v1"], called)
         if self._asleep:  # it died asleep
             await self.model.sleep()
