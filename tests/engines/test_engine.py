@@ -36,9 +36,6 @@ def assert_equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-# ---- text to tokens --------------------------------------------------------------------------------------------------
-
-
 def test_prompts_and_answers_are_encoded_as_the_chat_template_says() -> None:
     engine = shared_engine("tiny-llama")
     prompt = Prompt("p", [Message("system", "be brief"), Message("user", "7?")])
@@ -81,9 +78,6 @@ def test_a_prompt_is_rendered_and_tokenised_once(monkeypatch: pytest.MonkeyPatch
     assert rendered == ["7", "8"]
 
 
-# ---- a scalar head ---------------------------------------------------------------------------------------------------
-
-
 def critic(name: str) -> EmbeddedEngine:
     """Return a model with a scalar head that says something."""
     engine = EmbeddedEngine.open(ModelSettings(init=name, head="scalar", device="cpu"))
@@ -103,12 +97,6 @@ def test_a_value_is_that_of_the_tokens_before(name: str) -> None:
             tokens = torch.from_numpy(np.concatenate([row.prompt, row.response[:t]]).astype(np.int64))[None]
             with torch.no_grad():
                 torch.testing.assert_close(values[t], reference(tokens).logits[0, 0], atol=1e-4, rtol=1e-4)
-
-
-# ---- copies ----------------------------------------------------------------------------------------------------------
-
-
-# ---- sleep -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -132,9 +120,6 @@ def test_sleep_changes_nothing_and_a_sleeper_does_nothing(dtype: str, tmp_path: 
     for one in (engine, awake):
         one.update(ROWS, likelihood, lr=1e-2)
     assert_equal(weights(engine), weights(awake))
-
-
-# ---- folders ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -79,6 +79,3 @@ def test_random_numbers_are_in_the_unit_interval_and_begin_alike(seed: int, roll
     assert np.array_equal(uniforms(seed, rollout, 60)[:count], numbers)
     assert not np.array_equal(uniforms(seed, rollout + 1, 60), uniforms(seed, rollout, 60))
     assert not np.array_equal(uniforms(seed ^ 1, rollout, 60), uniforms(seed, rollout, 60))
-
-
-# ---- through the model -----------------------------------------------------------------------------------------------
