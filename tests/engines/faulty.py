@@ -38,7 +38,7 @@ class FaultyServer:
     def __post_init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], Body]] = []
         self.in_flight = self.max_in_flight = self.dropped = 0
-        self.asleep = self.sleepless = False
+        self.asleep = False
         self.port = 0
         self.idle = asyncio.Event()
         self._plan: deque[str | Behaviour] = deque()
@@ -96,7 +96,7 @@ class FaultyServer:
             return error(401, f"Incorrect API key provided: {request.headers.get('Authorization')}")
         if path == "/v1/models":
             return await self._met(self._plan_models, models, request, body)
-        if path in ("/sleep", "/wake_up") and not self.sleepless:
+        if path in ("/sleep", "/wake_up"):
             return await self._met(self._plan_orders, obey, request, body)
         self.requests.append((path, dict(request.headers), body))
         self.in_flight += 1

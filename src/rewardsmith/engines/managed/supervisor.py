@@ -82,7 +82,7 @@ def _reap() -> bool:
 
 
 def _children(server: int) -> set[int]:
-    """Return the children with the adopted ones; only the server where the system does not tell."""
+    """Return the children with the adopted ones; only the server where there is no /proc."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return {int(pid) for pid in file.read().split()}
