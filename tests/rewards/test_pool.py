@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith import Message, Prompt, Score, UserError
+from rewardsmith import Message, Prompt, Score
 from rewardsmith.rewards.pool import Call, Pool
 from rewardsmith.types import MAX_DETAIL
 
@@ -104,11 +104,11 @@ def test_an_answer_that_hangs_is_ended_at_its_deadline(pool: Pool, deed: str) ->
         ("segfault", "the worker died: signal 11"), ("close", "the worker died: "),
         ("hoard", "MemoryError: the rule needed more than 64 MiB"), ("throw memory", "MemoryError"),
         ("recurse", "RecursionError"), ("recurse 1000000000", ""), ("garble nonsense", "malformed"),
-        ('forge ["value",0,NaN,false]', "malformed"), ('forge ["value",0,true,false]', "malformed"),
-        ('forge ["result",0,1.0,false]', "malformed"), ('forge ["value",0,"1.0",false]', "malformed"),
-        ('forge ["value",7,1.0,false]', "malformed"), ('forge ["value",0,1e999,false]', "malformed"),
-        ('forge ["failure",0,"bribed","x",false]', "malformed"),
-        ('forge ["failure",0,"timeout",["x"],false]', "malformed"), ("forge " + "[" * 5000, "malformed"),
+        ('forge [0,false,"value",NaN]', "malformed"), ('forge [0,false,"value",true]', "malformed"),
+        ('forge [0,false,"result",1.0]', "malformed"), ('forge [0,false,"value","1.0"]', "malformed"),
+        ('forge [7,false,"value",1.0]', "malformed"), ('forge [0,false,"value",1e999]', "malformed"),
+        ('forge [0,false,"failure","bribed","x"]', "malformed"),
+        ('forge [0,false,"failure","timeout",["x"]]', "malformed"), ("forge " + "[" * 5000, "malformed"),
         ("forge " + "9" * 5000, "malformed"), ("forge {}", "malformed"), ("throw value", "ValueError: ? no"),
         ("throw exit", "SystemExit: 3"), ("throw interrupt", "KeyboardInterrupt"),
         ("throw generator", "GeneratorExit"), ("throw raising", "without a"), ("throw not-text", "NotTextError"),
@@ -254,21 +254,6 @@ def test_a_cancelled_call_takes_its_texts_out_of_the_queue(tmp_path: Path) -> No
     asyncio.run(cancel())
     assert list(tmp_path.iterdir()) == []
     pool.close()
-
-
-def test_the_number_of_workers_can_change(one: Pool) -> None:
-    lost = one.lost
-    texts = [f"process 0.2{' ' * i}" for i in range(3)]
-    assert len({score.value for score in run(one, *texts)}) == 1
-    one.resize(3)
-    pids = {int(score.value) for score in run(one, *texts)}
-    assert len(pids) == 3
-    one.resize(1)
-    assert eventually(lambda: sum(map(gone, pids)) == 2)
-    assert len({score.value for score in run(one, *texts)}) == 1
-    assert one.lost == lost
-    with pytest.raises(UserError, match="at least 1"):
-        one.resize(0)
 
 
 def test_waiting_in_the_queue_does_not_count_against_the_deadline(one: Pool) -> None:
