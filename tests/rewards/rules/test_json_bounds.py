@@ -9,7 +9,7 @@ import pytest
 
 from rewardsmith import Message, Prompt, Rollout, RolloutGroup
 from rewardsmith.rewards import CannotScore, make_reward
-from rewardsmith.rewards.rules import json_schema
+from rewardsmith.rewards.rules import json_rule
 from rewardsmith.rewards.rules.json_rule import MAX_DEPTH, MAX_DIGITS
 from rewardsmith.rewards.rules.rule_settings import processor_limit
 from tests.rewards.rules.ask import problem, value
@@ -59,7 +59,7 @@ def test_an_answer_that_is_costly_to_compare_gets_a_value_within_the_deadline(na
 def test_answers_of_any_cost_get_a_value(
     schema: dict[str, Any], text: str, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_schema, "processor_limit", partial(processor_limit, 0.4))
+    monkeypatch.setattr(json_rule, "processor_limit", partial(processor_limit, 0.4))
     assert value("json", text, satisfies=schema) == expected
 
 

@@ -114,7 +114,8 @@ def _distance(left: Node, right: Node, relation: str) -> RealSet | None:
     (inner,) = left.members
     shift: Node = number(0)
     if is_applied(inner, "+"):
-        inner, shift = inner.members[0], negative(inner.members[1])
+        first, second = inner.members
+        inner, shift = first, negative(second)
     if not isinstance(inner, Symbol) or names(shift) or not isinstance(right, Value) or _order(right) <= 0:
         return None
     closed = relation in ("<=", ">")
