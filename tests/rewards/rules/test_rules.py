@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rewardsmith.rewards import CannotScore
 from rewardsmith.rewards.rules.answer_rules import normal
 from rewardsmith.rewards.rules.text_rules import has_repeated, repeated_share
-from tests.rewards.rules.ask import problem, value
+from tests.rewards.rules.rule_values import problem, value
 
 CITIES = ["Rome", "The Hague", "Paris", "Oslo"]
 VERDICTS = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text(encoding="utf-8"))

@@ -111,7 +111,7 @@ def test_bleu_of_tiny_strings(text: str, reference: str, settings: dict, value: 
 
 
 @pytest.mark.parametrize(("text", "reference"), PAIRS)
-def test_they_are_what_sacrebleu_says_of_a_corpus_of_one(text: str, reference: str) -> None:
+def test_they_equal_sacrebleu_on_a_corpus_of_one(text: str, reference: str) -> None:
     for order in (0, 2):
         theirs = sacrebleu.corpus_chrf([text], [[reference]], word_order=order).score / 100
         assert chrf(prompt(reference), text, word_order=order) == pytest.approx(theirs)
@@ -120,13 +120,6 @@ def test_they_are_what_sacrebleu_says_of_a_corpus_of_one(text: str, reference: s
         theirs = sacrebleu.corpus_bleu([text], [[reference]], tokenize=tokenize, use_effective_order=True).score / 100
         assert bleu(prompt(reference), text, tokenize=tokenize) == pytest.approx(theirs)
     assert bleu(prompt(reference), text) == pytest.approx(sacrebleu.sentence_bleu(text, [reference]).score / 100)
-
-
-@given(st.text(max_size=60), st.text(max_size=60).filter(str.strip))
-@settings(max_examples=50)
-def test_any_text_has_a_value(text: str, reference: str) -> None:
-    for rule in (chrf, bleu):
-        assert 0.0 <= rule(prompt(reference), text) <= 1.0
 
 
 @pytest.mark.parametrize("rule", [chrf, bleu])
@@ -159,21 +152,21 @@ def test_a_prompt_without_a_reference_cannot_be_scored(rule, broken: Prompt, ref
 
 @pytest.mark.parametrize("rule", [chrf, bleu])
 def test_the_translation_may_stand_within_the_text(rule) -> None:
-    asked, text = prompt("the cat sat down"), "<think>hm</think><answer>the cat sat down</answer>"
-    assert rule(asked, text, extract=("tagged",)) == pytest.approx(1.0)
-    assert rule(asked, text) < 0.9
-    assert rule(asked, "the cat sat down", extract=("tagged",)) == 0.0
-    assert rule(asked, "<think>the dog ran</think> the cat sat down") == pytest.approx(1.0)
-    assert rule(asked, "<think>the dog ran</think> the cat sat down", final="never") < 0.9
-    assert rule(asked, "<think>the cat sat down") == 0.0  # still thinking
+    source, text = prompt("the cat sat down"), "<think>hm</think><answer>the cat sat down</answer>"
+    assert rule(source, text, extract=("tagged",)) == pytest.approx(1.0)
+    assert rule(source, text) < 0.9
+    assert rule(source, "the cat sat down", extract=("tagged",)) == 0.0
+    assert rule(source, "<think>the dog ran</think> the cat sat down") == pytest.approx(1.0)
+    assert rule(source, "<think>the dog ran</think> the cat sat down", final="never") < 0.9
+    assert rule(source, "<think>the cat sat down") == 0.0  # still thinking
 
 
 @pytest.mark.parametrize("rule", [chrf, bleu])
 def test_what_is_absurdly_long_is_zero(rule) -> None:
-    asked = prompt("a b c d")
-    assert rule(asked, "a b c d" * 8_000_000) == 0.0
-    assert rule(asked, "a b c d " + "z" * (MIN_CHARACTERS - 8)) > 0.0
-    assert rule(asked, "a b c d " + "z" * (MIN_CHARACTERS - 7)) == 0.0
+    source = prompt("a b c d")
+    assert rule(source, "a b c d" * 8_000_000) == 0.0
+    assert rule(source, "a b c d " + "z" * (MIN_CHARACTERS - 8)) > 0.0
+    assert rule(source, "a b c d " + "z" * (MIN_CHARACTERS - 7)) == 0.0
     reference = "a b c d " * 50  # at 100 times its length, the best there can be
     long = reference * MAX_RATIO
     assert 0.0 < rule(prompt(reference), long) < 0.05

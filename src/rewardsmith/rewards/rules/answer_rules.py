@@ -90,8 +90,10 @@ def choice(
     gold = _right_letter(prompt, options, letters)
     answer = answer_part(text, final) or ""
     answer = tagged(answer) or answer
-    words = wording(answer) or ""
-    letter = chosen(answer, letters) or (_lookup(words, options) if 0 < len(words) < 1_000 else None)
+    letter = chosen(answer, letters)
+    if letter is None and options:
+        words = wording(answer) or ""
+        letter = _lookup(words, options) if 0 < len(words) < 1_000 else None
     return float(letter == gold)
 
 
