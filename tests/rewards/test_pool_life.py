@@ -20,7 +20,7 @@ __all__ = ["pool"]  # the fixture, for the tests here
 NAMES = map("bad_module_{}".format, itertools.count())
 
 
-def test_a_closed_pool_leaves_nothing_running_and_says_so() -> None:
+def test_a_closed_pool_leaves_nothing_running() -> None:
     pool = Pool(2)
     pids = [int(score.value) for score in run(pool, "process 0.1", "process 0.11")]
     waiting: list[list[Score]] = []
@@ -195,7 +195,7 @@ def test_a_module_that_changed_is_imported_again(pool: Pool, tmp_path: Path, mon
             assert outcomes(run(pool, "any", call=Call("changing_module:rule", {}, version=version))) == [value]
 
 
-def test_a_fork_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_cannot_start_names_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "numpy.py").write_text("raise RuntimeError('a file named like a library')")
     monkeypatch.syspath_prepend(tmp_path)
     pool = Pool(1)
