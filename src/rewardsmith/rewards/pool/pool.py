@@ -42,24 +42,17 @@ WAITING_WORKERS = 32
 
 @dataclass(frozen=True)
 class Call:
-    """A function that workers can import, with its settings.
+    """A function that workers can import, with its settings as keyword arguments."""
 
-    Attributes:
-        name: where the rule is, as `module:attribute`.
-        arguments: its settings, as keyword arguments; they must be picklable.
-        modules: heavy modules that the rule imports when it is called; the fork server imports them once.
-        version: a module whose version changed is imported again.
-        loader: empty for a rule. Else `module:function` of ours that gets the name and the arguments and returns the
-            function to call: it takes two arguments, as a rule does, and returns JSON instead of a number.
-        pickled: all of this: the message for the fork server, and the identity of the call.
-    """
-
-    name: str
+    name: str  # module:attribute
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    modules: tuple[str, ...] = ()
-    version: str = ""
+    modules: tuple[str, ...] = ()  # heavy ones that the rule imports when it is called; imported once, ahead of it
+    version: str = ""  # a module whose version changed is imported again
     loader: str = ""
-    pickled: bytes = field(init=False)
+    """Empty for a rule. Else `module:function` of ours that gets the name and the arguments and returns the function to
+    call: it takes two arguments, as a rule does, and returns JSON instead of a number."""
+
+    pickled: bytes = field(init=False)  # all of this: the message for the fork server, and the identity of the call
 
     def __post_init__(self) -> None:
         fields = (self.name, dict(self.arguments), self.modules, self.version, self.loader)
@@ -86,14 +79,9 @@ def version_of(target: Any) -> str:
 
 
 class PendingCall:
-    """The distinct texts of one call of the pool.
+    """The distinct texts of one call of the pool; the future gets what the function returned for each, or a `Failure`.
 
-    Attributes:
-        argument: the prompt, or the first argument of a function that is not a rule; pickled.
-        deadline: seconds per text.
-        memory: MiB that a worker may use beyond what it had when it was forked.
-        kind: texts of calls with an equal kind may be sent to a worker together.
-        future: the outcomes, in the order of the texts: what the function returned, or a `Failure`.
+    Texts of calls with an equal `kind` may be sent to a worker together.
     """
 
     def __init__(self, call: Call, argument: Any, texts: Sequence[str], deadline: float, memory: int) -> None:
@@ -119,13 +107,8 @@ class PendingCall:
 class PendingText:
     """One text of a pending call.
 
-    Attributes:
-        call: the call it belongs to.
-        index: its position there.
-        text: the answer to score.
-        tries: how often its worker was lost. From the first time on it is scored by a fresh worker that gets nothing
-            else, so that the outcome is due to this text.
-        exclusive: the fork server was lost with its worker; the next try runs while no other text does.
+    From the first loss of its worker on, it is scored by a fresh worker that gets nothing else, so that the outcome is
+    due to this text. If the fork server was lost too, the next try runs while no other text does.
     """
 
     call: PendingCall

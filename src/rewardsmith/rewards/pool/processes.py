@@ -173,20 +173,13 @@ class ForkServer:
 
 
 class Worker:
-    """A process that scores texts, one after the other.
-
-    Attributes:
-        server: the fork server it comes from.
-        functions: how many loaded functions it has.
-        served: how many texts it has scored.
-        recycled: it has ended itself, because it has grown, has served long, or its rule left something running.
-    """
+    """A process that scores texts, one after the other, by the functions that its server had loaded when it forked."""
 
     def __init__(self, server: ForkServer, pid: int, connection: socket.socket, functions: int) -> None:
         self.server = server
         self.functions = functions
         self.served = 0
-        self.recycled = False
+        self.recycled = False  # it ends itself if it has grown, has served long, or its rule left something running
         self._pid = pid
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # a message may stop in the middle
             connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", REPLY_TIMEOUT, 0))
