@@ -27,7 +27,7 @@ from rewardsmith.rewards.rules.math.nodes import (
     require,
     signed,
 )
-from rewardsmith.rewards.rules.math.real_sets import MIRRORED, Span, real_set, same_sets
+from rewardsmith.rewards.rules.math.real_sets import MIRRORED, real_set, same_sets
 from rewardsmith.text.numbers import close
 
 
@@ -150,13 +150,9 @@ class MathComparison:
         return all(map(any, equal)) and all(map(any, zip(*equal, strict=True)))
 
     def _same_sets(self, right: Node, answer: Node) -> bool:
-        """Compare sets of real numbers, and conditions that describe them; `2x > 4` is `(2, oo)`."""
+        """Compare sets of real numbers, and conditions that describe them; `x > 2` is `(2, oo)`."""
         if self.strict and len(_conditioned(right) | _conditioned(answer)) > 1:
             return False
-        for one, other in ((right, answer), (answer, right)):
-            if isinstance(one, Chain) and len(one.relations) == 1 and len(names(one)) == 1 and not _is_set(one):
-                spans = real_set(other)
-                return len(spans) == 1 and self.same_relation(one, _as_chain(spans[0], *names(one)))
         return same_sets(real_set(right), real_set(answer), self._same_ends)
 
     def _same_ends(self, right: Node, answer: Node) -> bool:
@@ -167,8 +163,7 @@ class MathComparison:
     def _same_chains(self, right: Chain, answer: Chain) -> bool:
         """Compare `f = g` by the difference of its sides, up to a factor; a negative one turns an inequality."""
         if len(right.relations) > 1 or len(answer.relations) > 1:
-            mirrored = Chain(answer.members[::-1], tuple(MIRRORED.get(one, one) for one in answer.relations[::-1]))
-            return right in (answer, mirrored)
+            return right == answer
         one, other = right.relations[0], answer.relations[0]
         if other not in (one, MIRRORED.get(one)):
             return right == answer
@@ -287,19 +282,3 @@ def _near(exact: Node, rounded: Node) -> bool:
         return False
     places = next((k for k in range(16) if (other * 10**k).denominator == 1), None)
     return places is not None and abs(one - other) * 10**places * (1 if places else 2) < 1
-
-
-def _is_set(node: Node) -> bool:
-    try:
-        real_set(node)
-    except UnparsableMath:
-        return False
-    return True
-
-
-def _as_chain(span: Span, variable: str) -> Chain:
-    """Return the inequality that an interval with one end is."""
-    require(isinstance(span.low, Infinity) != isinstance(span.high, Infinity), "an interval with two ends")
-    if isinstance(span.low, Infinity):
-        return Chain((Symbol(variable), span.high), ("<" + "=" * span.high_closed,))
-    return Chain((Symbol(variable), span.low), (">" + "=" * span.low_closed,))

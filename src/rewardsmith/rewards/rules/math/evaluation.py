@@ -83,13 +83,8 @@ def _over(a: Quantity, b: Quantity) -> Quantity:
 
 
 def _power(base: Quantity, exponent: Quantity) -> Quantity:
-    if isinstance(exponent, Fraction) and isinstance(base, Fraction):
-        if exponent.denominator == 1:
-            return _whole_power(base, exponent.numerator)
-        if base >= 0 and exponent.denominator <= 64:
-            root = _exact_root(base, exponent.denominator)
-            if root is not None:
-                return _whole_power(root, exponent.numerator)
+    if isinstance(exponent, Fraction) and isinstance(base, Fraction) and exponent.denominator == 1:
+        return _whole_power(base, exponent.numerator)
     if not base:
         if mp.re(exponent) > 0:
             return Fraction(0)
@@ -103,22 +98,6 @@ def _whole_power(base: Fraction, exponent: int) -> Fraction:
     if bits > 1:
         _bound(bits * abs(exponent), 2 * MAX_SIZE)
     return base ** (exponent % 2 + 2 if abs(base) == 1 else exponent)
-
-
-def _exact_root(base: Fraction, degree: int) -> Fraction | None:
-    top, bottom = _whole_root(base.numerator, degree), _whole_root(base.denominator, degree)
-    return Fraction(top, bottom) if top is not None and bottom is not None else None
-
-
-def _whole_root(number: int, degree: int) -> int | None:
-    if degree == 2:
-        root = math.isqrt(number)
-    elif number.bit_length() > 2_000:
-        return None
-    else:
-        with mp.workprec(number.bit_length() + 40):
-            root = int(mp.nint(mp.root(number, degree)))
-    return root if root**degree == number else None
 
 
 def _root(base: Quantity, degree: Quantity) -> Quantity:
@@ -144,23 +123,10 @@ def _binomial(top: Quantity, bottom: Quantity) -> Quantity:
             return Fraction(0)
         if _is_whole(top) and 0 <= top <= MAX_FACTORIAL:
             return Fraction(math.comb(int(top), int(bottom)))
-        if bottom <= 100:
-            found: Quantity = Fraction(1)
-            for k in range(int(bottom)):
-                found = found * _over(top + Fraction(-k), Fraction(k + 1))
-            return found
     for number in (top, bottom):
         _bound(abs(number), MAX_FACTORIAL)
     _bound(mp.prec, SLOW_BITS)
     return mp.binomial(top, bottom)
-
-
-def _logarithm(number: Quantity, base: Quantity) -> Quantity:
-    if isinstance(number, Fraction) and isinstance(base, Fraction) and number > 0 and base > 1:
-        power = int(mp.nint(mp.log(number) / mp.log(base)))
-        if abs(power) <= 10_000 and _whole_power(base, power) == number:
-            return Fraction(power)
-    return mp.log(number) / mp.log(base)
 
 
 def _natural_logarithm(number: Quantity) -> Quantity:
@@ -184,18 +150,6 @@ def _step(whole: Callable[[Fraction], int], number: Quantity) -> Quantity:
             raise NoValue("a step, but for rounding")
         number = _exact(mp.re(number))
     return Fraction(whole(number))
-
-
-def _order(number: Quantity) -> Quantity:
-    if not _is_real(number):
-        raise NoValue("an order of complex numbers")
-    return mp.re(number)
-
-
-def _of_integers(compute: Callable[..., int], *numbers: Quantity) -> Quantity:
-    if not all(map(_is_whole, numbers)):
-        raise NoValue("not of whole numbers")
-    return Fraction(compute(*map(int, numbers)))
 
 
 def _unknown(name: str, arguments: list[Quantity]) -> Quantity:
@@ -222,10 +176,6 @@ _OPERATIONS: dict[str, Callable[..., Quantity]] = {
     "binom": _binomial,
     "ln": _natural_logarithm,
     "deg": lambda angle: angle * mp.pi / 180,
-    "max": lambda *numbers: max(numbers, key=_order),
-    "min": lambda *numbers: min(numbers, key=_order),
-    "gcd": partial(_of_integers, math.gcd),
-    "lcm": partial(_of_integers, math.lcm),
     **{name: partial(_function, name, 2_000) for name in ("sin", "cos", "tan", "cot", "sec", "csc")},
     **{name: partial(_function, name, 15) for name in ("exp", "sinh", "cosh", "tanh")},
     **{f"arc{name}": partial(_function, f"a{name}", MAX_SIZE) for name in ("sin", "cos", "tan")},
@@ -239,7 +189,8 @@ def _apply(name: str, arguments: list[Quantity], point: Point) -> Quantity:
     if name in ("log", "ln") and not all(arguments):
         raise NoValue("a logarithm of zero")
     if name == "log":  # without a base, it is the natural one times a number that nobody knows
-        return _logarithm(*arguments) if len(arguments) == 2 else _natural_logarithm(*arguments) * point[LOG]
+        number, *base = map(_natural_logarithm, arguments)
+        return _over(number, *base) if base else number * point[LOG]
     return _OPERATIONS[name](*arguments)
 
 

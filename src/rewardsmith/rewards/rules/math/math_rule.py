@@ -27,11 +27,6 @@ from rewardsmith.types import Prompt
 MAX_ANSWER = 10_000
 """Characters of an answer; a longer one is wrong."""
 
-_FORMULA = re.compile(
-    r"\W*(?:(?:approximately|about|roughly|clearly|indeed|equal to|the (?:value|number|expression|set|point))\b\W*)*"
-    r"(?:\$([^$\n]*[^$\s])\$(?![0-9])|\\\(([^$\n]+?)\\\))(?P<after>[^$\\]*)",
-    re.IGNORECASE,
-)
 _REASON = re.compile(r",?\s(?:because|since|as|which|for|when|where|so|if|after|given|in order)\s")
 
 
@@ -64,19 +59,9 @@ def _found(text: str, ways: Extract, final: str) -> str | None:
         if found is not None:
             inner = boxed(found) or found
             if way not in ("boxed", "number") and inner is found:
-                inner = _spoken_formula(found[: MAX_ANSWER + 1])
+                inner = _REASON.split(found[: MAX_ANSWER + 1], maxsplit=1)[0]  # 7, in "7, because 3 + 4 is 7"
             return inner if len(inner) <= MAX_ANSWER else None
     return None
-
-
-def _spoken_formula(phrase: str) -> str:
-    """Return what a sentence gives: its only formula with its unit, or all up to "because" and the like."""
-    phrase = _REASON.split(phrase, maxsplit=1)[0]
-    formula = _FORMULA.fullmatch(phrase)
-    if formula is None:
-        return phrase
-    after = formula["after"].strip(" \t*_`\"'.,;:!?")
-    return f"{formula[1] or formula[2]}" + (f"\\text{{ {after}}}" if after else "")
 
 
 def _agree(right: AnswerForm, found: str, precision: int, strict: bool) -> bool:

@@ -33,7 +33,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Apply:
-    r"""An operation or a function: `+ * / ^ neg ! pm mp abs floor ceil root log binom deg sin max …`.
+    r"""An operation or a function: `+ * / ^ neg ! pm mp abs floor ceil root log binom deg sin …`.
 
     A name that ends in `()` is a function of which nothing is known, as in `f(x)`.
     """
@@ -70,8 +70,8 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Named:
-    """What equals only itself: the sets R, Z, Q, N, C and ∅, and digits to a base, such as `101_2`."""
+class NamedSet:
+    """A set that has a name: R, Z, Q, N, C, or the empty set, ∅."""
 
     name: str
 
@@ -95,7 +95,7 @@ class SetBuilder:
 Value: TypeAlias = NumberNode | Symbol | Apply
 """The kinds of nodes that have a numerical value once all symbols have one."""
 
-Node: TypeAlias = Value | Infinity | MathGroup | Chain | Named | SetOperation | SetBuilder
+Node: TypeAlias = Value | Infinity | MathGroup | Chain | NamedSet | SetOperation | SetBuilder
 
 CONSTANTS = frozenset({"pi", "e", "i"})
 

@@ -19,7 +19,7 @@ from rewardsmith.rewards.rules.math.nodes import (
     Chain,
     Infinity,
     MathGroup,
-    Named,
+    NamedSet,
     Node,
     NumberNode,
     SetBuilder,
@@ -28,7 +28,6 @@ from rewardsmith.rewards.rules.math.nodes import (
     UnparsableMath,
     Value,
     is_applied,
-    names,
     negative,
     number,
     parts,
@@ -61,7 +60,6 @@ _FUNCTIONS = {
     )
 } | {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}  # fmt: skip
 _INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
-_OF_LISTS = {"max", "min", "gcd", "lcm"}
 _GREEK = {
     "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota", "kappa",
     "lambda", "mu", "nu", "xi", "rho", "varrho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega",
@@ -81,7 +79,7 @@ _INFIX = {"\\over": "/", "\\choose": "binom"}
 _SEPARATORS = {",", ";", "\\and", "\\or"}
 _MATRICES = {"pmatrix", "bmatrix", "matrix", "array", "smallmatrix"}
 _FACTORS = {
-    *_FUNCTIONS, *_OF_LISTS, *_GREEK, *_DECORATIONS, "pi", "imath", "frac", "binom", "sqrt", "infty", "lfloor",
+    *_FUNCTIONS, *_GREEK, *_DECORATIONS, "pi", "imath", "frac", "binom", "sqrt", "infty", "lfloor",
     "lceil", "lvert",
 }  # fmt: skip
 """Commands that can begin a factor."""
@@ -193,11 +191,6 @@ class _Parser:
         require(several or not _is_list(node), "several things where one is expected")
         return MathGroup("{", node.members, "}") if _is_list(node) else node
 
-    def of_list(self, name: str) -> Node:
-        members = self.enclosed(_BRACKETS[self.take("(", "\\{")])
-        require(not any(map(names, members)), f"{name} of what is not known: it may be one or the other")
-        return Apply(name, tuple(map(_value, members)))
-
     def matrix(self, token: str) -> Node:
         kind = token.removeprefix("\\begin").strip(" {}")
         require(kind in _MATRICES, f"{token} has no meaning here")
@@ -234,11 +227,11 @@ class _Parser:
 
     def braces(self) -> Node:
         if self.skip("\\}"):
-            return Named("∅")
+            return NamedSet("∅")
         start = self.at
         if _LETTER.fullmatch(self.token):
             variable = self.take()
-            real = not self.skip("\\in") or self.joined() == Named("R")
+            real = not self.skip("\\in") or self.joined() == NamedSet("R")
             if real and self.token in ("\\mid", "|", ":"):
                 self.take()
                 conditions = self.listing("\\}")
@@ -349,7 +342,7 @@ class _Parser:
         if wrapped := _WRAPPED.fullmatch(token):
             return self.wrapped(wrapped[1], wrapped[2].strip())
         if token in _SETS:
-            return Named(_SETS[token])
+            return NamedSet(_SETS[token])
         if name in _GREEK or name in ("pi", "imath"):
             require(name not in _GREEK or self.token != "(", "a function or a product")
             return self.symbol(token)
@@ -362,8 +355,6 @@ class _Parser:
         """Read what a function, a fraction, a root or a decoration is of."""
         if name in _FUNCTIONS:
             return self.function(_FUNCTIONS[name])
-        if name in _OF_LISTS:
-            return self.of_list(name)
         if name == "infty":
             return Infinity()
         if name == "frac" and re.fullmatch(r"[0-9]{2}", self.token):  # \frac12
@@ -373,12 +364,12 @@ class _Parser:
         return self.root() if name == "sqrt" else self.decorated(name)
 
     def wrapped(self, command: str, inner: str) -> Node:
-        r"""Read `\mathrm{e}`, `\mathbb{R}`, `\operatorname{lcm}`: one letter, one name, or what needs no letters."""
+        r"""Read `\mathrm{e}`, `\mathbb{R}`, `\operatorname{arctan}`: one letter, one name, or what needs no letters."""
         if command == "mathbb" and inner in ("R", "Z", "N", "Q", "C"):
-            return Named(inner)
+            return NamedSet(inner)
         require(command not in ("mathbb", "text") or len(inner) == 1, "words within a formula")
-        if inner in _FUNCTIONS or inner in _OF_LISTS:
-            return self.named(inner)
+        if inner in _FUNCTIONS:
+            return self.function(_FUNCTIONS[inner])
         if _LETTER.fullmatch(inner):
             upright = command in ("mathrm", "text", "mathit") or inner not in "ei"
             return self.symbol(inner if upright else f"{command} {inner}")
@@ -446,12 +437,7 @@ class _Parser:
         text = self.take()
         require(_NUMBER.fullmatch(text), "a number with two points")
         require(not re.match("0[0-9]", text) or len(self.tokens) == 1, "a number with a leading zero: part of a date")
-        if not self.skip("_"):
-            return NumberNode(Fraction(text), "." in text)
-        base = self.argument() if self.token == "{" else self.number()
-        is_base = isinstance(base, NumberNode) and base.value in range(2, 37)
-        require(is_base and text.isdigit(), "an index of a number that is no base")
-        return Named(f"{text.lstrip('0') or '0'} to base {base}")
+        return NumberNode(Fraction(text), "." in text)
 
     def symbol(self, token: str, *, alone: bool = False) -> Node:
         """Read a letter with its index, or a function of which nothing is known; `alone`, only the letter."""

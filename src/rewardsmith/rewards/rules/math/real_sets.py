@@ -14,7 +14,7 @@ from rewardsmith.rewards.rules.math.nodes import (
     Chain,
     Infinity,
     MathGroup,
-    Named,
+    NamedSet,
     Node,
     SetBuilder,
     SetOperation,
@@ -51,9 +51,9 @@ LINE = Span(Infinity(negative=True), False, Infinity(), False)
 def real_set(node: Node, variable: str | None = None) -> RealSet:  # noqa: PLR0911 one for each kind
     """Return the real numbers that a set, or a condition on one variable, describes; else `UnparsableMath`."""
     match node:
-        case Named("R"):
+        case NamedSet("R"):
             return (LINE,)
-        case Named("∅"):
+        case NamedSet("∅"):
             return ()
         case MathGroup("{", members):
             return _union([Span(member, True, member, True) for member in members])
