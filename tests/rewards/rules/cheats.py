@@ -27,7 +27,7 @@ _FORGE = """
 import os
 def forge():
     for number in range(3, 64):
-        try: os.write(number, {said}.__len__().to_bytes(4, 'big') + {said})
+        try: os.write(number, {message}.__len__().to_bytes(4, 'big') + {message})
         except OSError: pass
 forge()
 def f(x): forge()
@@ -46,8 +46,8 @@ CHEATS = {
     "raises": "def f(x): raise StopIteration",
     "redefines what tests use": "def check(c): pass\nlen = abs = repr = lambda x: 's3cret'\ndef f(x): return 0",
     "looks for the answer": _SEARCH,
-    "writes a verdict": _FORGE.format(said=b"=pass"),
-    "writes an answer of the host": _FORGE.format(said=b"rpass"),
+    "writes a verdict": _FORGE.format(message=b"=pass"),
+    "writes an answer of the host": _FORGE.format(message=b"rpass"),
     "answers with rubbish": _answering("'{\"value\": '"),
     "answers with another shape": _answering('\'{"value": ["z", 1], "args": 7}\''),
     "says that the tests are broken": _answering('\'{"raise": ["ImportError", "numpy"]}\''),

@@ -40,7 +40,7 @@ def test_a_wrong_program_is_not_paid(test: str, program: str) -> None:
 
 
 _WRITE = (
-    "import os\ndef f(x):\n    for n in range(3, 64):\n        try: os.write(n, {said})\n        except OSError: pass"
+    "import os\ndef f(x):\n    for n in range(3, 64):\n        try: os.write(n, {sent})\n        except OSError: pass"
 )
 _DEEP = "v = 1\nfor _ in range(200): v = [v]\n"
 
@@ -58,7 +58,7 @@ WRONG = {
     "ends its parent": ("f(1) == 1", "import os\ndef f(x): os.kill(os.getppid(), 9)"),
     "answers nothing": (
         "f(1) == 1",
-        f"{_WRITE.format(said='bytes(4)')}\n    raise KeyError",
+        f"{_WRITE.format(sent='bytes(4)')}\n    raise KeyError",
     ),
     "redefines all": ("all(f(x) for x in [1])", "def all(xs): return True\ndef f(x): return 0"),
     "nests an argument": (

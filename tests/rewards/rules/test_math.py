@@ -54,10 +54,9 @@ def test_the_ways_and_the_part_to_read_can_be_chosen() -> None:
     assert value("math", "so</think>\\boxed{5}", "5", final="always") == 1.0
 
 
-@pytest.mark.parametrize("answer", ["5", 5, 5.0, ["4", "5"], [4, 5], "so \\boxed{5}", "2 + 3 = 5\n#### 5", "$5$"])
-def test_forms_of_the_right_answer(answer: object) -> None:
-    assert value("math", "\\boxed{5}", answer) == 1.0
-    assert value("math", "\\boxed{6}", answer) == 0.0
+def test_forms_of_the_right_answer() -> None:
+    for answer in ("5", 5, 5.0, ["4", "5"], [4, 5], "so \\boxed{5}", "2 + 3 = 5\n#### 5", "$5$"):
+        assert (value("math", "\\boxed{5}", answer), value("math", "\\boxed{6}", answer)) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -163,14 +162,6 @@ def test_a_set_has_no_order_and_white_space_no_meaning(members: list[str], comma
     answer = comma.join(members)
     assert value("math", f"\\boxed{{\\{{ {answer} \\}}}}", "\\{1, -3, 0.5, \\sqrt2\\}") == 1.0
     assert value("math", f"\\boxed{{\\{{ {answer} \\}}}}", "\\{1, -3, 0.5, \\sqrt3\\}") == 0.0
-
-
-@pytest.mark.parametrize(("last", "verdict"), [("4", 1.0), ("5", 0.0)])
-def test_white_space_in_a_matrix_has_no_meaning(last: str, verdict: float) -> None:
-    gold = r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"
-    for inner in (rf"1 & 2 \\3 & {last}", rf"1&2\\3&{last}"):
-        answer = rf"\boxed{{\begin{{pmatrix}}{inner}\end{{pmatrix}}}}"
-        assert math(Prompt("p", [Message("user", "?")], answer=gold), answer) == verdict
 
 
 # ---- labelled pairs, and a search for answers that are taken for two truths: such an answer earns a false reward ----
