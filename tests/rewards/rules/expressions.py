@@ -34,16 +34,17 @@ def truths() -> list[str]:
 
 
 _SINGLE = (
-    r"\frac{\pi}{3} ; \frac{\pi}{4} ; \pi^2 ; e ; e^2 ; 2^{2024}+1 ; 2^{2024}-1 ; \frac{1}{2004!} ; \frac{1}{2006!}"
-    r" ; 100! ; \binom{100}{50} ; \ln 2 ; \ln 3 ; \log_2 3 ; \sin 1 ; \cos 1 ; \tan 2 ; 2+3i ; 2-3i ; i ; x ; y ; n ; 2x"
-    r" ; x+y ; x-y ; xy ; x^3-1 ; \sin x ; \cos x ; \sin 2x ; e^x ; e^{-x} ; \ln x ; \sqrt{x} ; |x| ; n! ; (n+1)! ; \frac{1}{x}"
-    r" ; \{1,2,3\} ; \{-3,3\} ; \emptyset ; (9,4) ; (0,0) ; (1,2,3) ; (3,2,1) ; (0,2] ; (-2,2) ; \mathbb{R} ; \infty"
-    r" ; -\infty ; (-\infty,-1)\cup(1,\infty) ; (0,1)\cup(2,3) ; \mathbb{R}\setminus\{3\} ; x^2+y^2=25 ; x^2=2 ; xy=6"
-    r" ; 3x-y+13=0 ; 3x+4y+14=0 ; x^2+y^2=16 ; x^2-y^2=1 ; \text{blue} ; \text{red} ; \text{no solution} ; \text{yes}"
-    r" ; \text{even} ; 101_2 ; 101_3 ; 3:4 ; 4:3 ; 1,2,\ldots,n ; 1,3,5,\ldots,2n-1 ; \frac{5}{16} ; \frac{7}{32}"
-    r" ; \frac{9}{64} ; \frac{21}{23} ; \frac{50}{101} ; \frac{1}{1009} ; 2<x<9 ; x\ne 7 ; \sqrt[3]{2} ; \sqrt[3]{-2}"
-    r" ; \frac{1}{\sqrt{2}} ; \arctan 2 ; f(x)+1 ; f(2) ; a+b ; a-b ; ab ; \alpha ; \beta ; x_1 ; x_2 ; \mathbb{Z}"
-    r" ; \mathbb{Q} ; 1:2:3 ; 90^\circ"
+    r"\frac{\pi}{3} ; \frac{\pi}{4} ; \pi^2 ; e ; e^2 ; 2^{2024}+1 ; 2^{2024}-1 ; \frac{1}{2004!}"
+    r" ; \frac{1}{2006!} ; 100! ; \binom{100}{50} ; \ln 2 ; \ln 3 ; \log_2 3 ; \sin 1 ; \cos 1 ; \tan 2 ; 2+3i"
+    r" ; 2-3i ; i ; x ; y ; n ; 2x ; x+y ; x-y ; xy ; x^3-1 ; \sin x ; \cos x ; \sin 2x ; e^x ; e^{-x} ; \ln x"
+    r" ; \sqrt{x} ; |x| ; n! ; (n+1)! ; \frac{1}{x} ; \{1,2,3\} ; \{-3,3\} ; \emptyset ; (9,4) ; (0,0) ; (1,2,3)"
+    r" ; (3,2,1) ; (0,2] ; (-2,2) ; \mathbb{R} ; \infty ; -\infty ; (-\infty,-1)\cup(1,\infty) ; (0,1)\cup(2,3)"
+    r" ; \mathbb{R}\setminus\{3\} ; x^2+y^2=25 ; x^2=2 ; xy=6 ; 3x-y+13=0 ; 3x+4y+14=0 ; x^2+y^2=16 ; x^2-y^2=1"
+    r" ; \text{blue} ; \text{red} ; \text{no solution} ; \text{yes} ; \text{even} ; 101_2 ; 101_3 ; 3:4 ; 4:3"
+    r" ; 1,2,\ldots,n ; 1,3,5,\ldots,2n-1 ; \frac{5}{16} ; \frac{7}{32} ; \frac{9}{64} ; \frac{21}{23}"
+    r" ; \frac{50}{101} ; \frac{1}{1009} ; 2<x<9 ; x\ne 7 ; \sqrt[3]{2} ; \sqrt[3]{-2} ; \frac{1}{\sqrt{2}}"
+    r" ; \arctan 2 ; f(x)+1 ; f(2) ; a+b ; a-b ; ab ; \alpha ; \beta ; x_1 ; x_2 ; \mathbb{Z} ; \mathbb{Q} ; 1:2:3"
+    r" ; 90^\circ"
 )
 
 
