@@ -129,9 +129,7 @@ def test_the_shared_pool_is_one_and_is_made_again_when_closed() -> None:
     ("code", "name", "words"),
     [
         (None, "absent_module:rule", "No module named 'absent_module'"),
-        ("raise OSError('no disk')", "rule", "OSError: no disk"),
         ("import sys; sys.exit(4)", "rule", "SystemExit: 4"),
-        ("raise KeyboardInterrupt", "rule", "KeyboardInterrupt"),
         ("def rul(prompt, text): return 1.0", "rule", 'Did you mean "rul"?'),
         ("import os; os._exit(9)", "rule", "ended with status 9"),
         ("import time; time.sleep(60)", "rule", "took more than 1 s"),

@@ -53,21 +53,19 @@ def test_the_gold_answer_earns_one_and_others_less(task: str) -> None:
 
 
 def test_plans() -> None:
-    for prompt in prompts("graph_color"):
-        colours = prompt.info["metadata"]["possible_answer"]
-        assert reasoning_gym(prompt, tagged(json.dumps(colours))) == 1.0
-        assert reasoning_gym(prompt, tagged(json.dumps(dict.fromkeys(colours, 9)))) < 0.1
-    for prompt in prompts("rubiks_cube"):
-        moves = prompt.info["metadata"]["example_correct_answer"]
-        assert reasoning_gym(prompt, tagged(moves)) == 1.0
-        assert reasoning_gym(prompt, tagged(f"{moves} R")) < 1.0
+    prompt = prompts("graph_color")[0]
+    colours = prompt.info["metadata"]["possible_answer"]
+    assert reasoning_gym(prompt, tagged(json.dumps(colours))) == 1.0
+    assert reasoning_gym(prompt, tagged(json.dumps(dict.fromkeys(colours, 9)))) < 0.1
+    prompt = prompts("rubiks_cube")[0]
+    moves = prompt.info["metadata"]["example_correct_answer"]
+    assert reasoning_gym(prompt, tagged(moves)) == 1.0
+    assert reasoning_gym(prompt, tagged(f"{moves} R")) < 1.0
     board = changed(prompts("rush_hour")[0], metadata={"board_config": "o" * 12 + "AAoooo" + "o" * 18})
-    assert reasoning_gym(board, tagged("A+4")) == 1.0
+    assert [reasoning_gym(board, tagged(moves)) for moves in ("A+4", "A+2 A+2")] == [1.0, 1.0]
     assert reasoning_gym(board, tagged("A+3")) < 0.1
-    assert reasoning_gym(board, tagged("A+2 A+2")) == 1.0
-    boxes = changed(
-        prompts("boxnet")[0], metadata={"initial_state": {"0.5_0.5": ["box_red"], "0.5_1.5": ["target_red"]}}
-    )
+    state = {"0.5_0.5": ["box_red"], "0.5_1.5": ["target_red"]}
+    boxes = changed(prompts("boxnet")[0], metadata={"initial_state": state})
     carry = {"Agent[0.5, 0.5]": "move(box_red, square[0.5, 1.5])"}
     match = {"Agent[0.5, 1.5]": "move(box_red, target_red)"}
     assert reasoning_gym(boxes, tagged(json.dumps([carry, match]))) == 1.0
@@ -93,8 +91,6 @@ SUM = {"task": "chain_sum", "config": {}, "metadata": {}}
     [
         ("9", {}, "not from reasoning-gym"),
         ("9", {**SUM, "task": 5}, "not from reasoning-gym"),
-        ("9", {**SUM, "metadata": "x"}, "not from reasoning-gym"),
-        ("9", {**SUM, "config": "x"}, "not from reasoning-gym"),
         ("9", {**SUM, "task": "chain_sums"}, 'no task .* Did you mean "chain_sum"'),
         ("9", {**SUM, "config": {"min_terms": 99}}, "chain_sum of reasoning-gym refuses"),
         ("9", {**SUM, "config": {"terms": 2}}, "chain_sum of reasoning-gym refuses"),
@@ -104,8 +100,6 @@ SUM = {"task": "chain_sum", "config": {}, "metadata": {}}
         # These scorers swallow their own errors, and would call every answer wrong.
         ("9", {**SUM, "task": "number_sorting"}, "gives 0 to the entry's own answer"),
         ("1 1\n1 1", {**SUM, "task": "arc_agi"}, "the scorer of arc_agi fails: KeyError"),
-        ("x", {**SUM, "task": "jugs"}, "gives 0 to the entry's own answer"),
-        ("x", {**SUM, "task": "countdown"}, "gives 0 to the entry's own answer"),
     ],
 )
 def test_a_broken_prompt_is_invalid_whatever_the_answer(answer: object, info: dict, message: str) -> None:

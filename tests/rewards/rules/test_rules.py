@@ -1,5 +1,6 @@
 """Rules that compare an answer with the ground truth, and rules on the text itself: length, format, repetition."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardsmith.rewards import CannotScore
+from rewardsmith.rewards import CannotScore, make_reward
+from rewardsmith.rewards.rules import RULES
 from rewardsmith.rewards.rules.answer_rules import normal
 from rewardsmith.rewards.rules.text_rules import has_repeated, repeated_share
+from rewardsmith.text.answers import WAYS
 from tests.rewards.rules.rule_values import problem, value
 
 CITIES = ["Rome", "The Hague", "Paris", "Oslo"]
@@ -274,3 +277,10 @@ def test_a_pattern_needs_the_answer_only_where_it_compares() -> None:
     assert value("regex", "x", None, pattern="y", bad=-1.0) == -1.0
     with pytest.raises(CannotScore):
         value("regex", "y", None, pattern="(?P<answer>y)")
+
+
+def test_the_page_lists_every_rule_and_its_recipes_are_valid() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "rules.md").read_text(encoding="utf-8")
+    assert [name for name in (*RULES, *WAYS) if f"| `{name}` |" not in page] == []
+    for block in re.findall(r"```toml\n(.*?)```", page, flags=re.S):
+        make_reward(tomllib.loads(block)["reward"])
