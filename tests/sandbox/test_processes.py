@@ -41,10 +41,11 @@ def gone(pids: list[int]) -> bool:
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox_module.tempfile, "tempdir", str(tmp_path))
     before = children(os.getpid())
-    with Sandbox(["def f(): pass\nwhile True: pass"], SHORT) as sandbox:
+    tests = {"entry": "f", "calls": [[[], [None]]], "tolerance": 0}
+    with Sandbox(["def f(): pass\nwhile True: pass"], SHORT, tests) as sandbox:
         assert list(tmp_path.iterdir())
         assert sandbox.run("").failed
-        assert sandbox.call("f", []).failed
+        assert not sandbox.test(0)
     assert list(tmp_path.iterdir()) == []
     assert children(os.getpid()) == before
 

@@ -109,7 +109,7 @@ def _count(
 ) -> int:
     """Return how many of the chosen tests pass; with `until_failure`, those after a failure are not run."""
     passed = 0
-    with tests.open(program, limits) as sandbox:
+    with tests.open(program, limits, comparison) as sandbox:
         for index in chosen:
             right = tests.passes(sandbox, index, comparison)
             passed += right
