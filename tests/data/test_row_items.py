@@ -86,7 +86,7 @@ def test_several_pairs_may_have_one_id_if_they_have_one_prompt(jsonl: Callable[.
     assert len(list(source.preferences(0))) == 2
     assert 'the id "x" is also that of' in wrong(source)  # of prompts each is there once
     other = jsonl(*rows, PAIR | {"id": "x", "prompt": "another"})
-    assert "line 1, which has another prompt: make the ids unique" in wrong(other, of="preferences")
+    assert "line 1: make the ids unique" in wrong(other, of="preferences")
 
 
 # ---- groups -------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("preferences", {"chosen": chat("Uq", "Aa"), "rejected": chat("Ur", "Ab")}, "differ before their last message"),
     ("preferences", {**PAIR, "chosen": chat("Ur", "Aa"), "rejected": chat("Ur", "Ab")}, "other messages than prompt"),
     ("preferences", PAIR | {"margin": -1}, "margin is -1"),
-    ("preferences", PAIR | {"margin": True}, "margin is true: it must be a number"),
+    ("preferences", PAIR | {"margin": True}, "margin is true: it must be a finite number"),
     ("preferences", PAIR | {"tied": "yes"}, 'tied is "yes": it must be true or false'),
     ("preferences", PAIR | {"tied": True, "margin": 1}, "the pair: Preference.margin is 1.0 in a tied pair"),
     ("preferences", PAIR | {"chosen": "\ud800"}, "the pair: Preference.chosen has a lone surrogate"),
@@ -182,22 +182,22 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("rankings", GROUP | {"candidates": ["a", None, "c"]}, "candidates[1] is null: it must be text"),
     ("rankings", GROUP | {"candidates": ["a"], "scores": [1]}, "a group needs at least 2 answers"),
     ("rankings", GROUP | {"scores": [1, 2]}, "scores has 2 for 3 answers"),
-    ("rankings", GROUP | {"scores": [1, "2", 2]}, 'scores[1] is "2": it must be a number'),
+    ("rankings", GROUP | {"scores": [1, "2", 2]}, 'scores[1] is "2": it must be a finite number'),
     ("rankings", GROUP | {"scores": [1, 1e999, 2]}, "Infinity is no JSON"),
     ("rankings", GROUP | {"analysis": ["x"]}, "analysis is a list of 1: it must be text"),
     ("rankings", {"candidates": ["a", "b"], "scores": [1, 2], "src_text": " "}, "it must be text, and not blank"),
     ("rankings", UNRANKED | {"ranking": "A > B"}, "missing candidate: C"),
     ("rankings", UNRANKED | {"ranking": "A < B < C"}, "ranking with <"),
-    ("rankings", UNRANKED | {"ranking": {"A": 1}}, "ranking is a table: it must be text such as"),
+    ("rankings", UNRANKED | {"ranking": {"A": 1}}, "ranking is a table: no ranking; it must be one line such as"),
     ("rankings", UNRANKED | {"ranking": ["best", "worst", "middle"]}, "ranking is a list of 3"),
     ("rankings", UNRANKED | {"ranking": [2, 0, 1]}, "ranks begin with 1, the best"),
-    ("rankings", UNRANKED | {"ranking": "A > B > C\nC > B > A"}, "it has several lines"),
+    ("rankings", UNRANKED | {"ranking": "A > B > C\nC > B > A"}, "it must be one line"),
     ("rankings", {**GROUP, "candidates": ["x"] * 27, "scores": None, "ranking": "A > B"}, "27 candidates cannot"),
     ("graded", {"prompt": "q", "grade": 1}, "there is no response: response_column"),
     ("graded", {"prompt": "q", "response": "r", "grad": 1}, "there is no grade and no points: columns.grade"),
     ("graded", GRADED | {"response": ["r"]}, "response is a list of 1: it must be text"),
     ("graded", GRADED | {"grade": 7}, 'grade is 7: from 0 to 1. For points, set columns.points = "grade" and out_of'),
-    ("graded", GRADED | {"grade": "A"}, 'grade is "A": it must be a number'),
+    ("graded", GRADED | {"grade": "A"}, 'grade is "A": it must be a finite number'),
     ("graded", GRADED | {"sound": 2}, "sound is 2: it must be true or false"),
     ("graded", POINTS | {"points": 3}, "there is no out_of for points"),
     ("graded", POINTS | {"points": 11, "out_of": 10}, "points is 11 out of 10"),
