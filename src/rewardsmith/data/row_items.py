@@ -63,10 +63,6 @@ RowItem = Prompt | Demonstration | Preference | Ranking | Graded
 SOURCE_TEXT = "src_text"
 """Where the info of a prompt has the text to translate, whatever the column is called."""
 
-_RANKING_FORMS = (
-    'it must be one line such as "A > B = C", a list of letters such as ["A", ["B", "C"]], or a list of ranks, 1 the'
-    " best"
-)
 _ONE_ROW_PER_PROMPT = ("prompts", "demonstrations")
 
 
@@ -200,40 +196,34 @@ def _by_score(name: str, value: object, count: int) -> list[float]:
 
 def _by_rank(name: str, value: object, count: int) -> list[float]:
     """Return how many levels lie below each of the candidates."""
-    if isinstance(value, list) and value and all(isinstance(rank, int | float) for rank in value):
+    if isinstance(value, list):
         ranks = _by_score(name, value, count)
         if min(ranks) < 1:
             raise RowError(
-                f"{name} has the rank {min(ranks):g}: ranks begin with 1, the best, and there is one for each answer in"
-                " the order of the answers; if these are the answers in the order of their quality, write letters"
+                f"{name} has the rank {min(ranks):g}: there is one for each answer, in the order of the answers, and 1"
+                " is the best"
             )
         below = sorted(set(ranks), reverse=True)
         return [float(below.index(rank)) for rank in ranks]
     try:
+        if not isinstance(value, str) or len(value.strip().splitlines()) > 1:
+            raise ValueError("no ranking")
         letters = letters_of(count)
-        levels = parse_ranking(_ranking_text(value), letters, "ranking").levels
+        levels = parse_ranking(value, letters, "ranking").levels
     except ValueError as error:  # too many candidates, or unparsable
-        raise RowError(f"{name} is {describe(value)}: {error}; {_RANKING_FORMS}") from None
+        forms = 'it must be one line such as "A > B = C", or a list with the rank of each answer, 1 the best'
+        raise RowError(f"{name} is {describe(value)}: {error}; {forms}") from None
     place = {letter: float(below) for below, level in enumerate(reversed(levels)) for letter in level}
     return [place[letter] for letter in letters]
 
 
-def _ranking_text(value: object) -> str:
-    if isinstance(value, str) and len(value.strip().splitlines()) == 1:
-        return value
-    levels = [level if isinstance(level, list) else [level] for level in value] if isinstance(value, list) else []
-    if not levels or not all(isinstance(letter, str) and len(letter) == 1 for level in levels for letter in level):
-        raise ValueError("no ranking")
-    return " > ".join(" = ".join(level) for level in levels)
-
-
 @dataclass(frozen=True)
 class GradedRows:
-    """Converts rows to answers with grades; `out_of` are the points in all, in rows that do not say."""
+    """Converts rows to answers with grades from 0 to `out_of`, in rows that do not say."""
 
     layout: Layout
     columns: Columns
-    out_of: float | None = None
+    out_of: float = 1.0
 
     def read(self, row: Row, file: str, number: int) -> Graded:
         """Return the graded answer of a row."""
@@ -242,39 +232,20 @@ class GradedRows:
         if response is ABSENT:
             raise no_column(response_at, row, "response_column says where a row has the answer that was graded")
         messages, messages_at = self.layout.prompt_messages(row)
-        grade, used = self._grade(row)
-        flags: dict[str, bool | None] = {}
+        grade_at, grade = self.columns.require(row, "grade", "a grade")
+        total_at, total = self.columns.find(row, "out_of")
+        points = float(grade) if isinstance(grade, bool) else number_of(grade_at, grade)
+        total = self.out_of if total is ABSENT else number_of(total_at, total)
+        if not 0 <= points <= total or total <= 0:
+            raise RowError(f"{grade_at} is {points:g} out of {total:g}: set out_of to the points that there are in all")
+        used, flags = [messages_at, response_at, grade_at, total_at], dict[str, bool | None]()
         for key in ("right", "sound"):
             name, value = self.columns.find(row, key)
             flags[key] = None if value is ABSENT else flag_of(name, value)
             used.append(name)
-        prompt = self.layout.prompt_with(row, messages, [*used, messages_at, response_at], file, number)
+        prompt = self.layout.prompt_with(row, messages, used, file, number)
         with field_errors(response_at):
-            return Graded(prompt, text_of(response_at, response), grade, **flags)
-
-    def _grade(self, row: Row) -> tuple[float, list[str]]:
-        """Return the grade from 0 to 1, and the columns that say so; a column of points that is named comes first."""
-        points_at, points = self.columns.find(row, "points")
-        named = self.columns.named
-        points_first = "points" in named and "grade" not in named and points is not ABSENT
-        name, value = self.columns.find(row, "grade")
-        if value is not ABSENT and not points_first:
-            grade = float(value) if isinstance(value, bool) else number_of(name, value)
-            if not 0 <= grade <= 1:
-                raise RowError(
-                    f'{name} is {grade:g}: from 0 to 1. For points, set columns.points = "{name}" and out_of'
-                )
-            return grade, [name]
-        if points is ABSENT:
-            raise self.columns.missing(row, "grade", "a grade from 0 to 1", "points")
-        points = number_of(points_at, points)
-        total_at, value = self.columns.find(row, "out_of")
-        total = self.out_of if value is ABSENT else number_of(total_at, value)
-        if total is None:
-            raise RowError(f"there is no {total_at} for {points_at}: out_of says how many points there are in all")
-        if not 0 <= points <= total or total <= 0:
-            raise RowError(f"{points_at} is {points:g} out of {total:g}: from 0 to the points that there are in all")
-        return points / total, [points_at, total_at]
+            return Graded(prompt, text_of(response_at, response), points / total, **flags)
 
 
 # ---- files -------------------------------------------------------------------------------------------------------
@@ -313,9 +284,7 @@ class RowFileSource:
             dict[str, str] | None,
             Field(description="other names for the columns of pairs, groups and grades, such as { chosen = 'good' }"),
         ] = None,
-        out_of: Annotated[
-            float | None, Field(gt=0, description="grades: points that there are in all, in rows that do not say")
-        ] = None,
+        out_of: Annotated[float, Field(gt=0, description="grades: points in all, in rows that do not say")] = 1.0,
     ) -> None:
         self.path = path
         self.limit = limit

@@ -209,7 +209,8 @@ DEFAULT_COLUMNS: Mapping[str, tuple[str, ...]] = {
     **{"chosen_score": (), "rejected_score": ()},
     **{"candidates": ("candidates", "mt_texts", "responses"), "source_text": ("src_text",)},
     **{key: (key,) for key in ("scores", "ranking", "analysis")},
-    **{key: (key,) for key in ("grade", "points", "out_of", "right", "sound")},
+    "grade": ("points", "grade"),
+    **{key: (key,) for key in ("out_of", "right", "sound")},
 }
 """The columns in which the parts of pairs, groups and grades are searched, the first of them first."""
 
