@@ -118,6 +118,8 @@ def test_rankings_of_every_form(jsonl: Callable[..., Jsonl]) -> None:
     for ranking, scores in [
         ("B > A = C", [0, 1, 0]),
         ("**Ranking:** B > C > A", [0, 2, 1]),
+        (["B", ["A", "C"]], [0, 1, 0]),
+        ([["A", "B", "C"]], [0, 0, 0]),
         ([1, 2, 3], [2, 1, 0]),
         ([1.5, 1.5, 3], [1, 1, 0]),
     ]:
@@ -186,9 +188,9 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     (
         "rankings",
         UNRANKED | {"ranking": ["best", "worst", "middle"]},
-        'ranking[0] is "best"',
+        "ranking is a list of 3",
     ),
-    ("rankings", UNRANKED | {"ranking": [2, 0, 1]}, "1 is the best"),
+    ("rankings", UNRANKED | {"ranking": [2, 0, 1]}, "ranks begin with 1, the best"),
     ("rankings", UNRANKED | {"ranking": "A > B > C\nC > B > A"}, "it must be one line"),
     ("rankings", {**GROUP, "candidates": ["x"] * 27, "scores": None, "ranking": "A > B"}, "27 candidates cannot"),
     ("graded", {"prompt": "q", "grade": 1}, "there is no response: response_column"),

@@ -63,9 +63,8 @@ class Liar(int):
     __hash__ = int.__hash__
 
 
-@pytest.mark.parametrize("value", [Liar(3), [Liar(3)], {"a": Liar(3)}])
-def test_subclasses_arrive_as_the_plain_type(value: Any) -> None:
-    assert "Liar" not in repr(kinds(across(value)))
+def test_subclasses_arrive_as_the_built_in_type() -> None:
+    assert "Liar" not in repr(kinds(across([Liar(3), {"a": Liar(3)}])))
     assert across(Liar(3)) != 4
 
 
@@ -111,26 +110,15 @@ def test_printed_outputs(got: str, expected: str, tokens: bool, lines: bool) -> 
     assert OutputComparison("lines").same_output(got.encode(), expected) is lines
 
 
-@pytest.mark.parametrize(
-    ("got", "expected", "same"),
-    [
-        ("0.3333333", "0.3333334", True),
-        ("0.333", "0.334", False),
-        ("1000000.5", "1000000", True),  # relative to a large number
-        ("-1e-7", "0", True),
-        ("a 1.0", "a 1", True),
-        ("b 1.0", "a 1", False),
-        ("nan", "nan", True),
-        ("inf", "1", False),
-        ("1_0", "10", False),
-        ("1 1", "1", False),
-        ("9" * 5000, "1", False),
-        ("1e9999", "1", False),
-    ],
-)
 @pytest.mark.parametrize("whitespace", ["tokens", "lines"])
-def test_a_tolerance_for_numbers(whitespace: Any, got: str, expected: str, same: bool) -> None:
-    assert OutputComparison(whitespace, tolerance=1e-6).same_output(got.encode(), expected) is same
+def test_a_tolerance_for_numbers(whitespace: Any) -> None:
+    near = OutputComparison(whitespace, tolerance=1e-6)
+    close = [("0.3333333", "0.3333334"), ("1000000.5", "1000000"), ("-1e-7", "0"), ("a 1.0", "a 1"), ("nan", "nan")]
+    for got, expected in close:
+        assert near.same_output(got.encode(), expected)
+    far = [("0.333", "0.334"), ("b 1.0", "a 1"), ("inf", "1"), ("1_0", "10"), ("1 1", "1"), ("1e9999", "1")]
+    for got, expected in [*far, ("9" * 5000, "1")]:
+        assert not near.same_output(got.encode(), expected)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=("Z", "C")), min_size=1), min_size=1), st.data())

@@ -196,23 +196,21 @@ def _by_score(name: str, value: object, count: int) -> list[float]:
 
 def _by_rank(name: str, value: object, count: int) -> list[float]:
     """Return how many levels lie below each of the candidates."""
-    if isinstance(value, list):
+    if isinstance(value, list) and value and all(isinstance(rank, int | float) for rank in value):
         ranks = _by_score(name, value, count)
         if min(ranks) < 1:
-            raise RowError(
-                f"{name} has the rank {min(ranks):g}: there is one for each answer, in the order of the answers, and 1"
-                " is the best"
-            )
+            raise RowError(f"{name} has the rank {min(ranks):g}: ranks begin with 1, the best, one for each answer")
         below = sorted(set(ranks), reverse=True)
         return [float(below.index(rank)) for rank in ranks]
     try:
-        if not isinstance(value, str) or len(value.strip().splitlines()) > 1:
+        text = " > ".join(map(" = ".join, value)) if isinstance(value, list) else value
+        if not isinstance(text, str) or len(text.strip().splitlines()) > 1:
             raise ValueError("no ranking")
         letters = letters_of(count)
-        levels = parse_ranking(value, letters, "ranking").levels
-    except ValueError as error:  # too many candidates, or unparsable
-        forms = 'it must be one line such as "A > B = C", or a list with the rank of each answer, 1 the best'
-        raise RowError(f"{name} is {describe(value)}: {error}; {forms}") from None
+        levels = parse_ranking(text, letters, "ranking").levels
+    except (TypeError, ValueError) as error:  # too many candidates, or unparsable
+        forms = 'one line such as "A > B = C", a list such as ["A", ["B", "C"]], or a list of ranks, 1 the best'
+        raise RowError(f"{name} is {describe(value)}: {error}; it must be {forms}") from None
     place = {letter: float(below) for below, level in enumerate(reversed(levels)) for letter in level}
     return [place[letter] for letter in letters]
 
