@@ -86,13 +86,19 @@ def test_blank_lines_windows_line_ends_and_a_byte_order_mark_do_no_harm(jsonl: C
 
 @BOTH
 def test_demonstrations_from_messages(kind: type, tmp_path: Path) -> None:
+    def source(row: dict[str, Any]) -> Any:
+        return kind(path=str(write(kind, tmp_path, [row])), system="S")
+
     chat = [{"role": role, "content": text} for role, text in [("user", "a"), ("assistant", "b"), ("user", "c")]]
+    messages = [Message("system", "S"), Message("user", "a"), Message("assistant", "b"), Message("user", "c")]
     row = {"messages": [*chat, {"role": "assistant", "content": "d"}]}
-    source = kind(path=str(write(kind, tmp_path, [row])), system="S")
-    source.check(of="demonstrations")
-    chat_messages = [Message("system", "S"), Message("user", "a"), Message("assistant", "b"), Message("user", "c")]
-    assert list(source.demonstrations(0)) == [Demonstration(Prompt("train-1", chat_messages), "d")]
-    assert list(source.prompts(0)) == [Prompt("train-1", chat_messages)]
+    source(row).check(of="demonstrations")
+    assert list(source(row).demonstrations(0)) == [Demonstration(Prompt("train-1", messages), "d")]
+    assert list(source(row).prompts(0)) == [Prompt("train-1", messages)]
+    (demonstration,) = source({**row, "prompt": "a"}).demonstrations(0)  # a part of the conversation, as in UltraChat
+    assert list(demonstration.prompt.messages) == messages
+    assert "messages has no answer to imitate" in wrong(source({"messages": chat}), of="demonstrations")
+    assert "there is no response" in wrong(source(gsm8k(0)), of="demonstrations")
 
 
 # ---- order --------------------------------------------------------------------------------------------------------

@@ -285,18 +285,19 @@ class Layout:
 
     def demonstration_of(self, row: Row, file: str, number: int) -> Demonstration:
         """Return the prompt of a row with the answer to imitate."""
-        response, used = find(row, self.response), [self.response]
+        response = find(row, self.response)
         chat = find(row, MESSAGES) if self.chat_asks and self.response == RESPONSE else ABSENT
-        if response is ABSENT and chat is ABSENT:
-            raise no_column(self.response, row, "response_column says where a row has the answer to imitate")
+        if response is ABSENT and chat is not ABSENT:  # the whole conversation, whatever a column `prompt` has of it
+            *messages, last = messages_of(MESSAGES, chat)
+            if last.role != "assistant" or not last.content or not messages:
+                raise RowError(f"{MESSAGES} has no answer to imitate: it ends with the assistant's, after a prompt")
+            return Demonstration(self.prompt_with(row, messages, [MESSAGES], file, number), last.content)
         if response is ABSENT:
-            last = messages_of(MESSAGES, chat)[-1]
-            response = last.content if last.role == "assistant" else ABSENT
-            used = []
+            raise no_column(self.response, row, "response_column says where a row has the answer to imitate")
         if not isinstance(response, str) or not response:
-            raise RowError(f"{(used or [MESSAGES])[0]} has no answer to imitate: it must be text, and not empty")
-        messages, messages_at = self.prompt_messages(row)
-        prompt = self.prompt_with(row, messages, [*used, messages_at], file, number)
+            raise RowError(f"{self.response} is {describe(response)}: it must be text, and not empty")
+        messages, used = self.prompt_messages(row)
+        prompt = self.prompt_with(row, messages, [used, self.response], file, number)
         with field_errors(self.response):
             return Demonstration(prompt, response)
 
