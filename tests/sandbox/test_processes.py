@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.sandbox import ProgramLimits, Sandbox, SandboxError, SandboxGoneError, confine, probe, seccomp
+from rewardsmith.sandbox import ProgramLimits, Sandbox, SandboxError, SandboxGoneError, confine, probe
 from rewardsmith.sandbox import sandbox as sandbox_module
 from tests.sandbox.programs import GREEDY, SHORT, outcome
 
@@ -90,17 +90,17 @@ def test_a_sandbox_that_breaks_says_so() -> None:
 
 def change_jail(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     """Run some code in the host before it starts."""
-    options = tuple(option.replace("main()", f"import jail.seccomp\n{change}\nmain()") for option in START)
+    options = tuple(option.replace("main()", f"import jail.confine\n{change}\nmain()") for option in START)
     monkeypatch.setattr(sandbox_module, "_OPTIONS", options)
 
 
 def test_isolation_that_is_not_available_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    change_jail(monkeypatch, "jail.seccomp.why_unsupported = lambda: 'there is no filter'")
+    change_jail(monkeypatch, "jail.confine.why_unsupported = lambda: 'there is no filter'")
     for isolation in ("full", "syscalls"):
         with pytest.raises(SandboxError, match='there is no filter; isolation = "limits"'):
             outcome("print(1)", allowed=ProgramLimits(isolation=isolation))
     assert outcome("print(1)", allowed=ProgramLimits(isolation="limits")).result == b"1\n"
-    change_jail(monkeypatch, "def no(): raise OSError('the kernel refused')\njail.seccomp.install = no")
+    change_jail(monkeypatch, "def no(): raise OSError('the kernel refused')\njail.confine.install_filter = no")
     with pytest.raises(SandboxError, match="could not be confined: OSError: the kernel refused"):
         outcome("print(1)")
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -140,19 +140,19 @@ def test_under_limits_alone_a_program_that_ends_its_host_has_failed() -> None:
 
 def decide(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
     """Run the filter as the kernel would; return its decision."""
-    own = seccomp._ARCHITECTURES[machine][1]
+    own = confine._ARCHITECTURES[machine][1]
     data = (number, own if architecture is None else architecture, 0, 0)
     words = [*data, *(half for a in (*arguments, *[0] * 6)[:6] for half in (a & 0xFFFFFFFF, a >> 32))]
-    program, at, value = seccomp.build(machine, pid=77), 0, 0
+    program, at, value = confine.build_filter(machine, pid=77), 0, 0
     while True:
         operation, true, false, operand = program[at]
         at += 1
-        if operation == seccomp._RETURN:
+        if operation == confine._RETURN:
             return operand
-        if operation == seccomp._LOAD:
+        if operation == confine._LOAD:
             value = words[operand // 4]
         else:
-            holds = value == operand if operation == seccomp._EQUAL else bool(value & operand)
+            holds = value == operand if operation == confine._EQUAL else bool(value & operand)
             at += true if holds else false
 
 

@@ -18,8 +18,7 @@ import select
 import sys
 import time
 
-from .confine import MAX_THREADS, SIGKILL, confine, prepare, widen_stack
-from .seccomp import libc, prctl
+from .confine import MAX_THREADS, SIGKILL, confine, libc, prctl, prepare, widen_stack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
