@@ -110,31 +110,37 @@ def check_steps(problem: str, text: str) -> list[bool]:
 
     The last one is False too where more steps follow it than the problem has operations. The text is untrusted.
     """
-    start, operations = parse(problem)
-    steps, more = _steps(text, len(operations))
-    verdicts = _verdicts(start, operations, steps)
-    verdicts[-1] &= not more.strip(_BLANK)
-    return verdicts
+    operations = len(parse(problem)[1])
+    *judged, _ = judged_steps(problem, text)
+    right = [step.right for step in judged[:operations]] + [False] * (operations - len(judged))
+    right[-1] &= len(judged) <= operations
+    return right
 
 
 def judged_steps(problem: str, text: str) -> list[JudgedStep]:
     """Return the steps of a solution, of any form, with the `;` that ends each, and last the conclusion from `#` on.
 
     Whatever stands behind as many steps as the problem has operations is one wrong step. A solution without a
-    conclusion has instead, at the very end, an empty step that is wrong. All are right, one for each operation and one
-    more, exactly when `check_steps` and `concludes` find nothing wrong.
+    conclusion has instead, at the very end, an empty step that is wrong.
     """
-    first, operations = parse(problem)
+    value: int | None
+    value, operations = parse(problem)
     written = text.partition("#")[0]
-    steps, more = _steps(text, len(operations))
+    steps = written.split(";", len(operations))
     judged: list[JudgedStep] = []
     filled = start = 0
-    for step, right in zip(written.split(";", len(operations)), _verdicts(first, operations, steps), strict=False):
-        end = min(start + len(step) + 1, len(written))
+    for (sign, operand), step in zip(operations, steps, strict=False):
+        match, end = _STEP.fullmatch(step.strip()), min(start + len(step) + 1, len(written))
+        right = (
+            match is not None
+            and value is not None
+            and match.group(1, 2, 3) == (str(value), sign, str(operand))
+            and int(match[4]) == apply(value, sign, operand)
+        )
         judged.append(JudgedStep(start, end, right))
-        start = end
+        value, start = int(match[4]) if match else None, end
         filled = len(judged) if step.strip() else filled
-    if more.strip(_BLANK):
+    if "".join(steps[len(operations) :]).strip(_BLANK):
         judged.append(JudgedStep(start, len(written), right=False))
     else:
         del judged[filled:]
@@ -144,7 +150,7 @@ def judged_steps(problem: str, text: str) -> list[JudgedStep]:
 
 def concludes(problem: str, text: str) -> bool:
     """Return whether the text after the only `#` is the result of the last step, right or not."""
-    last = _STEP.fullmatch(_steps(text, len(parse(problem)[1]))[0][-1])
+    last = _STEP.fullmatch(_steps(text, len(parse(problem)[1]))[-1])
     return last is not None and conclusion(text) == last[4]
 
 
@@ -180,25 +186,10 @@ def true_grade(problem: str, text: str) -> float:
     return round(sum(worth for worth, holds in zip(points(problem), right, strict=True) if holds) / TOTAL, 6)
 
 
-def _verdicts(value: int | None, operations: Sequence[tuple[str, int]], steps: Sequence[str]) -> list[bool]:
-    verdicts: list[bool] = []
-    for (sign, operand), step in zip(operations, steps, strict=True):
-        match = _STEP.fullmatch(step)
-        verdicts.append(
-            match is not None
-            and value is not None
-            and match.group(1, 2, 3) == (str(value), sign, str(operand))
-            and int(match[4]) == apply(value, sign, operand)
-        )
-        value = int(match[4]) if match else None
-    return verdicts
-
-
-def _steps(text: str, count: int) -> tuple[list[str], str]:
-    """Return what a solution has in the places of its first steps, "" where there is nothing, and what follows them."""
-    written = [*text.partition("#")[0].split(";", count), *[""] * count]
-    more = written[count] if len(written) > 2 * count else ""
-    return [step.strip() for step in written[:count]], more
+def _steps(text: str, count: int) -> list[str]:
+    """Return what a solution has in the places of its first steps, "" where there is nothing."""
+    steps = [step.strip() for step in text.partition("#")[0].split(";", count)[:count]]
+    return steps + [""] * (count - len(steps))
 
 
 def step_truth(prompt: Prompt, text: str) -> list[JudgedStep]:
@@ -368,8 +359,8 @@ def lenient(problem: str, text: str, rng: random.Random, *, overlooks: float, mi
     previous, operations = parse(problem)
     rows: list[tuple[str, str, bool]] = []  # the teacher's own result, the solution's, and whether it is accepted
     last = ""
-    steps, _ = _steps(text, len(operations))
-    for (sign, operand), step, right in zip(operations, steps, check_steps(problem, text), strict=True):
+    steps, verdicts = _steps(text, len(operations)), check_steps(problem, text)
+    for (sign, operand), step, right in zip(operations, steps, verdicts, strict=True):
         truth = "" if previous is None else str(apply(previous, sign, operand))
         operation, _, last = step.rpartition("=")
         own, accepts = truth, right

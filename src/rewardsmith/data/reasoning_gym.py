@@ -281,15 +281,19 @@ class ReasoningGym:
         drawn: set[str] = set()
         misses = 0
         for task, entry in self._entries(name, seed):
-            if entry.question not in drawn and self._usable(task, entry):
-                misses = 0
-                if distinct:
-                    drawn.add(entry.question)
+            held_out = is_held_out(f"{name}\n{entry.question}", self.held_out)
+            usable = held_out == (self.split == "held-out") and entry.answer != "" and entry.question not in drawn
+            try:
+                if usable:
+                    task.require_sound(entry)
+            except BrokenEntryError:
+                usable = False
+            misses = 0 if usable else misses + 1
+            if misses == _PATIENCE:
+                break
+            if usable:
+                drawn |= {entry.question} if distinct else set()
                 yield self._prompt(name, entry)
-            else:
-                misses += 1
-                if misses == _PATIENCE:
-                    break
         found = f"only {len(drawn)} different questions of {name} are" if distinct else f"no question of {name} is"
         raise UserError(
             f"{found} in the split {self.split!r} with held_out = {self.held_out}: hold out more or less, set a smaller"
@@ -314,17 +318,6 @@ class ReasoningGym:
             raise UserError(
                 f"the task {name} of reasoning-gym refuses config {self.config[name]}: {type(error).__name__}: {error}"
             ) from error
-
-    def _usable(self, task: Task, entry: Entry) -> bool:
-        """Return whether an entry is of this split, can be answered, and is scored as it should be."""
-        held_out = is_held_out(f"{task.name}\n{entry.question}", self.held_out)
-        if held_out != (self.split == "held-out") or entry.answer == "":
-            return False
-        try:
-            task.require_sound(entry)
-        except BrokenEntryError:
-            return False
-        return True
 
     def _prompt(self, name: str, entry: Entry) -> Prompt:
         text = f"{name}\n{entry.question}".encode("utf-8", "replace")

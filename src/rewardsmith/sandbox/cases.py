@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -177,35 +177,30 @@ def names_used(sources: Sequence[str], setup: str = "", prompt: str = "", entry:
     bear the name of a built-in function (`sum`): such a name is the program's only where the tests use no other unknown
     name and every test calls it; otherwise a program could redefine the `abs` or `all` of its own tests.
     """
-    trees = [_parse(source) for source in sources]
-    tests, others = [*trees, _parse(setup)], [_parse(prompt)]
-    _require_library(*tests, *others)
-    bound = {name for tree in (*tests, *others) for name in _bound(tree)}
-    used = {node.id for tree in tests for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    tests = [[*ast.walk(_parse(source))] for source in sources]
+    nodes = [*(node for test in tests for node in test), *ast.walk(_parse(setup))]
+    others = [*ast.walk(_parse(prompt))]
+    _require_library([*nodes, *others])
+    bound = {name for node in (*nodes, *others) for name in _bound(node)}
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
     missing = used - bound - set(dir(builtins)) - {entry}
-    modules = missing & sys.stdlib_module_names - _used_bare(tests)
+    dotted = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    bare = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in dotted}
+    modules = missing & sys.stdlib_module_names - bare  # used as `name.attribute` alone
     missing -= modules
     if entry and missing and "*" not in bound:
         raise BrokenTestsError(
             f"they use {min(missing)!r}, which neither they nor the prompt define, and of the program they get"
             f' {entry!r} alone: give the source that defines it as "prompt" or "test_setup_code"'
         )
-    names = {entry} if entry else missing or {_built_in(trees, bound)}
-    _require_data(tests, names)
+    names = {entry} if entry else missing or {_built_in(tests, bound)}
+    _require_data(nodes, names)
     return names, modules
 
 
-def _used_bare(trees: Sequence[ast.Module]) -> set[str]:
-    """Return the names that are used other than as `name.attribute`."""
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    dotted = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-    return {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in dotted}
-
-
-def _built_in(trees: Sequence[ast.Module], bound: set[str]) -> str:
+def _built_in(tests: Sequence[Sequence[ast.AST]], bound: set[str]) -> str:
     """Return the name of a built-in function that the program redefines: the only one that every test calls."""
-    calls = [[n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)] for tree in trees]
-    called = set.intersection(*({n.func.id for n in found if isinstance(n.func, ast.Name)} for found in calls)) - bound
+    called: set[str] = set.intersection(*({node.func.id for node in _calls(nodes)} for nodes in tests)) - bound
     if len(called) != 1:
         raise BrokenTestsError(
             f"every test calls {' and '.join(sorted(called))}, and one of them must be the program's: give"
@@ -216,25 +211,28 @@ def _built_in(trees: Sequence[ast.Module], bound: set[str]) -> str:
     return called.pop()
 
 
-def _require_data(trees: Sequence[ast.Module], of_program: set[str]) -> None:
+def _calls(nodes: Sequence[ast.AST]) -> Iterator[Any]:
+    """Yield the calls of a function by its name."""
+    return (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
+
+
+def _require_data(nodes: Sequence[ast.AST], of_program: set[str]) -> None:
     """Raise BrokenTestsError where a call in the tests hands the program what cannot be sent to its process.
 
     A test that finds out when it runs does so for those programs alone that get so far.
     """
-    nodes = [node for tree in trees for node in ast.walk(tree)]
     checks = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args]
     names = of_program | {check.args.args[0].arg for check in checks}
-    for node in nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
-            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-                if isinstance(argument, ast.Lambda | ast.GeneratorExp):
-                    kind = "function" if isinstance(argument, ast.Lambda) else "generator"
-                    raise BrokenTestsError(f"they pass the program a {kind}, which cannot be sent to its process")
+    for call in _calls(nodes):
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+            if call.func.id in names and isinstance(argument, ast.Lambda | ast.GeneratorExp):
+                kind = "function" if isinstance(argument, ast.Lambda) else "generator"
+                raise BrokenTestsError(f"they pass the program a {kind}, which cannot be sent to its process")
 
 
-def _require_library(*trees: ast.Module) -> None:
+def _require_library(nodes: Sequence[ast.AST]) -> None:
     """Raise BrokenTestsError where tests import what the sandbox does not have: every program would fail them."""
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in nodes:
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for module in modules:
@@ -242,20 +240,17 @@ def _require_library(*trees: ast.Module) -> None:
                 raise BrokenTestsError(f"they import {module!r}, and the sandbox has the standard library alone")
 
 
-def _bound(tree: ast.AST) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            names.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.arg):
-            names.add(node.arg)
-        elif isinstance(node, ast.alias):
-            names.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            names.add(node.name)
-    return names
+def _bound(node: ast.AST) -> list[str]:
+    """Return the names that a node of a test defines."""
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        return [node.id]
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.arg):
+        return [node.arg]
+    if isinstance(node, ast.alias):
+        return [(node.asname or node.name).split(".")[0]]
+    return [node.name] if isinstance(node, ast.ExceptHandler) and node.name else []
 
 
 def _parse(source: str) -> ast.Module:
