@@ -62,7 +62,7 @@ REFUSED = {
 }
 
 
-# The C library asked directly, past Python: call and its arguments, and the error number.
+# Calls of the C library, past Python: call and its arguments, and the error number.
 RAW = {
     "fork": ("fork()", 1), "vfork": ("vfork()", 1), "unshare": ("unshare(0x10000000)", 1),
     "ptrace": ("ptrace(16, 1, 0, 0)", 1), "live on without the parent": ("prctl(1, 0, 0, 0, 0)", 1),

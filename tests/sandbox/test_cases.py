@@ -15,7 +15,7 @@ from rewardsmith.sandbox.values import DEPTH, MalformedValue, decode, encode, sa
 
 numbers = st.integers() | st.floats(allow_nan=False) | st.booleans()
 keys = st.none() | numbers | st.text() | st.binary()
-plain = st.recursive(
+built_in = st.recursive(
     keys | st.complex_numbers(allow_nan=False),
     lambda inner: (
         st.lists(inner)
@@ -51,8 +51,8 @@ def across(value: Any) -> Any:
     return decode(json.loads(json.dumps(encode(value, never))), never)
 
 
-@given(plain)
-def test_plain_values_arrive_as_they_are(value: Any) -> None:
+@given(built_in)
+def test_built_in_values_arrive_as_they_are(value: Any) -> None:
     assert kinds(across(value)) == kinds(value)
 
 
@@ -68,7 +68,7 @@ def test_subclasses_arrive_as_the_built_in_type() -> None:
     assert across(Liar(3)) != 4
 
 
-def test_what_is_no_plain_data_stays() -> None:
+def test_what_is_no_data_stays() -> None:
     kept: list[Any] = []
 
     def keep(value: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The sandbox: nothing is left behind, what is not available is refused, and the filter says what it should."""
+"""The sandbox: nothing is left behind, what is not available is refused, and the filter decides as it should."""
 
 import os
 import signal

@@ -2,7 +2,7 @@
 
     files = find_files("data/*.jsonl")
     for place, row in read_rows(files, limit=1_000, rng=random.Random(0)):
-        ...                              # a row, or a `RowError` that says what is wrong with it
+        ...                              # a row, or a `RowError` with what is wrong with it
 
 Files are untrusted, and may be larger than memory. What is wrong with a whole file is a `UserError`.
 """
@@ -131,7 +131,7 @@ def _expand(entry: str, suffixes: Sequence[str]) -> list[Path]:
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
-    """Return a short name for each file, for the ids of its rows: its stem, with as many folders as tell it apart."""
+    """Return a short name for each file, for the ids of its rows: its stem, with as many folders as make it unique."""
     parts = [file.with_suffix("").parts for file in files]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-depth:]) for part in parts]

@@ -1,4 +1,4 @@
-"""Prompts from reasoning-gym: about a hundred families of puzzles that make as many questions as one asks for.
+"""Prompts from reasoning-gym: about a hundred families of puzzles that make any number of questions.
 
     source = ReasoningGym(task={"chain_sum": 2, "mini_sudoku": 1}, config={"chain_sum": {"min_terms": 3}})
     for prompt in source.prompts(seed=0):
@@ -131,7 +131,7 @@ class Task:
             marks = self._run_scorer(answer, entry)
         except (BrokenEntryError, MemoryError):
             raise
-        except Exception:  # noqa: BLE001 either the answer cannot be read, or the entry is broken: the next lines tell
+        except Exception:  # noqa: BLE001 either the answer cannot be read, or the entry is broken: see below
             marks = 0.0
         if not marks >= 1:
             self.require_sound(entry)

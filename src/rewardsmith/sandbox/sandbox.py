@@ -70,7 +70,7 @@ class ProgramLimits:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What the program wrote, or the verdict of a test; b"" where it `failed`, which says why."""
+    """What the program wrote, or the verdict of a test; b"" where it `failed`, which is the reason."""
 
     result: bytes = b""
     failed: str = ""

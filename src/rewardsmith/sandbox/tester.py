@@ -81,6 +81,7 @@ class Remote:
     __slots__ = ("_at", "_border", "_made")
     __call__, __getitem__, __setitem__ = _forward("call"), _forward("item"), _forward("store")
     __setattr__, __next__ = _forward("set"), _forward("next")
+    __bool__, __len__, __str__, __repr__ = map(_forward, ("bool", "len", "str", "repr"))
 
     def __init__(self, border: Border, at: int, made: bool) -> None:
         object.__setattr__(self, "_border", border)
@@ -96,18 +97,6 @@ class Remote:
         if self._made:
             return self._border("contains", self, value) is True
         return any(item is value or item == value for item in self)
-
-    def __bool__(self) -> bool:
-        return self._border("bool", self) is True
-
-    def __len__(self) -> int:
-        return int(self._border("len", self))
-
-    def __str__(self) -> str:
-        return str(self._border("str", self))
-
-    def __repr__(self) -> str:
-        return str(self._border("repr", self))
 
     def __iter__(self) -> Iterator[Any]:
         iterator, count = self._border("iter", self), 1
