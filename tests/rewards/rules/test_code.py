@@ -130,7 +130,7 @@ def test_tests_that_turn_out_to_be_broken_are_a_failure_too(tests: Any, why: str
 
 
 def test_without_a_sandbox_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    change = "import jail.seccomp; jail.seccomp.why_unsupported = lambda: 'there is no filter'\nmain()"
+    change = "import jail.confine; jail.confine.why_unsupported = lambda: 'there is no filter'\nmain()"
     monkeypatch.setattr(
         sandbox_module, "_OPTIONS", tuple(option.replace("main()", change) for option in sandbox_module._OPTIONS)
     )

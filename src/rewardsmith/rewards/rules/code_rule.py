@@ -72,7 +72,7 @@ def code(
         probe(limits)
         chosen, comparison = choose(len(tests), max_tests), OutputComparison(whitespace, tolerance)
         passed = 0
-        with tests.open(program, limits) as sandbox:
+        with tests.open(program, limits, comparison) as sandbox:
             for index in chosen:
                 is_right = tests.passes(sandbox, index, comparison)
                 passed += is_right
