@@ -56,8 +56,7 @@ class Unparsable(ValueError):  # noqa: N818 it is the text that is so
 
     def __init__(self, reason: str, detail: str = "", *, invalid: bool = False) -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
-        self.invalid = invalid
+        self.reason, self.detail, self.invalid = reason, detail, invalid
 
 
 class NoVerdict(Unparsable):

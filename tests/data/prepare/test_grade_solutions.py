@@ -21,7 +21,7 @@ from tests.data.prepare.jobs import names, read_rows, write_rows
 from tests.data.prepare.rubric_rows import CRITERIA, graded_command, solved
 from tests.data.prepare.serving import Serving, part_of, true_points
 from tests.engines.faulty import said
-from tests.rewards.judges.asked import connected
+from tests.rewards.judges.scripted_judges import connected
 
 FORMS = ("--forms", "sft", "--forms", "rl", "--forms", "eval")
 

@@ -15,7 +15,7 @@ from tests.data.prepare.jobs import names, read_rows, write_rows
 from tests.data.prepare.rubric_rows import CRITERIA, problems, rubric_command
 from tests.data.prepare.serving import Serving, rubric, wrote
 from tests.engines.faulty import said
-from tests.rewards.judges.asked import connected
+from tests.rewards.judges.scripted_judges import connected
 
 
 def test_every_row_gets_criteria(serving: Serving) -> None:

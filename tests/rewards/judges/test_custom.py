@@ -13,7 +13,7 @@ from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards.base import CannotScore, Halt, score
 from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.pool import shared
-from tests.rewards.judges.asked import connected, group, judge, make, outcomes
+from tests.rewards.judges.scripted_judges import connected, group, judge, make, outcomes
 
 HOOKS = "tests.rewards.judges.hooks"
 OWN = {"prompt": "{{response}}"}
@@ -88,7 +88,6 @@ def test_a_column_that_cannot_be_used(column: object, message: str) -> None:
 
 
 def test_settings_that_cannot_be_used() -> None:
-    hook = {"preprocess": f"{HOOKS}:messages"}
     for settings, message in (
         ({"prompt": "a", "template": "judge"}, "template and prompt are given: a judge has one prompt"),
         ({"template": "no such file"}, 'template = "no such file" cannot be read'),
@@ -103,17 +102,7 @@ def test_settings_that_cannot_be_used() -> None:
         # what the built-in prompt does not demand
         ({"read": "boolean"}, 'demands a line `Score: X`: read = "boolean" needs a template of your own'),
         ({"marker": "Rating"}, 'marker = "Rating" needs a template'),
-        # what would have no effect
-        ({**OWN, "read": "number", "marker": "Mark"}, 'marker = "Mark" has no effect with read = "number"'),
-        ({**OWN, "key": "a.b"}, 'key = "a.b" has no effect with read = "score"'),
-        ({**OWN, "read": "boolean", "highest": 9.0}, 'highest = 9.0 has no effect with read = "boolean"'),
-        ({**OWN, **STARS, "lowest": 1.0}, "lowest = 1.0 has no effect with postprocess"),
-        ({**STARS, "scale": False}, "scale = false has no effect with postprocess"),
-        ({**STARS, "read": "number"}, 'read = "number" has no effect with postprocess'),
-        ({**hook, "max_chars": 1_000}, "max_chars = 1000 has no effect with preprocess"),
-        ({**hook, "quoting": "verbatim"}, 'quoting = "verbatim" has no effect with preprocess'),
         ({"extract": ["boxed"]}, "has no effect with a prompt without {{answer}}"),
-        ({"deadline": 5.0}, "deadline = 5.0 has no effect"),
     ):
         with pytest.raises(UserError, match=message.replace("{", r"\{").replace("}", r"\}")):
             make(CustomJudge, **settings)
@@ -224,7 +213,7 @@ def test_a_worker_keeps_one_event_loop_for_its_hooks() -> None:
 
 CTRL_C = """
 import asyncio, threading, os, signal, sys
-from tests.rewards.judges.asked import connected, group
+from tests.rewards.judges.scripted_judges import connected, group
 from rewardsmith.rewards.judges.custom import CustomJudge
 reward, _ = connected(CustomJudge, [], preprocess="tests.rewards.judges.hooks:blocking_messages", deadline=60.0)
 async def main():

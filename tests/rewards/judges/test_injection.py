@@ -15,7 +15,7 @@ from rewardsmith.rewards.judges.custom import CustomJudge
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.text.quoting import harmless, quote
-from tests.rewards.judges.asked import connected, group, outcomes
+from tests.rewards.judges.scripted_judges import connected, group, outcomes
 from tests.rewards.models import text_of
 from tests.text.test_quoting import ROLE_TOKENS
 

@@ -19,7 +19,7 @@ from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.similarity import Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.text.templates import Template, load_template
-from tests.rewards.judges.asked import group, judge, make, outcomes
+from tests.rewards.judges.scripted_judges import group, judge, make, outcomes
 from tests.rewards.models import Said, text_of
 
 HERE = Path(__file__).parent

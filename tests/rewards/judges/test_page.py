@@ -26,7 +26,7 @@ from rewardsmith.rewards.judges.similarity import CurveSettings, Similarity
 from rewardsmith.rewards.judges.verifier import Verifier
 from rewardsmith.text import grades, verdicts
 from rewardsmith.text.judge_replies import Unparsable
-from tests.rewards.judges.asked import group, judge
+from tests.rewards.judges.scripted_judges import group, judge
 
 ROOT = Path(__file__).parents[3]
 PAGES = {

@@ -10,7 +10,7 @@ from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.rubric import Rubric
 from rewardsmith.rewards.judges.verifier import Verifier
-from tests.rewards.judges.asked import connected, group, judge, make, outcomes
+from tests.rewards.judges.scripted_judges import connected, group, judge, make, outcomes
 from tests.rewards.models import text_of
 
 TEXT = "6 points: the product is right.\n4 points: it is shown how."
