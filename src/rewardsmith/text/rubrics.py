@@ -16,11 +16,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
-from rewardsmith.errors import listing, nearest
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+
+from rewardsmith.errors import listing
 from rewardsmith.text.judge_prompts import format_number
 from rewardsmith.text.judge_replies import NoVerdict, Unparsable, last_object
 
@@ -132,13 +132,10 @@ ALWAYS = frozenset({"miracle-steps", "irrelevant-errors"})
 """These can happen in every solution of every problem: no rubric may call them not applicable."""
 
 MIN_ITEMS, MAX_ITEMS = 4, 20
-MIN_TEXT, MAX_TEXT = 20, 1_000
 MAX_CHECKS = 3
 """Ways to fail that one item may look for: one that looks for all of them looks for none."""
-MAX_REASON = 400
 MAX_FAULTS_SHOWN = 6
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 _SYNONYMS = {
     "inductive-over-generalisation": "over-generalisation",
     "outcome-irrelevant-errors": "irrelevant-errors",
@@ -150,27 +147,65 @@ _SYNONYMS = {
 }
 
 
-@dataclass(frozen=True)
-class RubricItem:
+def _folded(name: str) -> str:
+    """Return a name without what is overlooked: case, spaces, dashes, z for s, and a last s."""
+    return re.sub(r"[^a-z]", "", name[:100].lower()).replace("z", "s").removesuffix("s")
+
+
+def _one_of(names: Mapping[str, str]) -> BeforeValidator:
+    """Accept one of these names, however it is spelled."""
+    spellings = {_folded(other): name for other, name in _SYNONYMS.items() if name in names}
+    spellings |= {_folded(name): name for name in names}
+
+    def name(value: object) -> str:
+        if not isinstance(value, str) or _folded(value) not in spellings:
+            raise ValueError(f"must be one of {listing(names)}")
+        return spellings[_folded(value)]
+
+    return BeforeValidator(name)
+
+
+def _one_line(value: object) -> str:
+    """Return a text on one line, without unprintable characters: more would look like further items of the list."""
+    text = " ".join(value.split()) if isinstance(value, str) else ""
+    return "".join(c for c in text if c.isprintable())
+
+
+def _two_decimals(points: float) -> float:
+    if round(points, 2) != points:
+        raise ValueError("at most two decimals")
+    return points
+
+
+FailureName = Annotated[str, _one_of(FAILURES)]
+Reason = Annotated[str, Field(min_length=1), BeforeValidator(lambda why: _one_line(why)[:400])]
+
+
+class RubricItem(BaseModel):
     """One criterion of a written rubric: `part` is one of `PARTS`, `checks` are some of `FAILURES`."""
 
-    name: str
-    points: float
-    text: str
-    part: str
-    checks: tuple[str, ...] = ()
+    name: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,59}$"),
+        BeforeValidator(lambda name: "-".join(str(name).split())),
+    ]
+    part: Annotated[str, _one_of(PARTS)]
+    checks: Annotated[
+        list[FailureName],
+        Field(max_length=MAX_CHECKS),
+        BeforeValidator(lambda checks: [] if checks is None else [checks] if isinstance(checks, str) else checks),
+    ] = []
+    points: Annotated[float, Field(gt=0, le=1_000, strict=True), AfterValidator(_two_decimals)]
+    text: Annotated[str, Field(min_length=20, max_length=1_000), BeforeValidator(_one_line)]
 
 
-@dataclass(frozen=True)
-class WrittenRubric:
+class WrittenRubric(BaseModel):
     """A rubric that has all that it must have; `not_applicable` says why some of `FAILURES` cannot occur."""
 
-    items: tuple[RubricItem, ...]
-    not_applicable: Mapping[str, str]
-
-    def criteria(self) -> list[dict[str, Any]]:
-        """Return it as the `rubric` reward takes it: a list of tables with name, points and text."""
-        return [{"name": item.name, "points": item.points, "text": item.text} for item in self.items]
+    criteria: list[RubricItem] = Field(min_length=MIN_ITEMS, max_length=MAX_ITEMS)
+    not_applicable: dict[
+        FailureName, Annotated[str, BeforeValidator(_one_line), Field(min_length=1, max_length=400)]
+    ] = {}
 
 
 Fault = tuple[str, str]
@@ -185,98 +220,30 @@ def parse_rubric(reply: str, total: int = 10, leaks: LeakDetector | None = None)
     found = last_object(reply)
     if found is None:
         raise NoVerdict("no object", "the reply does not end with a JSON object")
-    entries = found.get("criteria")
-    if not isinstance(entries, list) or not MIN_ITEMS <= len(entries) <= MAX_ITEMS:
-        count = f"a list of {len(entries)}" if isinstance(entries, list) else "missing"
-        raise Unparsable("number of items", f"criteria is {count}: a list of {MIN_ITEMS} to {MAX_ITEMS}", invalid=True)
-    faults: list[Fault] = []
-    items = [item for i, entry in enumerate(entries, 1) if (item := _item(entry, i, faults)) is not None]
-    reasons = _not_applicable(found.get("not_applicable"), faults)
-    if len(items) == len(entries):  # else what is missing may be in those that could not be parsed
-        faults += _rubric_faults(items, reasons, total, leaks)
+    try:
+        rubric = WrittenRubric.model_validate(found)
+        faults = list(_rubric_faults(rubric, total, leaks))
+    except ValidationError as error:
+        faults = [_fault(one) for one in error.errors(include_url=False, include_context=False)]
     if faults:
         shown = "; ".join(detail for _, detail in faults[:MAX_FAULTS_SHOWN])
         more = f"; and {len(faults) - MAX_FAULTS_SHOWN} more" if len(faults) > MAX_FAULTS_SHOWN else ""
         raise Unparsable(faults[0][0], shown + more, invalid=True)
-    return WrittenRubric(tuple(items), reasons)
+    return rubric
 
 
-def _item(entry: object, number: int, faults: list[Fault]) -> RubricItem | None:
-    """Return an entry of the list; what is wrong with it is added to the faults."""
-    before = len(faults)
-    if not isinstance(entry, Mapping) or not entry:
-        faults.append(("not an item", f"item {number} is no object with name, part, checks, points and text"))
-        return None
-    name = "-".join(str(entry.get("name", "")).split())
-    if not _NAME.fullmatch(name):
-        faults.append(("name", f"item {number} has no name of at most 60 letters, digits and dashes"))
-    text = _one_line(entry.get("text"))
-    if not MIN_TEXT <= len(text) <= MAX_TEXT:
-        faults.append(("text", f"item {number} has a text of {len(text)} characters: {MIN_TEXT} to {MAX_TEXT}"))
-    points = entry.get("points")
-    if not _is_points(points):
-        faults.append(("points", f"item {number} has no number of points above 0, with at most two decimals"))
-    part = _known(entry.get("part"), PARTS)
-    if part is None:
-        faults.append(("part", f"item {number} has an unknown part{_hint(entry.get('part'), PARTS)}"))
-    checks = entry.get("checks")
-    checks = [] if checks is None else [checks] if isinstance(checks, str) else checks
-    if not isinstance(checks, list) or len(checks) > MAX_CHECKS:
-        faults.append(("checks", f"item {number} has checks that are no list of at most {MAX_CHECKS}"))
-        checks = []
-    known = {check: found for check in map(_hashable, checks) if (found := _known(check, FAILURES))}
-    for check in map(_hashable, checks):
-        if check not in known:
-            faults.append(("checks", f"item {number} checks something unknown{_hint(check, FAILURES)}"))
-    if len(faults) > before or part is None or not isinstance(points, int | float):
-        return None
-    return RubricItem(name, float(points), text, part, tuple(dict.fromkeys(known.values())))
+def _fault(error: Mapping[str, Any]) -> Fault:
+    """Return a mistake in the form: its field, and where it is, with items counted from 1."""
+    field, *rest = error["loc"]
+    where = [f"item {rest[0] + 1}", *map(str, rest[1:])] if field == "criteria" and rest else [field, *map(str, rest)]
+    return str(rest[1] if field == "criteria" and rest[1:] else field), f"{' '.join(where)[:200]}: {error['msg']}"
 
 
-def _hashable(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _is_points(points: object) -> bool:
-    if isinstance(points, bool) or not isinstance(points, int | float) or not 0 < points <= 1_000:
-        return False
-    return _exact(points) == round(_exact(points), 2)
-
-
-def _exact(points: float) -> Decimal:
-    return Decimal(repr(points))
-
-
-def _one_line(value: object) -> str:
-    """Return a text on one line, without unprintable characters: more would look like further items of the list."""
-    text = " ".join(value.split()) if isinstance(value, str) else ""
-    return "".join(c for c in text if c.isprintable())
-
-
-def _not_applicable(value: object, faults: list[Fault]) -> dict[str, str]:
-    if value is not None and not isinstance(value, Mapping):
-        faults.append(("not applicable", "not_applicable is no object of ways to fail with the reason of each"))
-        return {}
-    reasons = {}
-    for entry, why in (value or {}).items():
-        name, reason = _known(entry, FAILURES), _one_line(why)[:MAX_REASON]
-        if name is None:
-            faults.append(("not applicable", f"not_applicable has something unknown{_hint(entry, FAILURES)}"))
-        elif name in ALWAYS:
-            faults.append(("not applicable", f"not_applicable has {name}, which can happen in every solution"))
-        elif not reason:
-            faults.append(("not applicable", f"not_applicable gives no reason for {name}"))
-        else:
-            reasons[name] = reason
-    return reasons
-
-
-def _rubric_faults(
-    items: Sequence[RubricItem], reasons: Mapping[str, str], total: int, leaks: LeakDetector | None
-) -> Iterator[Fault]:
-    points = sum((_exact(item.points) for item in items), Decimal(0))
+def _rubric_faults(rubric: WrittenRubric, total: int, leaks: LeakDetector | None) -> Iterator[Fault]:
+    items, reasons = rubric.criteria, rubric.not_applicable
+    points = round(math.fsum(item.points for item in items), 2)
     if points != total:
-        yield "total", f"the points are {format_number(float(points))} in all: they must be {total}"
+        yield "total", f"the points are {format_number(points)} in all: they must be {total}"
     for name, count in Counter(item.name.casefold() for item in items).items():
         if count > 1:
             yield "same name", f"two items are called {name}"
@@ -285,8 +252,9 @@ def _rubric_faults(
             yield "missing part", f"no item belongs to the part {part}"
     checked = {name for item in items for name in item.checks}
     for failure in FAILURES:
-        if failure in checked and failure in reasons:
-            yield "not applicable", f"{failure} is checked, and also called not applicable"
+        if failure in reasons and (failure in checked or failure in ALWAYS):
+            why = "checked as well" if failure in checked else "possible in every solution"
+            yield "not applicable", f"{failure} is called not applicable, and is {why}"
         elif failure not in checked and failure not in reasons:
             remedy = "" if failure in ALWAYS else ", and not_applicable gives no reason for it"
             yield "missing check", f"no item checks for {failure}{remedy}"
@@ -294,26 +262,6 @@ def _rubric_faults(
         leak = leaks and (leaks.find(item.text) or leaks.find(item.name.replace("-", " ")))
         if leak:
             yield "tied to the reference", f"item {number} {leak}: it must be fair to any correct approach"
-
-
-def _known(value: object, names: Mapping[str, str]) -> str | None:
-    """Return which of the names is meant; spelling with spaces, underscores, z or without s is overlooked."""
-    return _spellings(tuple(names)).get(_folded(value)) if isinstance(value, str) else None
-
-
-@cache
-def _spellings(names: tuple[str, ...]) -> dict[str, str]:
-    others = {other: name for other, name in _SYNONYMS.items() if name in names}
-    return {_folded(other): name for other, name in {**others, **{name: name for name in names}}.items()}
-
-
-def _folded(name: str) -> str:
-    return re.sub(r"[^a-z]", "", name[:100].lower()).replace("z", "s").removesuffix("s")
-
-
-def _hint(value: object, names: Mapping[str, str]) -> str:
-    shown = f" {value[:40]!r}" if isinstance(value, str) else ""
-    return f"{shown}.{nearest(value, names) if isinstance(value, str) else ''} Known: {listing(names)}"
 
 
 def rubric_places(total: int) -> dict[str, str]:

@@ -66,7 +66,7 @@ def test_an_incomplete_rubric_is_revised(serving: Serving) -> None:
     assert rubric_command().status == 0
     first, second, third = serving.server.bodies
     assert [len(body["messages"]) for body in (first, second, third)] == [1, 3, 1]
-    assert "criteria is a list of 2" in second["messages"][-1]["content"]
+    assert "at least 4 items" in second["messages"][-1]["content"]
     assert "could not be used" in third["messages"][-1]["content"]
     assert [body["temperature"] for body in (first, second, third)] == [0.0, 0.3, 0.6]
     assert read_rows("out.jsonl")[0]["extra_info"]["criteria_made_by"]["tries"] == 3
