@@ -63,7 +63,7 @@ def test_wins_are_the_mean_over_opponents_and_every_pair_is_asked_in_both_orders
     assert sorted(asked) == sorted([(a, b) for a in "395" for b in "395" if a != b])
     assert model.most == 6
     assert found[0].feedback.count("I compared them.") == 4
-    assert found[0].feedback.count("[this answer is A]") == found[0].feedback.count("[this answer is B]") == 2
+    assert found[0].feedback.count("is A of 2]") == found[0].feedback.count("is B of 2]") == 2
 
 
 def test_the_two_verdicts_on_a_pair() -> None:
@@ -122,7 +122,7 @@ def test_settings_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
         ({"reference": "solution"}, 'reference = .* has no effect with template = "pairwise", which has no'),
         ({"template": str(own), "criteria": "be brief"}, 'criteria = "be brief" has no effect with template'),
         ({"single_answer_reward": -0.1, "invalid_reward": -0.1}, "must be worth less"),
-        ({"invalid_reward": 0.1}, "must not be above 0"),
+        ({"invalid_reward": 0.1}, "must be worth less"),
     ):
         with pytest.raises(UserError, match=message):
             Pairwise(model="judge", **wrong)

@@ -12,8 +12,8 @@ from rewardsmith.config import settings_of
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError
 from rewardsmith.rewards.base import Halt
-from rewardsmith.rewards.judges.candidates import heats
-from rewardsmith.rewards.judges.ranking import Ballot, Design, JoinedShares, RankingJudge, RankingRequest
+from rewardsmith.rewards.judges.candidates import Ballot, heats
+from rewardsmith.rewards.judges.ranking import Design, JoinedShares, RankingJudge, RankingRequest
 from rewardsmith.text.judge_prompts import show_candidates
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import write_ranking
@@ -34,7 +34,7 @@ def test_one_call_ranks_the_group() -> None:
     assert "an integer score from 0 (worst) to 10 (best)" in text
     assert text.endswith("### Final Ranking:\n\nX > Y = Z\n\n### Scores:\n\nX: 8, Y: 5, Z: 5")
     letter = "ABC"[shown(judge.asked[0]).index("is 8")]
-    assert found[1].feedback.startswith(f"[this answer is candidate {letter} of 3]\nI compared them.")
+    assert found[1].feedback.startswith(f"[this answer is {letter} of 3]\nI compared them.")
     for output, expected in (("scores", [0.3, 0.8, 0.3]), ("ranking", [0.25, 1.0, 0.25])):
         judge = Scripted(lambda question, output=output: by_number(question, output=output))
         assert values(judge, group("3", "8", "the 3"), output=output) == expected
@@ -273,7 +273,7 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         ({"large_groups": "tournament", "overlap": 2}, 'overlap = 2 has no effect with large_groups = "tournament"'),
         ({"reference": "solution"}, 'reference = .* has no effect with template = "ranking", which has no'),
         ({"orders": 2, "min_orders": 3}, "more than orders"),
-        ({"invalid_reward": 0.45, "single_answer_reward": 0.5}, "must not be above 0"),
+        ({"invalid_reward": 0.45, "single_answer_reward": 0.5}, "must be worth less"),
         ({"single_answer_reward": -0.5}, "must be worth less"),
     ):
         with pytest.raises(UserError, match=message):
