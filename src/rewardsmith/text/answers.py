@@ -180,17 +180,3 @@ def extract(text: str, ways: Sequence[str]) -> str | None:
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     """Return the last match of a pattern."""
     return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
-
-
-__all__ = [
-    "WAYS",
-    "boxed",
-    "extract",
-    "final",
-    "hashed",
-    "last_number",
-    "stated",
-    "tagged",
-    "unwrapped",
-    "whole",
-]

@@ -17,9 +17,6 @@ MAX_TAIL = 50_000
 MAX_LINE = 2_000
 """Characters of a line that are parsed; what is cut off is marked with an ellipsis."""
 
-MAX_BROKEN_OBJECTS = 200
-"""JSON objects that cannot be decoded before the search is given up."""
-
 _THOUGHT = r"(?:think|thinking|thought|seed:think)"
 _CLOSED = re.compile(rf"</{_THOUGHT}\s{{0,9}}>|\[/THINK\]|◁/think▷", re.IGNORECASE)
 _OPEN = re.compile(rf"\s*+(?:<{_THOUGHT}\s{{0,9}}>|\[THINK\]|◁think▷|<\|channel\|>(?!final))", re.IGNORECASE)
@@ -203,8 +200,7 @@ class FoundObject(NamedTuple):
 def last_object(text: str) -> dict[str, Any] | None:
     """Return the last JSON object of a text that is not part of another one; None when there is none.
 
-    Only the end of a long text is searched. NaN and Infinity become None. Nothing inside an object that cannot be
-    decoded counts, and nothing before one: the last object is then not known.
+    NaN and Infinity become None. Where an object cannot be decoded it is not known which one is the last: None.
     """
     found = _find_object(text)
     return found.value if found else None
@@ -221,34 +217,12 @@ def own_object(text: str) -> FoundObject | None:
 
 
 def _find_object(text: str) -> FoundObject | None:
-    cut = max(0, len(text) - MAX_TAIL)
-    tail = text[cut:]
-    closing, unopened = _match_braces(tail)
-    found: FoundObject | None = None
-    broken, opening = 0, _OBJECT.search(tail)
-    while opening and broken < MAX_BROKEN_OBJECTS:
-        start = opening.start()
+    found, opening = None, _OBJECT.search(text)
+    while opening:
         try:
-            value, end = _DECODER.raw_decode(tail, start)
+            value, end = _DECODER.raw_decode(text, opening.start())
         except (ValueError, RecursionError):  # also numbers of thousands of digits
-            found, broken = None, broken + 1
-            end = closing.get(start, len(tail))  # what stands within it is part of it
-        else:
-            found = FoundObject(value, start + cut, end + cut)
-        opening = _OBJECT.search(tail, end)
-    if broken == MAX_BROKEN_OBJECTS or (cut and found and unopened >= found.end - cut):
-        return None  # it may be part of one that began before the tail
+            return None
+        found = FoundObject(value, opening.start(), end)
+        opening = _OBJECT.search(text, end)
     return found
-
-
-def _match_braces(text: str) -> tuple[dict[int, int], int]:
-    """Return where each opening brace is closed, and the last closing brace without an opening one."""
-    stack, closing, unopened = list[int](), dict[int, int](), -1
-    for brace in re.finditer("[{}]", text):
-        if brace[0] == "{":
-            stack.append(brace.start())
-        elif stack:
-            closing[stack.pop()] = brace.end()
-        else:
-            unopened = brace.start()
-    return closing, unopened

@@ -78,6 +78,3 @@ def quote(text: str, max_chars: int | None = None) -> str:
 def fill(template: str, values: Mapping[str, str]) -> str:
     """Replace every `{{name}}` that has a value in one pass; what the values hold is not looked at again."""
     return PLACEHOLDER.sub(lambda match: values.get(match.group(1), match.group()), template)
-
-
-__all__ = ["MAX_FENCE", "PLACEHOLDER", "fill", "harmless", "quote", "shortened"]

@@ -9,7 +9,7 @@ import pytest
 from rewardsmith import Message, Rollout, RolloutGroup
 from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.prepare.write_rubrics import revised_prompt
-from rewardsmith.rewards.judges.rubric import Rubric
+from rewardsmith.rewards.judges.graders import Rubric
 from rewardsmith.text.judge_replies import Unparsable
 from tests.data.prepare.jobs import names, read_rows, write_rows
 from tests.data.prepare.rubric_rows import CRITERIA, problems, rubric_command

@@ -14,7 +14,7 @@ from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.llm import ChatRequest, Conversation, ModelCallError, Usage
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards.base import Halt
-from rewardsmith.rewards.judges.classifier import Classifier, CritiqueSettings, sigmoid
+from rewardsmith.rewards.judges.scalar_judges import Classifier, CritiqueSettings, sigmoid
 from rewardsmith.text.quoting import quote
 
 from ..models import Scripted

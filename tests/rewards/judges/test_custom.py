@@ -92,7 +92,7 @@ def test_settings_that_cannot_be_used() -> None:
         ({"prompt": "a", "template": "judge"}, "template and prompt are given: a judge has one prompt"),
         ({"template": "no such file"}, 'template = "no such file" cannot be read'),
         ({"prompt": "Is {{respons}} right?"}, 'prompt has none of .* Did you mean "response"'),
-        ({"prompt": "Is {response} right?"}, "prompt has {response} in line 1, .* write {{response}}"),
+        ({"prompt": "Is {response} right?"}, "prompt has {response}, .* write {{response}}"),
         ({"prompt": "Is {answer} right?"}, "prompt has none of {{response}}"),
         ({"preprocess": f"{HOOKS}:mesages"}, 'Did you mean "messages"'),
         ({"postprocess": f"{HOOKS}:NO_FUNCTION"}, "postprocess = .* is not a function"),

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rewardsmith import Score
 from rewardsmith.llm import ChatRequest
 from rewardsmith.rewards.judges.custom import CustomJudge
-from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.rewards.judges.verifier import Verifier
+from rewardsmith.rewards.judges.graders import Rubric, Verifier
 from rewardsmith.text.quoting import harmless, quote
 from tests.rewards.judges.scripted_judges import connected, group, outcomes
 from tests.rewards.models import text_of

@@ -10,14 +10,12 @@ from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatRequest, ModelCallError
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.classifier import Classifier
 from rewardsmith.rewards.judges.custom import CustomJudge
+from rewardsmith.rewards.judges.graders import Rubric, Verifier
 from rewardsmith.rewards.judges.pairwise import Pairwise
 from rewardsmith.rewards.judges.plugin import Plugin
 from rewardsmith.rewards.judges.ranking import RankingJudge
-from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.rewards.judges.similarity import Similarity
-from rewardsmith.rewards.judges.verifier import Verifier
+from rewardsmith.rewards.judges.scalar_judges import Classifier, Similarity
 from rewardsmith.text.templates import Template, load_template
 from tests.rewards.judges.scripted_judges import group, judge, make, outcomes
 from tests.rewards.models import Said, text_of
@@ -164,7 +162,7 @@ def test_feedback_of_failed_comparisons_names_the_letter_of_each_answer() -> Non
     assert len(model.asked) == 4
     for score in scores:
         assert score.feedback.count("]\nI cannot") == score.feedback.count("[try ") == 4
-        assert all(f"[this answer is candidate {letter} of 2]" in score.feedback for letter in "AB")
+        assert all(f"[this answer is {letter} of 2]" in score.feedback for letter in "AB")
 
     def script(question: ChatRequest) -> Said:
         first = text_of(question).partition("Answer A:")[2]
@@ -173,8 +171,8 @@ def test_feedback_of_failed_comparisons_names_the_letter_of_each_answer() -> Non
     scores, _ = judge(Pairwise, script, group("x", "y"), request={"tries": 1})
     assert outcomes(scores) == ["unparsable", "unparsable"]
     for score, names in zip(scores, ("AB", "BA"), strict=True):
-        assert f"[this answer is {names[0]}]\nVerdict: A" in score.feedback
-        assert f"[this answer is {names[1]}]\n[try 1: " in score.feedback
+        assert f"[this answer is {names[0]} of 2]\nVerdict: A" in score.feedback
+        assert f"[this answer is {names[1]} of 2]\n[try 1: " in score.feedback
 
 
 # ---- the record of a run ---------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ import pytest
 from rewardsmith.errors import UserError
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError
 from rewardsmith.rewards.base import CannotScore
-from rewardsmith.rewards.judges.rubric import Rubric
-from rewardsmith.rewards.judges.verifier import Verifier
+from rewardsmith.rewards.judges.graders import Rubric, Verifier
 from tests.rewards.judges.scripted_judges import connected, group, judge, make, outcomes
 from tests.rewards.models import text_of
 

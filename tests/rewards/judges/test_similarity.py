@@ -21,7 +21,7 @@ from rewardsmith.engines.sentences import SentenceModel
 from rewardsmith.llm import ModelCallError, Usage
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.judge import MAX_CHARS
-from rewardsmith.rewards.judges.similarity import CurveSettings, Similarity, cosine
+from rewardsmith.rewards.judges.scalar_judges import CurveSettings, Similarity, cosine
 
 FIELD = {"field": "Response"}
 

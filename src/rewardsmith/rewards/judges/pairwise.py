@@ -87,13 +87,9 @@ class Pairwise(GroupJudge):
         opponents: Annotated[
             int | None, Field(ge=2, multiple_of=2, description="per rollout, in a ring that is drawn; not set: all")
         ] = None,
-        min_pairs: Annotated[int, Field(ge=1, description="a rollout with fewer parsable pairs has failed")] = 1,
         aggregate: Annotated[
             Literal["wins", "bradley-terry"], Field(description="mean of 1, 0.5 and 0 over the pairs; or a fit")
         ] = "wins",
-        prior: Annotated[
-            float | None, Field(ge=1e-6, description="bradley-terry: 1 / variance of log-strengths; not set: 0.1")
-        ] = None,
         extract: CandidateWay = "whole",
         max_chars: MaxCandidateChars = 20_000,
         invalid_reward: Annotated[
@@ -110,9 +106,7 @@ class Pairwise(GroupJudge):
             require_unset('against = "reference"', **unused)
             if self._fit:
                 raise UserError('aggregate = "bradley-terry" needs a group: against = "reference" goes with wins')
-        if not self._fit:
-            require_unset('aggregate = "wins"', prior=prior)
-        self._prior, self._opponents, self._min_pairs = 0.1 if prior is None else prior, opponents, min_pairs
+        self._opponents = opponents
         super().__init__(
             model,
             request,
@@ -163,7 +157,7 @@ class Pairwise(GroupJudge):
             own = [one for one in about if one.error is None]
             ballots = [ballot for one in about for ballot in one.ballots]
             result: Score | Exception
-            if kept[i] and len(own) >= min(self._min_pairs, len(about)):
+            if kept[i] and own:
                 value = strengths[i] if self._fit else _wins(found, i, own)
                 parts = {"contradicted": Score(sum(one.contradicted for one in own) / len(own))}
                 result = Score(round(value, DIGITS), parts=parts)
@@ -178,7 +172,7 @@ class Pairwise(GroupJudge):
             first, second = one.pair
             wins[first, second] += one.share(first)
             wins[second, first] += one.share(second)
-        return list(map(float, chances(bradley_terry(wins, prior=self._prior))))
+        return list(map(float, chances(bradley_terry(wins))))
 
 
 def _connected(count: int, compared: Sequence[ComparedPair]) -> list[bool]:

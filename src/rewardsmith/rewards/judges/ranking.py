@@ -37,7 +37,7 @@ from rewardsmith.rewards.judges.candidates import (
     heats,
     windows,
 )
-from rewardsmith.rewards.judges.judge import ChatModelName, keeps_order, require_unset
+from rewardsmith.rewards.judges.judge import ChatModelName, keeps_order
 from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template, ranking_prompt
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import MAX_CANDIDATES, PARSER, Output, Strictness, letters_of, parse_ranking, rank_shares
@@ -84,16 +84,12 @@ class RankingJudge(GroupJudge):
         orders: Annotated[
             int, Field(ge=1, description="candidate orders, averaged against position bias; best even")
         ] = 1,
-        min_orders: Annotated[int, Field(ge=1, description="fewer parsable orders than this are a failure")] = 1,
         max_candidates: Annotated[
             int, Field(ge=2, le=MAX_CANDIDATES, description="candidates in one call; GRRM was trained with 2 to 4")
         ] = 8,
         large_groups: Annotated[
             Literal["subgroups", "tournament"], Field(description="how groups above max_candidates are judged")
         ] = "subgroups",
-        overlap: Annotated[
-            int | None, Field(ge=1, description="candidates that two subgroups share; not set: max_candidates / 4")
-        ] = None,
         extract: CandidateWay = "whole",
         max_chars: MaxCandidateChars = 20_000,
         scale: Annotated[
@@ -112,12 +108,9 @@ class RankingJudge(GroupJudge):
             raise UserError(f"lowest is {lowest:g} and highest {highest:g}: the range of scores is empty")
         if not decimals and (lowest != int(lowest) or highest != int(highest)):
             raise UserError(f"{lowest:g} and {highest:g} must be integers, unless decimals = true")
-        if large_groups == "tournament":
-            require_unset('large_groups = "tournament"', overlap=overlap)
         self._scale = scale
-        shared = max(1, max_candidates // 4) if overlap is None else overlap
-        is_tournament, is_ordinal = large_groups == "tournament", output == "ranking"
-        self._design = Design(max_candidates, orders, min_orders, shared, is_tournament, is_ordinal)
+        overlap = max(1, max_candidates // 4)
+        self._design = Design(max_candidates, orders, overlap, large_groups == "tournament", output == "ranking")
         self._verdicts, self._reading = RankingFormat(output, lowest, highest, decimals), reading
         super().__init__(
             model,
@@ -181,21 +174,15 @@ class Design:
     """Which calls a group needs; the fields are settings of `RankingJudge`.
 
     Attributes:
+        overlap: candidates that two subgroups share.
         ordinal: whether the judge writes only an order.
     """
 
     max_candidates: int = 8
     orders: int = 1
-    min_orders: int = 1
     overlap: int = 2
     tournament: bool = False
     ordinal: bool = False
-
-    def __post_init__(self) -> None:
-        if self.min_orders > self.orders:
-            raise UserError(f"min_orders is {self.min_orders}, more than orders = {self.orders}")
-        if self.overlap >= self.max_candidates:
-            raise UserError(f"overlap is {self.overlap}: it must be below max_candidates = {self.max_candidates}")
 
     async def judge(self, ask: Ask, members: Sequence[int]) -> JoinedShares:
         """Make all calls for a group, and join their shares."""
@@ -204,11 +191,9 @@ class Design:
         return await self._by_subgroups(ask, members)
 
     async def _in_orders(self, ask: Ask, members: Sequence[int]) -> tuple[list[Ballot], Exception | None]:
-        """Show the same candidates in several orders; return an error as well if too few replies could be parsed."""
+        """Show the same candidates in several orders; return an error as well if no reply could be parsed."""
         ballots = await asyncio.gather(*map(ask, balanced(members, self.orders)))
-        errors = [ballot.error for ballot in ballots if ballot.error is not None]
-        too_few = errors and len(ballots) - len(errors) < min(self.min_orders, len(ballots))
-        return ballots, errors[0] if too_few else None
+        return ballots, None if any(ballot.error is None for ballot in ballots) else ballots[0].error
 
     async def _by_subgroups(self, ask: Ask, members: Sequence[int]) -> JoinedShares:
         """Judge overlapping subgroups at once, and join their scores through the candidates that they share.

@@ -1,4 +1,4 @@
-"""Grades by criteria: a rubric reward model, or any model that can grade."""
+"""Judges of one response with built-in prompts: grades by criteria, and equivalence with the reference answer."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rewardsmith.rewards.judges.judge import (
     ChatModelName,
     Judge,
     MaxChars,
+    OwnTemplate,
     Question,
     QuotingStyle,
     Rendered,
@@ -49,6 +50,8 @@ from rewardsmith.text.verdicts import NO, YES, parse_boolean
 from rewardsmith.types import Prompt, RolloutGroup, Score
 
 _MET = {"yes": ("met", "fully met", *YES), "no": ("not met", "unmet", *NO)}
+
+_EQUIVALENT = {"yes": (*YES, "equivalent", "correct"), "no": (*NO, "not equivalent", "incorrect", "wrong")}
 
 
 class CriterionSettings(Settings):
@@ -214,3 +217,51 @@ class Rubric(Judge):
             return 'is text: calls = "each" needs a list of criteria' if self._each else ""
         faults = any(criterion.points < 0 for criterion in rubric)
         return 'has negative points: these need calls = "each" and mark = "met"' if faults and not self._met else ""
+
+
+class Verifier(Judge):
+    """Score 1 if a model finds the answer equivalent to the reference answer, else 0; with votes, the share of yes.
+
+    A response without an answer is worth 0 without a call.
+    """
+
+    parser = verdicts.PARSER
+    _template: Template
+
+    def __init__(
+        self,
+        *,
+        model: ChatModelName,
+        show: Show = "answer",
+        extract: Ways = DEFAULT_WAYS,
+        max_chars: MaxChars = MAX_CHARS,
+        quoting: QuotingStyle = "fence",
+        template: OwnTemplate = "verifier",
+        votes: Votes = 1,
+        request: Request = DEFAULT_REQUEST,
+    ) -> None:
+        require_extracting(show, extract)
+        super().__init__(model, request, votes)
+        self._show, self._ways, self._max_chars, self._quoting = show, extract, max_chars, quoting
+        known = ("question", "reference", "response")
+        self._template = load_template(template, known=known, needed=("reference", "response"))
+
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt has no reference answer."""
+        truths(prompt)
+
+    def render(self, group: RolloutGroup) -> Rendered:
+        """Return question, reference and answer; any one of several references is right."""
+        prompt = group.prompt
+        known = {"reference": "\nor: ".join(truths(prompt)), "question": question_of(prompt)}
+        quoted = {name: quote_as(text, self._quoting) for name, text in known.items()}
+        rendered: list[Score | Question] = []
+        for rollout in group.rollouts:
+            text = visible_text(rollout.text, self._show, self._ways)
+            messages = self._template.render({**quoted, "response": quote_as(text, self._quoting, self._max_chars)})
+            rendered.append(Question(messages) if text else Score(0.0, feedback="There is no answer."))
+        return rendered
+
+    def parse(self, reply: str, about: None) -> float:
+        """Return 1 for equivalent, else 0."""
+        return float(parse_boolean(reply, **_EQUIVALENT))
