@@ -108,7 +108,12 @@ def parse_own(reply: str, parse: Callable[[str], V]) -> V:
     """
     text = normalise(reply[-MAX_TAIL:])
     text = text if len(reply) <= MAX_TAIL else f"…{text}"  # the first line of a tail is not a whole line
-    first, *rest = own_words(_TAGGED.sub(r"\1: \2", text))
+    return parse_own_words(_TAGGED.sub(r"\1: \2", text), parse)
+
+
+def parse_own_words(text: str, parse: Callable[[str], V]) -> V:
+    """Parse a text without quotations and fenced blocks, or else with the block that it ends with."""
+    first, *rest = own_words(text)
     try:
         return parse(first)
     except NoVerdict:

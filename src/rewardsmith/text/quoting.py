@@ -1,9 +1,7 @@
 """Foreign text inside a prompt: quoted in one pass, in a fence that it cannot close.
 
-A judge reads what a policy wrote. That text is hostile: it may hold placeholders, fences, headers, its own verdict, or
-the tokens that separate the turns of a chat. `quote` puts it between fences longer than any run of backticks in it
-and breaks the role tokens, so that it can change nothing but itself. `fill` replaces all placeholders at once, so that
-a placeholder inside a value stays what it is.
+`quote` puts hostile text between fences longer than any run of backticks in it and breaks role tokens, so that it can
+change nothing but itself. `fill` replaces all placeholders at once, so that one inside a value stays what it is.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
         {"name": "cases", "part": "synthesis", "checks": ["over-generalisation"], "points": 2, "text": "…"}, …],
      "not_applicable": {"coincidence": "every number is given in the problem"}}
 
-A solution may reach the right answer by an unsound way. A rubric that finds this out has checks for each way to fail
-(`FAILURES`), follows the skeleton of any proof (`PARTS`), and is fair to every correct approach: it names neither the
-answer nor the words of a reference. What a program can check of that is checked here. The text is untrusted.
+A written rubric has checks for each way to reach a right answer unsoundly (`FAILURES`), follows the skeleton of any
+proof (`PARTS`), and names neither the answer nor the words of a reference. The text is untrusted.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ def parse_criteria(value: object, field: str, owner: str) -> str | tuple[Criteri
     """
     if isinstance(value, str) and value.strip():
         return value.strip()
-    if not isinstance(value, list | tuple) or not value:
-        kind = "no" if not value else "an unusable"
-        raise InvalidCriteria(f"{owner} has {kind} {field!r}: text, or a list of criteria")
     what = f"{field!r} of {owner}"
+    if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_CRITERIA:
+        raise InvalidCriteria(f"{owner} has no {field!r} that is text, or a list of 1 to {MAX_CRITERIA} criteria")
     criteria = tuple(_criterion(entry, number, what) for number, entry in enumerate(value, 1))
-    if problem := criteria_problem(criteria):
-        raise InvalidCriteria(f"{what} {problem}")
+    points = [criterion.points for criterion in criteria]
+    if 0 in points or max(points) < 0 or sum(map(abs, points)) > MAX_POINTS:
+        raise InvalidCriteria(f"{what} has an entry of 0 points, none above 0, or more than {MAX_POINTS:,} in all")
     return criteria
 
 
@@ -72,27 +71,9 @@ def _criterion(entry: object, number: int, what: str) -> Criterion:
     points = table.get("points", table.get("weight", 1.0))
     if not isinstance(text, str) or not text.strip():
         raise InvalidCriteria(f"entry {number} of {what} has no text")
-    if isinstance(points, bool) or not isinstance(points, int | float) or not abs(points) < math.inf:
-        raise InvalidCriteria(f"entry {number} of {what} has no number of points")
-    if abs(points) > MAX_POINTS:
-        raise InvalidCriteria(f"{what} has more than {MAX_POINTS:,} points in all")
-    return rounded(text.strip(), float(points), f"c{number}")
-
-
-def rounded(text: str, points: float, name: str) -> Criterion:
-    """Return a criterion whose points have as many decimals as are shown."""
-    return Criterion(text, round(points, DECIMALS), name)
-
-
-def criteria_problem(criteria: Sequence[Criterion]) -> str:
-    """Return why these cannot be summed to a share; "" if they can."""
-    if len(criteria) > MAX_CRITERIA:
-        return f"has {len(criteria)} entries: at most {MAX_CRITERIA}"
-    if any(criterion.points == 0 for criterion in criteria):
-        return "has an entry of 0 points"
-    if sum(abs(criterion.points) for criterion in criteria) > MAX_POINTS:
-        return f"has more than {MAX_POINTS:,} points in all"
-    return "" if any(criterion.points > 0 for criterion in criteria) else "has nothing that earns points"
+    if isinstance(points, bool) or not isinstance(points, int | float) or not abs(points) <= MAX_POINTS:
+        raise InvalidCriteria(f"entry {number} of {what} has no number of points up to {MAX_POINTS:,}")
+    return Criterion(text.strip(), round(float(points), DECIMALS), f"c{number}")
 
 
 def total_points(criteria: Sequence[Criterion]) -> float:

@@ -1,7 +1,6 @@
-"""What judges of groups compare: the distinct answers of the rollouts, and the orders in which they are shown.
+"""Judges of groups: the distinct answers of the rollouts, and the orders in which they are shown.
 
-Orders and pairs are drawn from the texts themselves, so that the same group always gets the same prompts, whatever the
-order of its rollouts. Candidates are numbers from 0.
+Orders and pairs are drawn from the texts, so that a group gets the same prompts whatever the order of its rollouts.
 """
 
 from __future__ import annotations
@@ -38,6 +37,13 @@ MaxCandidateChars = Annotated[
 Criteria = Annotated[str, Field(description="what matters most; added to the template")]
 ReferencePlace = Annotated[
     str, Field(min_length=1, description='where the reference is: "answer", or a field of the prompt\'s info')
+]
+
+InvalidReward = Annotated[
+    float | None, Field(description="without a valid answer; not set: half of the range below the worst")
+]
+SingleAnswerReward = Annotated[
+    float | None, Field(description="of the only distinct valid answer; not set: that of an average one")
 ]
 
 _FENCE = re.compile(r"[ \t]{0,3}(`{3,})([^`]*)")
@@ -125,18 +131,21 @@ class GroupJudge(Judge):
         reference: str,
         extract: str,
         max_chars: int,
-        invalid_reward: float,
-        single_answer_reward: float,
+        invalid_reward: float | None,
+        single_answer_reward: float | None,
+        scale: float = 1.0,
         by_reference: bool = False,
     ) -> None:
         super().__init__(model, request)
         self._template, self._by_reference = template, by_reference
         self._criteria, self._reference, self._way, self._max_chars = criteria, reference, extract, max_chars
-        self._invalid, self._single = invalid_reward, single_answer_reward
-        if invalid_reward > 0 or invalid_reward >= single_answer_reward:
+        self._scale = scale
+        self._invalid = -scale / 2 if invalid_reward is None else invalid_reward
+        self._single = scale / 2 if single_answer_reward is None else single_answer_reward
+        if self._invalid > 0 or self._invalid >= self._single:
             raise UserError(
-                f"invalid_reward is {invalid_reward:g} and single_answer_reward {single_answer_reward:g}: an invalid"
-                " answer must be worth less than a single valid one, and at most 0, which is the worst valid one's"
+                f"invalid_reward is {self._invalid:g} and single_answer_reward {self._single:g}: an invalid answer must"
+                " be worth less than a single valid one, and at most 0, which is the worst valid one's"
             )
         lacks = f"{template.where}, which has no"
         if "criteria" not in template.places:

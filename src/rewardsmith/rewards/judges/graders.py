@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from rewardsmith.config import Settings
 from rewardsmith.errors import UserError
-from rewardsmith.llm import joined_replies
+from rewardsmith.llm import RequestSettings, joined_replies
 from rewardsmith.rewards.base import CannotScore
 from rewardsmith.rewards.judges.judge import (
     DEFAULT_REQUEST,
@@ -27,9 +28,9 @@ from rewardsmith.rewards.judges.judge import (
     Votes,
     Ways,
     require_extracting,
-    require_unset,
     visible_text,
 )
+from rewardsmith.rewards.rules.rule_settings import Way
 from rewardsmith.rewards.rules.truth import extra, truths
 from rewardsmith.text import grades, verdicts
 from rewardsmith.text.grades import parse_grade
@@ -39,10 +40,8 @@ from rewardsmith.text.rubrics import (
     MAX_POINTS,
     Criterion,
     InvalidCriteria,
-    criteria_problem,
     list_criteria,
     parse_criteria,
-    rounded,
     total_points,
 )
 from rewardsmith.text.templates import Template, load_template
@@ -64,16 +63,63 @@ class CriterionSettings(Settings):
     )
 
 
-class Rubric(Judge):
-    """Grade each rollout by criteria with points; the value is the share of the points, in [0, 1].
+class ResponseJudge(Judge):
+    """A judge that sees a part of each response; where there is none, the value is 0 without a call."""
 
-    A response that is empty, or has no answer where `show` demands one, is worth 0 without a call.
+    parts: tuple[str, ...] = ()
+    _template: Template
+
+    def __init__(
+        self,
+        model: str,
+        request: RequestSettings,
+        votes: int,
+        template: Template,
+        *,
+        show: str,
+        extract: Sequence[Way],
+        max_chars: int,
+        quoting: str,
+    ) -> None:
+        super().__init__(model, request, votes)
+        require_extracting(show, extract)
+        self._template, self._show, self._ways = template, show, extract
+        self._max_chars, self._quoting = max_chars, quoting
+
+    def render(self, group: RolloutGroup) -> Rendered:
+        """Return the questions about each response."""
+        known, items = self._known(group.prompt), self.items(group.prompt)
+        nothing = Score(0.0, parts={name: Score(0.0) for name in self.parts}, feedback="There is nothing to judge.")
+        rendered: list[Score | list[Question]] = []
+        for rollout in group.rollouts:
+            text = visible_text(rollout.text, self._show, self._ways)
+            shown = {**known, "response": quote_as(text, self._quoting, self._max_chars)}
+            questions = [Question(self._template.render({**shown, **own}), about) for about, own in items]
+            rendered.append(questions if text else nothing)
+        return rendered
+
+    def items(self, prompt: Prompt) -> Sequence[tuple[Any, dict[str, str]]]:
+        """Return for each question what `parse` must know, and what it shows besides question and response."""
+        return [(None, {})]
+
+    def require(self, prompt: Prompt) -> None:
+        """Raise `CannotScore` if a prompt lacks what the questions are made of."""
+        self._known(prompt)
+        self.items(prompt)
+
+    def _known(self, prompt: Prompt) -> dict[str, str]:
+        known = {"question": quote_as(question_of(prompt), self._quoting)}
+        if "reference" in self._template.places:  # any one of several is right
+            known["reference"] = quote_as("\nor: ".join(truths(prompt)), self._quoting)
+        return known
+
+
+class Rubric(ResponseJudge):
+    """Grade each rollout by criteria with points; the value is the share of the points, in [0, 1].
 
     Attributes:
         parts: the names of the criteria, where the recipe lists them and each has a call of its own.
     """
-
-    _template: Template
 
     def __init__(
         self,
@@ -83,18 +129,19 @@ class Rubric(Judge):
             str | list[CriterionSettings] | None,
             Field(description="for all prompts: text, or a list of tables; not set: each prompt has its own"),
         ] = None,
-        field: Annotated[str | None, Field(min_length=1, description="of info, extra_info; not set: criteria")] = None,
+        field: Annotated[
+            str, Field(min_length=1, description="of info or extra_info, with a prompt's own criteria")
+        ] = "criteria",
         calls: Annotated[Literal["whole", "each"], Field(description="calls per rubric, or per criterion")] = "whole",
         mark: Annotated[
             Literal["points", "met"], Field(description="of each criterion: points, or yes or no")
         ] = "points",
         total: Annotated[
-            float | None, Field(ge=0.01, le=MAX_POINTS, description="points of criteria that are text; not set: 10")
-        ] = None,
+            float, Field(ge=0.01, le=MAX_POINTS, description="points in all of criteria that are text")
+        ] = 10.0,
         above: Annotated[
-            Literal["refuse", "clamp"] | None,
-            Field(description="what becomes of a grade above the total; not set: refuse"),
-        ] = None,
+            Literal["refuse", "clamp"], Field(description="what becomes of a grade above the total")
+        ] = "refuse",
         show: Show = "response",
         extract: Ways = DEFAULT_WAYS,
         max_chars: MaxChars = MAX_CHARS,
@@ -103,44 +150,30 @@ class Rubric(Judge):
         votes: Votes = 1,
         request: Request = DEFAULT_REQUEST,
     ) -> None:
-        super().__init__(model, request, votes)
         if mark == "met" and calls == "whole":
             raise UserError('mark = "met" needs calls = "each": a whole rubric has points')
-        if criteria is not None:
-            require_unset("criteria", field=field)
-        if isinstance(criteria, list) or calls == "each":
-            require_unset("a list of criteria" if calls == "whole" else 'calls = "each"', total=total)
-        if mark == "met":
-            require_unset('mark = "met"', above=above)
-        require_extracting(show, extract)
-        self._field, self._each, self._met = field or "criteria", calls == "each", mark == "met"
-        self._clamp = above == "clamp"
-        self._total = 10.0 if total is None else round(total, DECIMALS)
-        self._show, self._ways, self._max_chars, self._quoting = show, extract, max_chars, quoting
-        self._given = None if criteria is None else self._checked(criteria)
+        self._field, self._each, self._met = field, calls == "each", mark == "met"
+        self._clamp, self._total = above == "clamp", round(total, DECIMALS)
+        self._given = None if criteria is None else self._given_criteria(criteria)
         name = "criterion_met" if self._met else "criterion" if self._each else "rubric"
         own = ("criterion", "points") if self._each else ("criteria", "total")
         known = ("question", "response", "reference", *own)
-        self._template = load_template(template or name, known=known, needed=(own[0], "response"))
+        loaded = load_template(template or name, known=known, needed=(own[0], "response"))
+        super().__init__(
+            model, request, votes, loaded, show=show, extract=extract, max_chars=max_chars, quoting=quoting
+        )
         self.parser = verdicts.PARSER if self._met else grades.PARSER
         named = self._given if self._each and isinstance(self._given, tuple) else ()
         self.parts = tuple(criterion.name for criterion in named)
 
-    def render(self, group: RolloutGroup) -> Rendered:
-        """Return one question per response about the whole rubric, or one about each criterion."""
-        known = self._known(group.prompt)
-        items = self._items(self._rubric_of(group.prompt))
-        nothing = Score(0.0, parts={name: Score(0.0) for name in self.parts}, feedback="There is nothing to grade.")
-        rendered: list[Score | list[Question]] = []
-        for rollout in group.rollouts:
-            text = visible_text(rollout.text, self._show, self._ways)
-            shown = {**known, "response": quote_as(text, self._quoting, self._max_chars)}
-            questions = [Question(self._template.render({**shown, **own}), about) for about, own in items]
-            rendered.append(questions if text else nothing)
-        return rendered
-
-    def _items(self, rubric: str | tuple[Criterion, ...]) -> list[tuple[float | Criterion, dict[str, str]]]:
-        """Return for each question what `parse` must know, and what its prompt shows of the rubric."""
+    def items(self, prompt: Prompt) -> Sequence[tuple[float | Criterion, dict[str, str]]]:
+        """Return one item for the whole rubric, or one for each criterion."""
+        rubric = self._given
+        if rubric is None:
+            try:
+                rubric = self._usable(extra(prompt, self._field), self._field, f"the prompt {prompt.id!r}")
+            except InvalidCriteria as error:
+                raise CannotScore("invalid", str(error)) from None
         if self._each and not isinstance(rubric, str):
             return [
                 (one, {"criterion": quote_as(one.text, self._quoting), "points": format_number(one.points)})
@@ -171,62 +204,34 @@ class Rubric(Judge):
         earned = sum(c.points * (score.value or 0.0) for c, score in zip(criteria, scores, strict=True))
         return Score(min(1.0, max(0.0, earned / total_points(criteria))), parts=parts, feedback=feedback)
 
-    # ---- criteria --------------------------------------------------------------------------------------------------
-
-    def require(self, prompt: Prompt) -> None:
-        """Raise `CannotScore` if a prompt lacks criteria that can be graded, or what else the template shows."""
-        self._rubric_of(prompt)
-        self._known(prompt)
-
-    def _known(self, prompt: Prompt) -> dict[str, str]:
-        known = {"question": quote_as(question_of(prompt), self._quoting)}
-        if "reference" in self._template.places:
-            known["reference"] = quote_as("\nor: ".join(truths(prompt)), self._quoting)
-        return known
-
-    def _checked(self, criteria: str | list[CriterionSettings]) -> str | tuple[Criterion, ...]:
+    def _given_criteria(self, criteria: str | list[CriterionSettings]) -> str | tuple[Criterion, ...]:
         """Return the criteria of the recipe."""
-        if isinstance(criteria, str):
-            given: str | tuple[Criterion, ...] = criteria.strip()
-            problem = self._problem(given)
-        else:
-            given = tuple(rounded(one.text, one.points, one.name or f"c{i}") for i, one in enumerate(criteria, 1))
-            names = [criterion.name for criterion in given]
-            twice = [f"has two called {name!r}" for name in names if names.count(name) > 1]
-            problem = twice[0] if twice else criteria_problem(given) or self._problem(given)
-        if not given:
-            raise UserError("criteria is empty: leave it out to take those of each prompt")
-        if problem:
-            raise UserError(f"criteria {problem}")
-        return given
-
-    def _rubric_of(self, prompt: Prompt) -> str | tuple[Criterion, ...]:
-        if self._given is not None:
-            return self._given
+        names = [] if isinstance(criteria, str) else [one.name or f"c{i}" for i, one in enumerate(criteria, 1)]
+        if len(set(names)) < len(names):
+            raise UserError(f"criteria has two of the same name: {', '.join(names)}")
+        tables = criteria if isinstance(criteria, str) else [one.model_dump() for one in criteria]
         try:
-            rubric = parse_criteria(extra(prompt, self._field), self._field, f"the prompt {prompt.id!r}")
+            rubric = self._usable(tables, "criteria", "the reward")
         except InvalidCriteria as error:
-            raise CannotScore("invalid", str(error)) from None
-        if problem := self._problem(rubric):
-            raise CannotScore("invalid", f"{self._field!r} of the prompt {prompt.id!r} {problem}")
+            raise UserError(str(error)) from None
+        if isinstance(rubric, str):
+            return rubric
+        return tuple(replace(one, name=name) for one, name in zip(rubric, names, strict=True))
+
+    def _usable(self, value: object, field: str, owner: str) -> str | tuple[Criterion, ...]:
+        """Return criteria that can be graded with these settings."""
+        rubric = parse_criteria(value, field, owner)
+        if isinstance(rubric, str) and self._each:
+            raise InvalidCriteria(f'{field!r} of {owner} is text: calls = "each" needs a list of criteria')
+        if not isinstance(rubric, str) and not self._met and any(criterion.points < 0 for criterion in rubric):
+            raise InvalidCriteria(f'{field!r} of {owner} has negative points, which need calls = "each", mark = "met"')
         return rubric
 
-    def _problem(self, rubric: str | Sequence[Criterion]) -> str:
-        """Return why criteria cannot be graded with these settings; "" if they can."""
-        if isinstance(rubric, str):
-            return 'is text: calls = "each" needs a list of criteria' if self._each else ""
-        faults = any(criterion.points < 0 for criterion in rubric)
-        return 'has negative points: these need calls = "each" and mark = "met"' if faults and not self._met else ""
 
-
-class Verifier(Judge):
-    """Score 1 if a model finds the answer equivalent to the reference answer, else 0; with votes, the share of yes.
-
-    A response without an answer is worth 0 without a call.
-    """
+class Verifier(ResponseJudge):
+    """Score 1 if a model finds the answer equivalent to the reference answer, else 0; with votes, the share of yes."""
 
     parser = verdicts.PARSER
-    _template: Template
 
     def __init__(
         self,
@@ -240,27 +245,11 @@ class Verifier(Judge):
         votes: Votes = 1,
         request: Request = DEFAULT_REQUEST,
     ) -> None:
-        require_extracting(show, extract)
-        super().__init__(model, request, votes)
-        self._show, self._ways, self._max_chars, self._quoting = show, extract, max_chars, quoting
         known = ("question", "reference", "response")
-        self._template = load_template(template, known=known, needed=("reference", "response"))
-
-    def require(self, prompt: Prompt) -> None:
-        """Raise `CannotScore` if a prompt has no reference answer."""
-        truths(prompt)
-
-    def render(self, group: RolloutGroup) -> Rendered:
-        """Return question, reference and answer; any one of several references is right."""
-        prompt = group.prompt
-        known = {"reference": "\nor: ".join(truths(prompt)), "question": question_of(prompt)}
-        quoted = {name: quote_as(text, self._quoting) for name, text in known.items()}
-        rendered: list[Score | Question] = []
-        for rollout in group.rollouts:
-            text = visible_text(rollout.text, self._show, self._ways)
-            messages = self._template.render({**quoted, "response": quote_as(text, self._quoting, self._max_chars)})
-            rendered.append(Question(messages) if text else Score(0.0, feedback="There is no answer."))
-        return rendered
+        loaded = load_template(template, known=known, needed=("reference", "response"))
+        super().__init__(
+            model, request, votes, loaded, show=show, extract=extract, max_chars=max_chars, quoting=quoting
+        )
 
     def parse(self, reply: str, about: None) -> float:
         """Return 1 for equivalent, else 0."""

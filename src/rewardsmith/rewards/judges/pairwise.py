@@ -20,12 +20,14 @@ from rewardsmith.rewards.judges.candidates import (
     CandidateWay,
     Criteria,
     GroupJudge,
+    InvalidReward,
     MaxCandidateChars,
     ReferencePlace,
+    SingleAnswerReward,
     first_cause,
     ring,
 )
-from rewardsmith.rewards.judges.judge import DEFAULT_REQUEST, ChatModelName, Request, require_unset
+from rewardsmith.rewards.judges.judge import DEFAULT_REQUEST, ChatModelName, OwnTemplate, Request, require_unset
 from rewardsmith.rewards.judges.ranking import DIGITS
 from rewardsmith.rewards.rules.truth import references_of
 from rewardsmith.text.judge_prompts import RANKING_PLACES
@@ -80,7 +82,7 @@ class Pairwise(GroupJudge):
         self,
         *,
         model: ChatModelName,
-        template: Annotated[str, Field(min_length=1, description="pairwise, or the path of your own")] = "pairwise",
+        template: OwnTemplate = "pairwise",
         criteria: Criteria = "",
         against: Annotated[Literal["group", "reference"], Field(description="the opponents of a rollout")] = "group",
         reference: ReferencePlace = "answer",
@@ -92,12 +94,8 @@ class Pairwise(GroupJudge):
         ] = "wins",
         extract: CandidateWay = "whole",
         max_chars: MaxCandidateChars = 20_000,
-        invalid_reward: Annotated[
-            float | None, Field(description="of a rollout without a valid answer; not set: -0.5, half below the worst")
-        ] = None,
-        single_answer_reward: Annotated[
-            float | None, Field(description="of the only distinct valid answer; not set: that of an average one")
-        ] = None,
+        invalid_reward: InvalidReward = None,
+        single_answer_reward: SingleAnswerReward = None,
         request: Request = DEFAULT_REQUEST,
     ) -> None:
         self._fit = aggregate == "bradley-terry"
@@ -115,8 +113,8 @@ class Pairwise(GroupJudge):
             reference=reference,
             extract=extract,
             max_chars=max_chars,
-            invalid_reward=-0.5 if invalid_reward is None else invalid_reward,
-            single_answer_reward=0.5 if single_answer_reward is None else single_answer_reward,
+            invalid_reward=invalid_reward,
+            single_answer_reward=single_answer_reward,
             by_reference=against == "reference",
         )
 

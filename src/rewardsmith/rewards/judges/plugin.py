@@ -59,12 +59,9 @@ class Plugin(Judge):
         *,
         model: ChatModelName,
         file: Annotated[str, Field(min_length=1, description="path of the plug-in")],
-        tokenizer: Annotated[
-            str | None, Field(min_length=1, description="folder or Hugging Face id; not set: the file gets None")
-        ] = None,
+        tokenizer: Annotated[str | None, Field(description="folder or Hugging Face id; not set: None")] = None,
         prompt_field: Annotated[
-            str | None,
-            Field(min_length=1, description="its text_prompts, in info; not set: rm_prompt, or the question"),
+            str | None, Field(description="its text_prompts, in info; not set: rm_prompt, or the question")
         ] = None,
         deadline: Annotated[float, Field(gt=0, description="seconds for one call of a function of the file")] = 10.0,
         memory: Annotated[int, Field(ge=16, description="MiB that a worker may use for a call")] = MEMORY,

@@ -29,15 +29,17 @@ from rewardsmith.rewards.judges.candidates import (
     CandidateWay,
     Criteria,
     GroupJudge,
+    InvalidReward,
     MaxCandidateChars,
     ReferencePlace,
+    SingleAnswerReward,
     arranged,
     balanced,
     first_cause,
     heats,
     windows,
 )
-from rewardsmith.rewards.judges.judge import ChatModelName, keeps_order
+from rewardsmith.rewards.judges.judge import ChatModelName, OwnTemplate, keeps_order
 from rewardsmith.text.judge_prompts import RankingFormat, load_ranking_template, ranking_prompt
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import MAX_CANDIDATES, PARSER, Output, Strictness, letters_of, parse_ranking, rank_shares
@@ -71,9 +73,7 @@ class RankingJudge(GroupJudge):
         self,
         *,
         model: ChatModelName,
-        template: Annotated[
-            str, Field(min_length=1, description="ranking, ranking_translation, or the path of your own")
-        ] = "ranking",
+        template: OwnTemplate = "ranking",
         criteria: Criteria = "",
         reference: ReferencePlace = "answer",
         output: Annotated[Output, Field(description="what the judge writes: a ranking, scores, or both")] = "both",
@@ -81,34 +81,22 @@ class RankingJudge(GroupJudge):
         highest: Annotated[float, Field(description="score of the best candidate possible")] = 10.0,
         decimals: Annotated[bool, Field(description="whether 7.5 is a score")] = False,
         reading: Annotated[Strictness, Field(description="how strictly the form of the reply is parsed")] = "lenient",
-        orders: Annotated[
-            int, Field(ge=1, description="candidate orders, averaged against position bias; best even")
-        ] = 1,
-        max_candidates: Annotated[
-            int, Field(ge=2, le=MAX_CANDIDATES, description="candidates in one call; GRRM was trained with 2 to 4")
-        ] = 8,
+        orders: Annotated[int, Field(ge=1, description="orders, averaged against position bias; best even")] = 1,
+        max_candidates: Annotated[int, Field(ge=2, le=MAX_CANDIDATES, description="candidates in one call")] = 8,
         large_groups: Annotated[
             Literal["subgroups", "tournament"], Field(description="how groups above max_candidates are judged")
         ] = "subgroups",
         extract: CandidateWay = "whole",
         max_chars: MaxCandidateChars = 20_000,
-        scale: Annotated[
-            float, Field(gt=0, description="reward of the best score possible; of the worst it is 0")
-        ] = 1.0,
-        invalid_reward: Annotated[
-            float | None,
-            Field(description="without a valid answer; never scaled; not set: -scale / 2"),
-        ] = None,
-        single_answer_reward: Annotated[
-            float | None, Field(description="of the only distinct valid answer; never scaled; not set: scale / 2")
-        ] = None,
+        scale: Annotated[float, Field(gt=0, description="reward of the best score; of the worst it is 0")] = 1.0,
+        invalid_reward: InvalidReward = None,
+        single_answer_reward: SingleAnswerReward = None,
         request: Annotated[RankingRequest, Field(description="how the judge is called")] = _REQUEST,
     ) -> None:
         if not lowest < highest:
             raise UserError(f"lowest is {lowest:g} and highest {highest:g}: the range of scores is empty")
         if not decimals and (lowest != int(lowest) or highest != int(highest)):
             raise UserError(f"{lowest:g} and {highest:g} must be integers, unless decimals = true")
-        self._scale = scale
         overlap = max(1, max_candidates // 4)
         self._design = Design(max_candidates, orders, overlap, large_groups == "tournament", output == "ranking")
         self._verdicts, self._reading = RankingFormat(output, lowest, highest, decimals), reading
@@ -120,8 +108,9 @@ class RankingJudge(GroupJudge):
             reference=reference,
             extract=extract,
             max_chars=max_chars,
-            invalid_reward=-scale / 2 if invalid_reward is None else invalid_reward,
-            single_answer_reward=scale / 2 if single_answer_reward is None else single_answer_reward,
+            invalid_reward=invalid_reward,
+            single_answer_reward=single_answer_reward,
+            scale=scale,
         )
 
     async def compare(self, prompt: Prompt, found: Candidates) -> list[Score]:

@@ -91,9 +91,7 @@ class CritiqueSettings(Settings):
     model: ChatModelName = Field(min_length=1, description="the model that writes it")
     template: OwnTemplate = "critique"
     show_template: str = Field(
-        default="critique_shown",
-        min_length=1,
-        description="turns that show the critique to the scalar model after the answer: built-in, or a path",
+        default="critique_shown", min_length=1, description="turns that show the critique to the scalar model"
     )
     max_chars: MaxChars = MAX_CHARS
     request: Request = DEFAULT_REQUEST
@@ -113,9 +111,7 @@ class Classifier:
         self,
         *,
         model: RaterName,
-        critique: Annotated[
-            CritiqueSettings | None, Field(description="a critique by another model that is read after the answer")
-        ] = None,
+        critique: Annotated[CritiqueSettings | None, Field(description="by another model, read after it")] = None,
         system: Annotated[Keep, Field(description="whether the model reads the prompt's system messages")] = "keep",
         think: Annotated[Keep, Field(description="whether it reads the policy's reasoning, up to </think>")] = "drop",
         activation: Annotated[
@@ -276,20 +272,11 @@ class Similarity:
         model: EmbedderName,
         show: Show = "final",
         extract: Ways = DEFAULT_WAYS,
-        field: Annotated[
-            str | None,
-            Field(min_length=1, description="the answer is this field of the last JSON object in what is shown"),
-        ] = None,
+        field: Annotated[str | None, Field(description="the answer is this field of the last JSON object")] = None,
         reference: Reference = "answer",
-        reduce: Annotated[
-            Literal["max", "mean"], Field(description="with several references: the nearest, or all on average")
-        ] = "max",
-        absent: Annotated[
-            float, Field(description="the value of a rollout without an answer; the curve does not change it")
-        ] = 0.0,
-        curve: Annotated[
-            CurveSettings | None, Field(description="a curve through the cosine; not set: the cosine as it is")
-        ] = None,
+        reduce: Annotated[Literal["max", "mean"], Field(description="of several references")] = "max",
+        absent: Annotated[float, Field(description="the value of a rollout without an answer")] = 0.0,
+        curve: Annotated[CurveSettings | None, Field(description="not set: the cosine as it is")] = None,
         deadline: BatchDeadline = None,
     ) -> None:
         require_extracting(show, extract)
