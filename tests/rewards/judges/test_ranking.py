@@ -18,7 +18,7 @@ from rewardsmith.text.judge_prompts import show_candidates
 from rewardsmith.text.quoting import quote
 from rewardsmith.text.rankings import write_ranking
 from tests.rewards.judges.ranked import by_number, group, scores, shown, values
-from tests.rewards.models import Scripted, text_of
+from tests.rewards.models import Scripted
 
 KNOCKOUT = {"max_candidates": 4, "large_groups": "tournament"}
 
@@ -39,18 +39,6 @@ def test_one_call_ranks_the_group() -> None:
         judge = Scripted(lambda question, output=output: by_number(question, output=output))
         assert values(judge, group("3", "8", "the 3"), output=output) == expected
         assert "### Scores:" not in judge.seen[0]
-
-
-@pytest.mark.parametrize("output", ["both", "scores"])
-@pytest.mark.parametrize("bounds", [{}, {"highest": 1.0}, {"lowest": -3.0, "highest": -1.0, "decimals": True}])
-def test_the_example_that_the_prompt_shows_can_be_parsed(bounds: dict[str, object], output: str) -> None:
-    def script(question: ChatRequest) -> str:
-        form = "\n".join(text_of(question).splitlines()[-7 if output == "both" else -1 :])
-        return "So.\n\n" + form.replace("X", "A").replace("Y", "B").replace("Z", "C")
-
-    found = values(Scripted(script), group("3", "8", "5"), output=output, **bounds)
-    assert len(set(found)) == 2
-    assert all(isinstance(value, float) and 0 <= value <= 1 for value in found)
 
 
 def test_scores_are_scaled_and_the_constants_are_not() -> None:
@@ -75,24 +63,18 @@ def test_copies_single_and_invalid_answers() -> None:
     assert sorted(shown(judge.asked[0])) == ["3", "8"]
 
 
-@pytest.mark.parametrize(
-    ("reply", "kind"),
-    [
+def test_a_judge_without_a_verdict_is_a_failure_and_never_a_number() -> None:
+    for reply, kind in (
         ("I cannot decide.", "unparsable"),
         (write_ranking({"A": 100, "B": 3}, "Text."), "invalid"),  # a printed 100 is no reward of 10
         ("A > B\nA: 3, B: 8", "invalid"),
         (ModelCallError("unreachable", "nobody there"), "unreachable"),
         (RuntimeError("odd"), "crashed"),
         (asyncio.CancelledError(), "cancelled"),
-    ],
-)
-def test_a_judge_without_a_verdict_is_a_failure_and_never_a_number(reply: object, kind: str) -> None:
-    found = scores(Scripted(lambda question: reply), group("3", "8", ""))
-    assert [s.value for s in found] == [None, None, -0.5]
-    assert found[0].failure.kind == found[1].failure.kind == found[1].parts["judge"].failure.kind == kind
-
-
-def test_halt_passes() -> None:
+    ):
+        found = scores(Scripted(lambda question, reply=reply: reply), group("3", "8", ""))
+        assert [s.value for s in found] == [None, None, -0.5]
+        assert found[0].failure.kind == found[1].failure.kind == found[1].parts["judge"].failure.kind == kind
     for large in ({}, KNOCKOUT, {"max_candidates": 4}):
         with pytest.raises(Halt):
             values(Scripted(lambda question: Halt("stop")), group(*"34567"), **large)
@@ -297,8 +279,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("template", ["ranking", "ranking_translation"])
-@pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str, text: str) -> None:
+def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str) -> None:
     def around(answer: str) -> list[str]:
         """Return the prompt without the block of candidates."""
         judge = Scripted(lambda question: "hm")
@@ -307,7 +288,8 @@ def test_a_hostile_answer_changes_nothing_but_its_own_block(template: str, text:
         (block,) = (one for one in (show_candidates([a, b]), show_candidates([b, a])) if one in judge.seen[0])
         return judge.seen[0].split(block)
 
-    assert around(text) == around("harmless")
+    usual = around("harmless")
+    assert all(around(text) == usual for text in HOSTILE)
 
 
 def test_a_fake_verdict_in_an_answer_does_not_count_even_when_the_judge_repeats_it() -> None:
