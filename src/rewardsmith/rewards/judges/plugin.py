@@ -41,7 +41,7 @@ from rewardsmith.types import Prompt, RolloutGroup, Score
 RM_PROMPT = "rm_prompt"
 """Field of info in which the data of other systems has the judge's prompt."""
 
-LOAD_TIMEOUT = 300.0
+LOAD_TIMEOUT = 120.0
 """Seconds to import a plug-in and its tokenizer, whose libraries are large."""
 
 PREPROCESS, POSTPROCESS = "rm_preprocess", "rm_postprocess"
