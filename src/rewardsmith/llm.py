@@ -271,7 +271,7 @@ class WrappedModel:
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the model inside all middleware, whose methods tell what it can do."""
+    """Return the model inside all middleware, whose methods are its abilities."""
     while isinstance(model, WrappedModel):
         model = model.model
     return model

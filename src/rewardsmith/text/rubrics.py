@@ -279,9 +279,8 @@ _VERBS = (
 )
 _VARIABLE = r"(?:[a-z]\w{0,9}\s?=\s?)?"  # the answer is x = 5
 _CHOICE = re.compile(r"\(?([A-Za-z])\)?\.?")
-_TOKEN = re.compile(r"[0-9]+(?:\.[0-9]+)?|\w+|[^\w\s]")
-_LOOSE = frozenset(",;:=()[]{}")
-"""Signs around which blanks mean nothing."""
+_BLANKS = re.compile(r"(?<=[(\[{=]) | (?=[)\]}=])")
+_POINT_ZERO = re.compile(r"(?<=[0-9])\.0+(?![0-9])")
 
 
 class LeakDetector:
@@ -314,7 +313,7 @@ def _answer_pattern(answer: str, question: str) -> re.Pattern[str]:
     if choice:
         return _choice_pattern(choice[1])
     # Neither a part of a longer number or word, nor of an expression such as x^2.
-    alone = rf"(?<![\w^.,/]){_spelled(answer)}(?!\w|[.,/][0-9]|\^|\s?(?:points?|marks?)(?!\w))"
+    alone = rf"(?<![\w^.,/]){re.escape(answer)}(?!\w|[.,/][0-9]|\^|\s?(?:points?|marks?)(?!\w))"
     if answer.isalpha():
         return re.compile(_NOUNS + alone, re.IGNORECASE)
     as_answer = rf"(?:{_NOUNS}|{_VERBS}){_VARIABLE}{alone}"
@@ -331,23 +330,10 @@ def _choice_pattern(letter: str) -> re.Pattern[str]:
     return re.compile(rf"(?:(?<!\w)\({letter}\)|(?:{named}|{boxed}){letter}(?!\w)){several}")
 
 
-def _spelled(answer: str) -> str:
-    """Return the pattern of an answer however its blanks are set; a whole number may have zeros after its point."""
-    parts: list[str] = []
-    end, loose = 0, True
-    for token in _TOKEN.finditer(answer):
-        sign = token[0] in _LOOSE
-        if parts:
-            parts.append(r"\s*" if sign or loose else r"\s+" if token.start() > end else "")
-        parts.append(re.escape(token[0]))
-        end, loose = token.end(), sign
-    whole = re.fullmatch(r"([-+]?[0-9]+)(?:\.0+)?", answer)
-    return rf"{re.escape(whole[1])}(?:\.0+)?" if whole else "".join(parts)
-
-
 def _normalised(text: str) -> str:
-    """Return a text without the marks that change nothing: dollar signs, separators of thousands, blanks."""
-    return " ".join(_SIGNS.sub("", _THOUSANDS.sub("", text)).split())
+    """Return a text without what changes nothing: dollar signs, thousands separators, zeros after a point, blanks."""
+    text = " ".join(_SIGNS.sub("", _THOUSANDS.sub("", text)).split())
+    return re.sub(r",(?=\S)", ", ", _BLANKS.sub("", _POINT_ZERO.sub("", text)))
 
 
 def _word_runs(text: str) -> Iterator[tuple[str, ...]]:

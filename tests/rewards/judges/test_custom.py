@@ -57,7 +57,6 @@ def test_an_unknown_placeholder_is_reported_with_its_file_and_the_known_ones(tmp
         asyncio.run(reward.score(group("42", **info)))
     message = str(caught.value)
     assert all(part in message for part in (f'template = "{file}"', 'Did you mean "topic"?', "Known: answer, final,"))
-    assert message.endswith("level, topic")  # what cannot be shown is not offered
 
 
 def test_the_prompt_of_a_column() -> None:
@@ -85,7 +84,7 @@ def test_settings_that_cannot_be_used() -> None:
     for settings, message in (
         ({"prompt": "a", "template": "judge"}, "template and prompt are given: a judge has one prompt"),
         ({"template": "no such file"}, 'template = "no such file" cannot be read'),
-        ({"prompt": "Is {{respons}} right?"}, 'prompt has none of .* Did you mean "response"'),
+        ({"prompt": "Is {{respons}} right?"}, "prompt has none of {{response}}"),
         ({"prompt": "Is {response} right?"}, "prompt has {response}, .* write {{response}}"),
         ({"prompt": "Is {answer} right?"}, "prompt has none of {{response}}"),
         ({"preprocess": f"{HOOKS}:mesages"}, 'Did you mean "messages"'),

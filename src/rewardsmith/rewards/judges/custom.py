@@ -208,20 +208,15 @@ def _known(prompt: Prompt, name: str, template: Template) -> str:
     if name == "source":
         return prompt.source
     found = extra(prompt, name)
-    if _is_text(found):
+    if isinstance(found, str | int | float) and not isinstance(found, bool):
         return str(found)
-    nested = extra(prompt, "extra_info")
-    info = {**(nested if isinstance(nested, Mapping) else {}), **prompt.info}
-    own = [key[:60] for key, value in info.items() if _is_text(value)][:40]
+    nested = prompt.info.get("extra_info")
+    own = [key[:60] for key in (*(nested if isinstance(nested, Mapping) else ()), *prompt.info)][:40]
     raise CannotScore(
         "invalid",
         f"the prompt {prompt.id!r} has no text or number {name!r} in its info, which {template.where} names."
         f"{nearest(name, [*PLACES, *own])} Known: {listing(PLACES)}; in this prompt's info: {listing(own)}",
     )
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def _is_message(turn: Any) -> bool:
@@ -234,7 +229,6 @@ def _load_template(path: str | None, prompt: str | None) -> Template:
     else:
         template = Template.parse(prompt, "", known=None, usual=_USUAL, setting="prompt")
     if not template.places & {*OF_ROLLOUT}:
-        close = next(filter(None, (nearest(name, OF_ROLLOUT) for name in sorted(template.places))), "")
         names = "{{response}}, {{final}}, {{answer}}"
-        raise UserError(f"{template.where} has none of {names}: the judge would not see the response.{close}")
+        raise UserError(f"{template.where} has none of {names}: the judge would not see the response")
     return template
