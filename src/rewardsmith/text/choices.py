@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rewardsmith.text.answers import TAIL, boxed
+from rewardsmith.text.answers import TAIL, boxed_at
 
 MAX_CHARS = 2_000
 """Of the longest phrase that chooses a letter, and of the text around it that is looked at."""
@@ -172,16 +172,14 @@ class _Phrase:
 
 
 def _box(text: str) -> _Phrase | None:
-    content = boxed(text)
-    if content is None:
+    box = boxed_at(text)
+    if box is None:
         return None
-    start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    end = text.find(content, start) + len(content)
-    before, after = text[max(0, start - MAX_CHARS) : start], text[end : end + MAX_CHARS].lstrip("}$ ")
-    other = boxed(before)
-    if other is not None and len(cleaned(before[before.rfind(other) + len(other) :])) < len(", and/or"):
-        return _Phrase("not", "", "")  # two boxes side by side
-    return _Phrase(cleaned(before), cleaned(content), cleaned(after))
+    before, after = text[max(0, box.start - MAX_CHARS) : box.start], text[box.end : box.end + MAX_CHARS].lstrip("}$ ")
+    other = boxed_at(before)
+    if other is not None and len(cleaned(before[other.end :])) < len(", and/or"):
+        return _Phrase("not", "", "")  # two boxes next to each other
+    return _Phrase(cleaned(before), cleaned(box.content), cleaned(after))
 
 
 def _statement(text: str) -> _Phrase | None:
