@@ -90,8 +90,12 @@ class Template:
         """Return which template this is, for the record of a run."""
         return {"template": self.name, "template_sha256": self.sha256}
 
-    def render(self, values: Mapping[str, str]) -> tuple[Message, ...]:
-        """Return the messages with every placeholder replaced, in one pass. Foreign text must be quoted before."""
+    def render(self, values: Mapping[str, str], *, partial: bool = False) -> tuple[Message, ...]:
+        """Return the messages with every placeholder replaced, in one pass. Foreign text must be quoted before.
+
+        In a `partial` template, what has no value stays as it is.
+        """
+        assert partial or self.places <= values.keys(), f"{self.where}: no value of {self.places - values.keys()}"
         return tuple(Message(role, fill(body, values)) for role, body in self.messages)
 
 

@@ -169,7 +169,8 @@ class CustomJudge(Judge):
         if self._preprocess is not None:
             return self._preprocess.questions(group)
         template, known = self._prompt_of(group.prompt)
-        return [Question(template.render({**known, **self._own(rollout.text, template)})) for rollout in group.rollouts]
+        values = [{**known, **self._own(rollout.text, template)} for rollout in group.rollouts]
+        return [Question(template.render(own, partial=self._template is None)) for own in values]
 
     def _prompt_of(self, prompt: Prompt) -> tuple[Template, dict[str, str]]:
         """Return the template for a prompt, and the values that are the same for all rollouts."""
