@@ -165,7 +165,7 @@ def test_only_a_ranking_or_only_scores() -> None:
         assert parse_ranking(scores, "AB", "scores", strictness=strictness) == RankingVerdict(
             (("A", "B"),), {"A": 3, "B": 3}, "Text."
         )
-    # what was not asked for does not matter
+    # what was not requested does not matter
     assert parse_ranking("B > A\nA: 8, B: 3", "AB", "scores").levels == (("A",), ("B",))
 
 

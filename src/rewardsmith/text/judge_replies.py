@@ -17,6 +17,9 @@ MAX_TAIL = 50_000
 MAX_LINE = 2_000
 """Characters of a line that are parsed; what is cut off is marked with an ellipsis."""
 
+MAX_BROKEN_OBJECTS = 200
+"""JSON objects that cannot be decoded before the search ends: each error costs time with its place in the text."""
+
 _THOUGHT = r"(?:think|thinking|thought|seed:think)"
 _CLOSED = re.compile(rf"</{_THOUGHT}\s{{0,9}}>|\[/THINK\]|◁/think▷", re.IGNORECASE)
 _OPEN = re.compile(rf"\s*+(?:<{_THOUGHT}\s{{0,9}}>|\[THINK\]|◁think▷|<\|channel\|>(?!final))", re.IGNORECASE)
@@ -205,7 +208,7 @@ class FoundObject(NamedTuple):
 def last_object(text: str) -> dict[str, Any] | None:
     """Return the last JSON object of a text that is not part of another one; None when there is none.
 
-    NaN and Infinity become None. Where an object cannot be decoded it is not known which one is the last: None.
+    NaN and Infinity become None. Nothing inside an object that cannot be decoded counts, and nothing before one.
     """
     found = _find_object(text)
     return found.value if found else None
@@ -222,12 +225,26 @@ def own_object(text: str) -> FoundObject | None:
 
 
 def _find_object(text: str) -> FoundObject | None:
-    found, opening = None, _OBJECT.search(text)
+    found: FoundObject | None = None
+    broken, opening = 0, _OBJECT.search(text)
     while opening:
+        start = opening.start()
         try:
-            value, end = _DECODER.raw_decode(text, opening.start())
+            value, end = _DECODER.raw_decode(text, start)
+            found = FoundObject(value, start, end)
         except (ValueError, RecursionError):  # also numbers of thousands of digits
-            return None
-        found = FoundObject(value, opening.start(), end)
+            found, end, broken = None, _closing_brace(text, start), broken + 1  # what stands within is part of it
+            if broken == MAX_BROKEN_OBJECTS:
+                return None
         opening = _OBJECT.search(text, end)
     return found
+
+
+def _closing_brace(text: str, start: int) -> int:
+    """Return the end of the object that begins here, by its braces alone; the end of the text if it is not closed."""
+    depth = 0
+    for brace in re.compile("[{}]").finditer(text, start):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return brace.end()
+    return len(text)

@@ -75,10 +75,10 @@ def turns(conversation: Conversation) -> list[tuple[str, str]]:
 def test_the_model_reads_the_prompt_and_the_answer() -> None:
     rm = Rated(length)
     assert values(rm, "12", "it is 12") == [2.0, 8.0]
-    asked = [("system", "be kind"), ("user", "7+5?")]
+    prompt = [("system", "be kind"), ("user", "7+5?")]
     assert [turns(each) for each in rm.calls[0]] == [
-        [*asked, ("assistant", "12")],
-        [*asked, ("assistant", "it is 12")],
+        [*prompt, ("assistant", "12")],
+        [*prompt, ("assistant", "it is 12")],
     ]
     assert len(rm.calls) == 1
 

@@ -59,8 +59,8 @@ def test_wins_are_the_mean_over_opponents_and_every_pair_is_asked_in_both_orders
     found = scores(model, group("3", "9", "5"))
     assert [s.value for s in found] == [0.0, 1.0, 0.5]
     assert [s.parts["contradicted"].value for s in found] == [0, 0, 0]
-    asked = [shown(question) for question in model.asked]
-    assert sorted(asked) == sorted([(a, b) for a in "395" for b in "395" if a != b])
+    orders = [shown(question) for question in model.asked]
+    assert sorted(orders) == sorted([(a, b) for a in "395" for b in "395" if a != b])
     assert model.most == 6
     assert found[0].feedback.count("I compared them.") == 4
     assert found[0].feedback.count("is A of 2]") == found[0].feedback.count("is B of 2]") == 2

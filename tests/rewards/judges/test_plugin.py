@@ -47,8 +47,8 @@ def test_a_text_that_the_plug_in_cannot_take_fails_alone() -> None:
 
 
 def test_an_answer_that_the_plug_in_cannot_read_fails_alone() -> None:
-    said: list[Said] = ["1", "well", ModelCallError("timeout", "slow"), "0"]
-    scores, _ = judge(Plugin, said, group("a", "b", "c", "d"), file=DIGITS)
+    replies: list[Said] = ["1", "well", ModelCallError("timeout", "slow"), "0"]
+    scores, _ = judge(Plugin, replies, group("a", "b", "c", "d"), file=DIGITS)
     assert outcomes(scores) == [1.0, "crashed", "timeout", 0.0]
     assert "neither 0 nor 1 in 'well' (digits.py:" in str(scores[1].failure)
     assert scores[1].feedback == "well"

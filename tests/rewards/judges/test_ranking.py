@@ -221,16 +221,16 @@ def test_failed_heats_and_byes() -> None:
 def test_who_wins_a_heat_is_worth_no_less_than_who_loses_one(data: st.DataObject, count: int, size: int) -> None:
     graded = dict(enumerate(data.draw(st.permutations([i / 10 for i in range(count)]))))
     failing = data.draw(st.frozensets(st.integers(0, count)))
-    asked: list[tuple[int, ...]] = []
+    orders: list[tuple[int, ...]] = []
 
     def fails(order: tuple[int, ...]) -> bool:
-        asked.append(order)
-        return len(asked) - 1 in failing
+        orders.append(order)
+        return len(orders) - 1 in failing
 
     shares = tournament(graded, fails, size).shares
-    answered = [order for place, order in enumerate(asked) if place not in failing]
+    parsed = [order for place, order in enumerate(orders) if place not in failing]
     first = heats(range(count), size)
-    for heat, others in [(heat, heat) for heat in answered] + [(a, b) for a in answered for b in answered]:
+    for heat, others in [(heat, heat) for heat in parsed] + [(a, b) for a in parsed for b in parsed]:
         if heat is not others and not (heat in first and others in first):
             continue
         won = sorted(heat, key=graded.get)[len(heat) // 2 :]
