@@ -106,7 +106,7 @@ CLASSES = {
     "Sum": "rewardsmith.rewards.compose:Sum",
     "Product": "rewardsmith.rewards.compose:Product",
     "Implicit": "rewardsmith.rewards.implicit:Implicit",
-    "Rubric": "rewardsmith.rewards.judges.rubric:Rubric",
+    "Rubric": "rewardsmith.rewards.judges.graders:Rubric",
 }
 """Where the settings of a context are."""
 

@@ -16,7 +16,7 @@ from rewardsmith.engines.embedded.loading import save_folder
 from rewardsmith.engines.embedded.tiny import TINY, make_tiny
 from rewardsmith.engines.model_settings import LoraSettings
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.classifier import Classifier
+from rewardsmith.rewards.judges.scalar_judges import Classifier
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.types import Message, Preference, Prompt, Rollout, RolloutGroup
 from tests.trainers.compared import Fixed, pairs, reward_model_stage

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import tokenization_utils_base
 
 from rewardsmith.errors import UserError
-from rewardsmith.rewards.judges.classifier import Classifier
+from rewardsmith.rewards.judges.scalar_judges import Classifier
 from rewardsmith.trainers.evaluate.evaluate_policy import correct_threshold_of, measures
 from rewardsmith.trainers.policy import PolicyTrainer
 from rewardsmith.trainers.stages import EvaluateStage

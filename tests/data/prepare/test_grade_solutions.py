@@ -16,12 +16,12 @@ from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.prepare.grade_solutions import band_of, band_sizes
 from rewardsmith.data.prepare.splits import KEYS, source_key
 from rewardsmith.rewards import make_reward
-from rewardsmith.rewards.judges.rubric import Rubric
+from rewardsmith.rewards.judges.graders import Rubric
 from tests.data.prepare.jobs import names, read_rows, write_rows
 from tests.data.prepare.rubric_rows import CRITERIA, graded_command, solved
 from tests.data.prepare.serving import Serving, part_of, true_points
 from tests.engines.faulty import said
-from tests.rewards.judges.asked import connected
+from tests.rewards.judges.scripted_judges import connected
 
 FORMS = ("--forms", "sft", "--forms", "rl", "--forms", "eval")
 

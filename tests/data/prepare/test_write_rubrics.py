@@ -9,13 +9,13 @@ import pytest
 from rewardsmith import Message, Rollout, RolloutGroup
 from rewardsmith.data import Jsonl, Parquet
 from rewardsmith.data.prepare.write_rubrics import revised_prompt
-from rewardsmith.rewards.judges.rubric import Rubric
+from rewardsmith.rewards.judges.graders import Rubric
 from rewardsmith.text.judge_replies import Unparsable
 from tests.data.prepare.jobs import names, read_rows, write_rows
 from tests.data.prepare.rubric_rows import CRITERIA, problems, rubric_command
 from tests.data.prepare.serving import Serving, rubric, wrote
 from tests.engines.faulty import said
-from tests.rewards.judges.asked import connected
+from tests.rewards.judges.scripted_judges import connected
 
 
 def test_every_row_gets_criteria(serving: Serving) -> None:
@@ -66,7 +66,7 @@ def test_an_incomplete_rubric_is_revised(serving: Serving) -> None:
     assert rubric_command().status == 0
     first, second, third = serving.server.bodies
     assert [len(body["messages"]) for body in (first, second, third)] == [1, 3, 1]
-    assert "criteria is a list of 2" in second["messages"][-1]["content"]
+    assert "at least 4 items" in second["messages"][-1]["content"]
     assert "could not be used" in third["messages"][-1]["content"]
     assert [body["temperature"] for body in (first, second, third)] == [0.0, 0.3, 0.6]
     assert read_rows("out.jsonl")[0]["extra_info"]["criteria_made_by"]["tries"] == 3

@@ -78,7 +78,8 @@ class RubricJob(ModelCallJob):
                 parsed = await request_rubric(asker, template, problem, hide_reference=self.hide_reference)
                 tokens = {"prompt_tokens": parsed.prompt_tokens, "tokens": parsed.tokens}
                 facts = {"model": kept.identity, **made_by, "seed": self.seed, "tries": parsed.attempts, **tokens}
-                return {"criteria": parsed.value.criteria(), "made_by": rubric_facts(parsed.value, facts)}
+                criteria = [item.model_dump(include={"name", "points", "text"}) for item in parsed.value.criteria]
+                return {"criteria": criteria, "made_by": rubric_facts(parsed.value, facts)}
 
             await self.call_model(context, self.writer, items, kept, request)
             failed = len(kept.failures) / len(items)
@@ -174,8 +175,8 @@ def rubric_facts(rubric: WrittenRubric, made_by: Mapping[str, Any]) -> dict[str,
     """Return what a row keeps of its rubric besides the criteria: who wrote it, and what each item is for."""
     return {
         **made_by,
-        "parts": [item.part for item in rubric.items],
-        "checks": [list(item.checks) for item in rubric.items],
+        "parts": [item.part for item in rubric.criteria],
+        "checks": [item.checks for item in rubric.criteria],
         "not_applicable": [{"failure": name, "why": why} for name, why in rubric.not_applicable.items()],
     }
 
