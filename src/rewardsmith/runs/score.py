@@ -34,8 +34,7 @@ from rewardsmith.runs.resume import changes
 from rewardsmith.runs.score_statistics import Comparison, OutcomeTally, component_name, without_implicit
 from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup, StoredRollouts
 from rewardsmith.storage import ResumableJsonl
-from rewardsmith.trainers.evaluate.eval_measures import MAX_DETAIL
-from rewardsmith.trainers.evaluate.scorer import FailureLog, run_in_order
+from rewardsmith.trainers.evaluate.scorer import MAX_DETAIL, FailureLog, run_in_order
 from rewardsmith.trainers.settings import RewardChoice
 from rewardsmith.trainers.trainer import GroupRecord
 from rewardsmith.types import ScoredGroup

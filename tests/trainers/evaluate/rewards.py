@@ -5,12 +5,13 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from rewardsmith.config import Chosen
+from rewardsmith.jobs import Result
 from rewardsmith.rewards import REWARD
-from rewardsmith.trainers.evaluate.eval_measures import RewardEvalSettings
+from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward
 from rewardsmith.trainers.evaluate.scorer import Scorer
 from rewardsmith.types import Failure, Graded, Message, Preference, Prompt, Ranking, RolloutGroup, Score
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class Numbers:
@@ -29,13 +30,13 @@ class LikesFirst:
 
 
 class Fickle:
-    """Says something else about the same answer each time it is asked."""
+    """Gives the same answer another score with each call."""
 
-    asked = 0
+    calls = 0
 
     async def score(self, group: RolloutGroup) -> list[Score]:
-        Fickle.asked += 1
-        return [Score(float(Fickle.asked)) for _ in group.rollouts]
+        Fickle.calls += 1
+        return [Score(float(Fickle.calls)) for _ in group.rollouts]
 
 
 class Steps:
@@ -71,8 +72,10 @@ def scorer(name: str = "Numbers", **options: Any) -> Scorer:
     return Scorer(chosen(name), **options)
 
 
-def settings(**changes: Any) -> RewardEvalSettings:
-    return RewardEvalSettings(**changes)
+def evaluate(kind: str, items: list[Any], reward: str = "Numbers", **settings: Any) -> Result:
+    """Measure a reward of this file."""
+    job = EvaluateReward(kind=kind, data="data", reward=chosen(reward), **settings)  # type: ignore[arg-type]
+    return asyncio.run(job.evaluate(items, scorer(reward)))
 
 
 def prompt(number: int = 0, **info: Any) -> Prompt:
@@ -91,5 +94,5 @@ def pair(good: str, bad: str, subset: str = "", *, tied: bool = False) -> Prefer
     return Preference(prompt(**({"subset": subset} if subset else {})), good, bad, tied=tied)
 
 
-def wait(result: Coroutine[Any, Any, Result]) -> Result:
+def wait(result: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(result)
