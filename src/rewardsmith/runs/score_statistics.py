@@ -11,7 +11,7 @@ import math
 import tomllib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -86,13 +86,9 @@ class Compared:
     spearman_within: float | None
     kendall_within: float | None
     sign_changes: int
-    to_zero: int
-    from_zero: int
     largest_changes: Sequence[SignChange]
     old_failed: Mapping[str, int]
     new_failed: Mapping[str, int]
-    only_old_failed: int
-    only_new_failed: int
     left_out: Sequence[str] = ()
 
     def tables(self) -> list[Table]:
@@ -101,26 +97,22 @@ class Compared:
             ", ".join(f"{kind} {count:,}" for kind, count in kinds.items()) or "none"
             for kinds in (self.old_failed, self.new_failed)
         )
+        over_all = f"{format_number(self.spearman)}, {format_number(self.kendall)}"
+        within = f"{format_number(self.spearman_within)}, {format_number(self.kendall_within)}"
         rows = [
             ("mean, where both scored", format_number(self.old_mean), format_number(self.new_mean)),
             ("could not score", old, new),
-            ("could score, and the other not", f"{self.only_new_failed:,}", f"{self.only_old_failed:,}"),
             ("changed", "", f"{self.changed:,} of {self.both:,} rollouts that both scored"),
-            ("Spearman and Kendall τ_b over all", "", _correlations(self.spearman, self.kendall)),
-            ("the same within a group, mean", "", _correlations(self.spearman_within, self.kendall_within)),
+            ("Spearman and Kendall τ_b over all", "", over_all),
+            ("the same within a group, mean", "", within),
             ("groups where both rewards vary", "", f"{self.ranked:,} of {self.groups:,}"),
             ("advantages that change sign", "", f"{self.sign_changes:,}"),
-            ("advantages that become 0; were 0", "", f"{self.to_zero:,}; {self.from_zero:,}"),
         ]
         names = ", ".join(printable(name, 60) for name in self.left_out)
         note = f"Both without {names}: a run stores the value of the sum without its implicit rewards." if names else ""
         tables = [Table("old reward against new", {"": "text", "old": "text", "new": "text"}, rows, note)]
         if not self.largest_changes:
             return tables
-        listed = len(self.largest_changes)
-        title = "all changes of sign"
-        if listed < self.sign_changes:
-            title = f"the {listed} largest of {self.sign_changes:,} changes of sign"
         columns: Columns = {"prompt": "text", "#": "count", "reward": "text", "advantage": "text", "text": "text"}
         changes = [
             (
@@ -132,11 +124,8 @@ class Compared:
             )
             for one in self.largest_changes
         ]
+        title = f"the {len(changes)} largest of {self.sign_changes:,} changes of sign"
         return [*tables, Table(title, columns, changes)]
-
-
-def _correlations(rho: float | None, tau: float | None) -> str:
-    return f"{format_number(rho)}, {format_number(tau)}"
 
 
 class Comparison:
@@ -160,13 +149,12 @@ class Comparison:
         pairs: list[tuple[float, float]] = []
         for i, (a, b) in enumerate(zip(old, new, strict=True)):
             if a.value is None or b.value is None:
-                self._counts["only_old_failed"] += b.value is not None
-                self._counts["only_new_failed"] += a.value is not None
                 continue
             pairs.append((a.value, b.value))
             self._counts["changed"] += not math.isclose(a.value, b.value, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-            text = printable(group.rollouts[i].text, MAX_TEXT)
-            self._add_change(SignChange(group.prompt.id, i, a.value, b.value, before[i], after[i], text))
+            if before[i] < 0 < after[i] or after[i] < 0 < before[i]:
+                text = printable(group.rollouts[i].text, MAX_TEXT)
+                self._add_change(SignChange(group.prompt.id, i, a.value, b.value, before[i], after[i], text))
         values = [a for a, _ in pairs], [b for _, b in pairs]
         self._old.extend(values[0])
         self._new.extend(values[1])
@@ -174,25 +162,18 @@ class Comparison:
             self._within.append((spearman(*values), kendall_tau_b(*values)))
 
     def _add_change(self, change: SignChange) -> None:
-        old, new = change.old_advantage, change.new_advantage
-        self._counts["to_zero"] += bool(old and not new)
-        self._counts["from_zero"] += bool(new and not old)
-        if old < 0 < new or new < 0 < old:
-            self._counts["sign_changes"] += 1
-            # Of equal ones the earlier stays: the later has the smaller number.
-            heapq.heappush(self._changes, (abs(new - old), -self._counts["sign_changes"], change))
-            if len(self._changes) > self._max_changes:
-                heapq.heappop(self._changes)
+        self._counts["sign_changes"] += 1
+        # Of equal ones the earlier stays: the later has the smaller number.
+        size = abs(change.new_advantage - change.old_advantage)
+        heapq.heappush(self._changes, (size, -self._counts["sign_changes"], change))
+        if len(self._changes) > self._max_changes:
+            heapq.heappop(self._changes)
 
     def result(self) -> Compared:
         """Return the statistics so far."""
-        counts, old, new = self._counts, np.array(self._old), np.array(self._new)
-        names = (
-            "groups", "rollouts", "changed", "sign_changes", "to_zero", "from_zero", "only_old_failed",
-            "only_new_failed",
-        )  # fmt: skip
+        old, new = np.array(self._old), np.array(self._new)
         return Compared(
-            **{name: counts[name] for name in names},
+            **{name: self._counts[name] for name in ("groups", "rollouts", "changed", "sign_changes")},
             both=len(old),
             old_mean=_mean(self._old),
             new_mean=_mean(self._new),
@@ -250,12 +231,12 @@ def _scored_by_trainer(stored: StoredGroup, names: set[str]) -> bool:
 def _stage_trains_rewards(file: Path) -> bool:
     """Return whether the stage of a run that wrote a file of rollouts trains the rewards that it validates with."""
     recipe = file.parent.parent / "recipe.toml"
-    if file.parent.name != "rollouts" or not recipe.is_file():
-        return False
-    for stage in tomllib.loads(recipe.read_text(encoding="utf-8"))["stages"]:
-        if stage["name"] == file.stem and "reward" not in stage.get("validation", {}):
-            return bool(getattr(STAGES.get(stage["type"]), "trains_rewards", False))
-    return False
+    stages = tomllib.loads(recipe.read_text(encoding="utf-8"))["stages"] if recipe.is_file() else []
+    return any(
+        bool(getattr(STAGES.get(stage["type"]), "trains_rewards", False))
+        for stage in stages
+        if stage["name"] == file.stem and "reward" not in stage.get("validation", {})
+    )
 
 
 # ---- an outcome ----------------------------------------------------------------------------------------------------
@@ -321,16 +302,23 @@ class OutcomeTally:
 
     def require(self, reward: Component, old: Sequence[Score] | None) -> None:
         """Raise a `UserError` if there can be no such outcome, as far as that is known before anything is scored."""
-        stored = _by_name(old)
+        stored = _by_name(old[0], STORED_REWARD) if old else {}
         possible = not isinstance(reward.reward, Implicit) and has_part(reward, self.name)
-        if not possible and not any(self.name in column for column in stored[:1]):
-            parts = (f"{path}.{own}" for path, inner in walk(reward) for own in ("", *inner.declared))
-            raise self._unknown([part.strip(".") for part in parts], stored)
+        if possible or self.name in stored:
+            return
+        parts = (f"{path}.{own}".strip(".") for path, inner in walk(reward) for own in ("", *inner.declared))
+        known = {name for name in (*parts, *stored) if name}
+        names = f"{nearest(self.name, known)} Known: {listing(known)}" if known else ""
+        where = ", nor of the stored scores" if stored else ", and no scores are stored: add it to a sum as a part"
+        raise UserError(f"--outcome {self.name!r} is no part of the reward{where}.{names}")
 
     def add(self, old: Sequence[Score] | None, new: Sequence[Score]) -> None:
         """Count a group by its stored scores, if there are any, and its new ones."""
-        columns = [{"": score} | dict(score.named_parts()) for score in new]
-        outcomes = _values(self._outcomes(old, columns))
+        columns = [_by_name(score, "") for score in new]
+        outcome_of = [_by_name(score, STORED_REWARD) for score in old or ()]
+        if any(self.name in column for column in columns):  # a rollout that failed may have no parts
+            self._source, outcome_of = "new", columns
+        outcomes = _values([column.get(self.name) for column in outcome_of])
         known = ~np.isnan(outcomes)
         if not known.any():
             return
@@ -344,27 +332,6 @@ class OutcomeTally:
                 both = known & ~np.isnan(values)
                 if both.any():
                     sums += _order(outcomes[both], values[both])
-
-    def _outcomes(self, old: Sequence[Score] | None, new: Sequence[Mapping[str, Score]]) -> Sequence[Score | None]:
-        """Return the scores that are the outcomes, one for each rollout."""
-        if any(self.name in column for column in new):  # a rollout that failed may have no parts
-            self._source = "new"
-            return [column.get(self.name) for column in new]
-        stored = _by_name(old)
-        if not any(self.name in column for column in stored):
-            raise self._unknown(new[0], stored)
-        return [column.get(self.name) for column in stored]
-
-    def _unknown(self, new: Iterable[str], stored: Sequence[Mapping[str, Score]]) -> UserError:
-        known = {name for names in (new, *stored[:1]) for name in names if name}
-        names = f"{nearest(self.name, known)} Known: {listing(known)}" if known else ""
-        if stored:
-            return UserError(f"--outcome {self.name!r} is no part of the reward, nor of the stored scores.{names}")
-        return UserError(
-            f"--outcome {self.name!r} is no part of the reward, and no scores are stored.{names}\n"
-            'Choose a reward of type "sum" that has the outcome as another part, such as'
-            ' parts.answer = { type = "rule", rule = "exact" }'
-        )
 
     def result(self) -> OutcomeStatistics:
         """Return the statistics so far."""
@@ -396,9 +363,9 @@ def _order(outcomes: Vector, values: Vector) -> Vector:
     return np.array([1, possible > 0, won / possible if possible else 0.0, best_of_n(outcomes, values, len(values))])
 
 
-def _by_name(scores: Sequence[Score] | None) -> list[dict[str, Score]]:
-    """Return the stored score of each rollout, and its parts, by name."""
-    return [{STORED_REWARD: score} | dict(score.named_parts()) for score in scores or ()]
+def _by_name(score: Score, whole: str) -> dict[str, Score]:
+    """Return a score under the name `whole`, and its parts by name."""
+    return {whole: score} | dict(score.named_parts())
 
 
 def _values(scores: Sequence[Score | None]) -> Vector:

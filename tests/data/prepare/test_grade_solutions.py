@@ -152,7 +152,7 @@ def test_faults_of_the_server_change_nothing(serving: Serving) -> None:
 BAD_ROWS = [
     ({"prompt": "x", "responses": ["a"]}, "the row has no 'criteria'"),
     ({"prompt": "x", "criteria": "y"}, "there is no responses and no response: response_column"),
-    ({"prompt": "x", "criteria": "y", "responses": ["a", 1]}, "responses has 1: a solution is text"),
+    ({"prompt": "x", "criteria": "y", "responses": ["a", 1]}, "responses has 1: a response is text"),
     ({"prompt": "x", "criteria": "y", "responses": ["a"], "right": [True, False]}, "right is a list of 2"),
     ({"prompt": "x", "criteria": "y", "responses": ["a"], "sound": ["yes"]}, 'sound[0] is "yes"'),
     ({"prompt": "x", "criteria": [{"text": "a", "points": -1}, "b"], "responses": ["a"]}, "negative points"),

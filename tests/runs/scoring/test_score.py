@@ -175,7 +175,7 @@ def test_a_pipe_gets_whole_numbers_and_the_cause_of_failures(place: Path) -> Non
     (place / "clip.toml").write_text('type = "clip"\nlow = 0.0\nreward = { type = "rule", rule = "exact" }\n')
     ended = go("rows.jsonl", reward="clip.toml")
     assert ended.status == 1  # nothing has a score
-    assert ended.out.endswith("\n6 of 6 rollouts have no score\n")
+    assert ended.out.endswith("\n6 of 6 rollouts without a score\n")
     assert "invalid 100%" in ended.out
     assert "…" not in ended.out
     assert "raw invalid, the first: the prompt '0' has no answer to compare with" in ended.out
@@ -186,35 +186,36 @@ def test_a_share_without_a_score_may_be_too_much(allowed: str | None, status: in
     write(place / "half.jsonl", [scored("p", ["long enough", "s"], [1.0, 1.0])])
     ended = go("half.jsonl", *(["--fail-above", allowed] if allowed else []), reward="picky.toml")
     assert ended.status == status
-    assert ended.out.endswith("\n1 of 2 rollouts has no score\n")
+    assert ended.out.endswith("\n1 of 2 rollouts without a score\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere", "--reward", "length.toml"], "nowhere"),
-        (["run", "--reward", "lenght.toml"], "length.toml"),
-        (["run", "--reward", "length.toml", "scael=2"], "scale"),
-        (["run", "--reward", "length.toml", "--kind", "training"], "train"),
-        (["run", "--reward", "length.toml", "--step", "5-3"], "--step '5-3'"),
-        (["run", "--reward", "length.toml", "--fresh"], "--out"),
-        (["run", "--reward", "length.toml", "--stage", "polcy"], "policy"),
-        (["run", "--reward", "ill.toml"], "no key was given"),
-        (["run"], "--reward"),
-    ],
-)
-def test_a_mistake_ends_with_status_2_and_a_remedy(arguments: list[str], message: str, place: Path) -> None:
-    ended = call("score", *arguments)
-    assert (ended.status, ended.out) == (2, "")
-    assert message in ended.err
+def test_a_mistake_ends_with_status_2_and_a_remedy(place: Path) -> None:
+    length = ("--reward", "length.toml")
+    for arguments, message in (
+        (("nowhere", *length), "nowhere"),
+        (("run", "--reward", "lenght.toml"), "length.toml"),
+        (("run", *length, "scael=2"), "scale"),
+        (("run", *length, "--kind", "training"), "train"),
+        (("run", *length, "--step", "5-3"), "--step '5-3'"),
+        (("run", *length, "--fresh"), "--out"),
+        (("run", *length, "--stage", "polcy"), "policy"),
+        (("run", "--reward", "ill.toml"), "no key was given"),
+        (("run",), "--reward"),
+    ):
+        ended = call("score", *arguments)
+        assert (ended.status, ended.out) == (2, "")
+        assert message in ended.err
 
 
 def test_the_columns_of_a_table_are_flags(place: Path) -> None:
     write(place / "t.jsonl", [{"extra_info": {"question": "1+1?", "gold": "2"}, "out": {"texts": ["2", "3"]}}])
     (place / "exact.toml").write_text('type = "rule"\nrule = "exact"\n')
-    columns = ("--prompts", "extra_info.question", "--responses", "out.texts", "--answers", "extra_info.gold")
+    columns = (
+        *("--prompt-column", "extra_info.question", "--response-column", "out.texts"),
+        *("--answer-column", "extra_info.gold"),
+    )
     assert result("t.jsonl", *columns, reward="exact.toml")["reward"]["mean"] == 0.5
-    assert "--prompts" in refused("t.jsonl", *columns[2:], reward="exact.toml")
+    assert "prompt_column" in refused("t.jsonl", *columns[2:], reward="exact.toml")
     write(place / "plain.jsonl", [group.group for group in some(2)])
     assert "--compare needs one" in refused("plain.jsonl", "--compare")
 

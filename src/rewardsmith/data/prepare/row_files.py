@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from rewardsmith.data.readers import find_files, names_of, read_rows, where
-from rewardsmith.data.rows import Row, RowError, printable
+from rewardsmith.data.rows import ABSENT, Row, RowError, describe, find, no_column, printable
 from rewardsmith.errors import UserError, nearest
 from rewardsmith.storage import file_facts, write_atomically, writing
 
@@ -79,6 +79,27 @@ class Duplicates:
         for what, name in names.items():
             if (other := self._first.setdefault((what, name), where)) is not where:
                 raise RowError(f"the same {what} as in {other}: leave one of them out")
+
+
+RESPONSES = ("responses", "response")
+"""Columns of responses, unless one is named."""
+
+
+def responses_of(row: Row, column: str | None) -> tuple[str, list[str], bool]:
+    """Return the column with the responses of a row, a list or one, the texts, and whether it is a list."""
+    names = RESPONSES if column is None else (column,)
+    name = next((name for name in names if find(row, name) is not ABSENT), None)
+    if name is None:
+        also = "" if column else f" and no {RESPONSES[1]}"
+        raise no_column(names[0], row, "response_column says where a row has its responses", also=also)
+    value = find(row, name)
+    texts = value if isinstance(value, list) else [value]
+    if not texts:
+        raise RowError(f"{name} is an empty list: a row needs at least one response")
+    for text in texts:
+        if not isinstance(text, str):
+            raise RowError(f"{name} has {describe(text)}: a response is text")
+    return name, texts, isinstance(value, list)
 
 
 # ---- output -------------------------------------------------------------------------------------------------------

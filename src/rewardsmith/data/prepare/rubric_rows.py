@@ -12,15 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rewardsmith.data.prepare.row_files import ReadRow
-from rewardsmith.data.rows import ABSENT, Layout, Row, RowError, describe, find, flag_of, no_column
+from rewardsmith.data.prepare.row_files import ReadRow, responses_of
+from rewardsmith.data.rows import ABSENT, Layout, Row, RowError, describe, find, flag_of, no_column, without
 from rewardsmith.text.judge_prompts import question_of
 from rewardsmith.text.rubrics import InvalidCriteria, list_criteria, parse_criteria, total_points
 from rewardsmith.types import Prompt
 
 SOLUTIONS = ("solution", "extra_info.solution")
-RESPONSES = ("responses", "response")
-"""Where a reference solution, and solutions to grade, are looked for unless a column is named."""
+"""Where a reference solution is looked for unless a column is named."""
 
 FINAL = "####"
 """What stands before the final answer in a reference that ends with it."""
@@ -82,20 +81,9 @@ def read_solutions(
 ) -> list[SolutionToGrade]:
     """Return the solutions of a row, blank ones included; `total` is for criteria that are text."""
     row = _row(read)
-    names = RESPONSES if response_column is None else (response_column,)
-    column = next((name for name in names if row.get(name) is not None), None)
-    if column is None:
-        also = "" if response_column else " and no response"
-        raise no_column(names[0], row, "response_column says where a row has its solutions", also=also)
-    texts = row[column] if isinstance(row[column], list) else [row[column]]
-    if not texts:
-        raise RowError(f"{column} is an empty list: a row needs at least one solution")
-    for text in texts:
-        if not isinstance(text, str):
-            raise RowError(f"{column} has {describe(text)}: a solution is text")
-    flags = {name: _flags(row, name, len(texts), isinstance(row[column], list)) for name in ("right", "sound")}
-    rest = {name: value for name, value in row.items() if name not in (column, *flags)}
-    prompt = layout.prompt_of(rest, read.file, read.number)
+    column, texts, is_list = responses_of(row, response_column)
+    flags = {name: _flags(row, name, len(texts), is_list) for name in ("right", "sound")}
+    prompt = layout.prompt_of(without(row, [column, *flags]), read.file, read.number)
     criteria, shown, points = _criteria(row, criteria_column, total)
     return [
         SolutionToGrade(prompt, criteria, shown, points, text, i, flags["right"][i], flags["sound"][i])
