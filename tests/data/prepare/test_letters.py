@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.data.prepare.letters import AmbiguousLetters, find_mentions
+from rewardsmith.data.prepare.letters import AnalysisError, find_mentions
 
-TURNED = (2, 0, 1)  # of three: A becomes B, B becomes C, C becomes A
+ROTATED = (2, 0, 1)  # of three: A becomes B, B becomes C, C becomes A
 
 RENAMED = [
     ("Translation A is good. Candidate B omits a word.", "Translation B is good. Candidate C omits a word."),
@@ -82,13 +82,13 @@ AMBIGUOUS = [
 
 def test_candidates_are_renamed_all_at_once_and_words_survive() -> None:
     for text, expected in [*RENAMED, *((text, text) for text in WORDS)]:
-        assert find_mentions(text, 3).renamed(TURNED) == expected
+        assert find_mentions(text, 3).renamed(ROTATED) == expected
 
 
 def test_what_is_ambiguous_is_refused_and_not_guessed() -> None:
     for text in AMBIGUOUS:
-        with pytest.raises(AmbiguousLetters):
-            find_mentions(text, 3).renamed(TURNED)
+        with pytest.raises(AnalysisError):
+            find_mentions(text, 3).renamed(ROTATED)
         assert find_mentions(text, 3).renamed((0, 1, 2)) == text
 
 
@@ -103,7 +103,7 @@ def test_the_ninth_candidate_is_not_the_speaker() -> None:
     text = "I would say that I > B, and candidate I is best."
     assert find_mentions(text, 9).renamed(order) == "I would say that A > C, and candidate A is best."
     for text in ("B and I agree", "than H in tone"):
-        with pytest.raises(AmbiguousLetters):
+        with pytest.raises(AnalysisError):
             find_mentions(text, 9).renamed(order)
 
 
@@ -135,7 +135,7 @@ def test_renaming_and_back_is_the_identity_or_is_refused(text: str, order: list[
     count = len(order)
     try:
         there = find_mentions(text, count).renamed(order)
-    except AmbiguousLetters:
+    except AnalysisError:
         return
     back = [order.index(i) for i in range(count)]
     mentions = find_mentions(there, count)
@@ -151,7 +151,7 @@ def test_renaming_twice_is_renaming_by_both(text: str, one: list[int], other: li
         first = find_mentions(text, 4).renamed(one)
         second = find_mentions(first, 4).renamed(other)
         both = find_mentions(text, 4).renamed([one[i] for i in other])
-    except AmbiguousLetters:
+    except AnalysisError:
         return
     assert second == both
 

@@ -11,10 +11,10 @@ import pytest
 
 from rewardsmith.text.rankings import write_ranking
 from tests.command_line import call
+from tests.data.prepare.serving import Serving
 from tests.engines.faulty import last_text
 from tests.rewards.judges.ranked import BLOCK
 from tests.runs.evaluate.commands import GRADES, GROUPS, PAIRS, evaluate, measured, write
-from tests.runs.test_served_judges import Serving
 from tests.test_imports import BLOCK as BLOCK_TORCH
 
 NUMBERS = ("--reward", "numbers.toml")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 from typing import Literal, NamedTuple
 
-from rewardsmith.data.prepare.splits import digest_of
+from rewardsmith.data.prepare.prepare_job import digest_of
 from rewardsmith.types import Preference, Ranking
 
 Which = Literal["all", "adjacent", "best-worst"]
@@ -112,6 +112,3 @@ def pairs_of(ranking: Ranking, pairing: Pairing | None = None, *, seed: int = 0)
         Preference(ranking.prompt, group.candidates[i], group.candidates[j], margin, tied=margin == 0)
         for i, j, margin in pairs_in(group, pairing or Pairing(), draw_key(ranking, seed))
     )
-
-
-__all__ = ["Group", "ScoredPair", "Pairing", "Which", "draw_key", "group_of", "pairs_in", "pairs_of"]
