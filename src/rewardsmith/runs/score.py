@@ -241,13 +241,11 @@ class ScoreTally:
         }
         tables = [_components(measured, seconds)]
         if self._comparison is not None:
-            compared = self._comparison.result()
-            tables += compared.tables()
-            facts["compared"] = asdict(compared)
+            facts["compared"], compared = self._comparison.result()
+            tables += compared
         if self.outcome is not None:
-            outcome = self.outcome.result()
-            tables.append(outcome.table())
-            facts["outcome"] = asdict(outcome)
+            facts["outcome"], outcome = self.outcome.result()
+            tables.append(outcome)
         notes = [*self.failures.lines(), self._pace(seconds.get("", {}), rate)]
         if self._unscored:
             notes.append(f"{self._unscored:,} of {count_of(self._rollouts, 'rollout')} without a score")
