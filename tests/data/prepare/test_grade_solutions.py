@@ -174,7 +174,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["--rule", "mat"], 'Did you mean "math"?'),
     (["--votes", "2"], "temperature above 0"),
     (["--held-out", "0.5", "--held-out-file", "out.jsonl"], "two outputs have one name"),
-    (["--answer-column", "reponses"], "no row has the right answer: there is no reponses"),
+    (["--answer-column", "reponses"], "there is no reponses: no row has the column of answer_column"),
 ]
 
 

@@ -156,7 +156,7 @@ MISTAKES: list[tuple[dict[str, str], list[str], str]] = [
     ({"model": "storng"}, [], 'Did you mean "strong"?'),
     ({}, ["--template", "write_rubrik"], 'Did you mean "write_rubric"?'),
     ({}, ["--answer-column", "rewardmodel"], 'Did you mean "reward_model"?'),
-    ({}, ["--solution-column", "extra_info.s"], "no row has a reference solution"),
+    ({}, ["--solution-column", "extra_info.s"], "no row has the column of solution_column"),
 ]
 
 

@@ -85,7 +85,7 @@ def test_a_failure_of_either_reward_is_counted_by_cause(place: Path, stored: str
             ["--reasoning-part is 'step'", '"steps"?', "Known parts: steps"],
         ),
         (("answers.jsonl",), ["no score is stored there", "--reward"]),
-        (("stored.jsonl", "--reasoning-check", "nothing.toml"), ["there is no recipe 'nothing.toml'"]),
+        (("stored.jsonl", "--reasoning-check", "nothing.toml"), ["there is no recipe or run 'nothing.toml'"]),
         (("missing.jsonl",), ["missing.jsonl"]),
         (("stored.jsonl", "--reward", "a.toml", "--reasoning-check", "b.toml"), ["[models.judge]", "rename"]),
     ],

@@ -35,7 +35,7 @@ from rewardsmith.data.prepare.prepare_job import (
 )
 from rewardsmith.data.prepare.row_files import responses_of
 from rewardsmith.data.prepare.write_rubrics import right_answers
-from rewardsmith.data.rows import ABSENT, ANSWER, Row, RowError, describe, find, flag_of, no_column, without
+from rewardsmith.data.rows import ABSENT, Row, RowError, describe, find, flag_of, without
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.llm import Asker
@@ -112,17 +112,10 @@ class GradedJob(ModelCallJob, SplitJob):
         template = load_grading_template(self.template)
         rule = None if self.rule is None else build(_REWARD, {"type": "rule", "rule": self.rule})
         items = await prepared.read(self._parser(template, prepared.counts))
+        prepared.require_columns(answer_column=self.answer_column)
         if not items:
             raise UserError("there is nothing to grade: all solutions are blank")
-        if self.answer_column != ANSWER and all(item.value.prompt.answer is None for item in items):
-            columns = prepared.columns
-            raise UserError(f"no row has the right answer: {no_column(self.answer_column, columns, 'answer_column')}")
         limit = held_out_limit(self.held_out, (item.value.source_key for item in items))
-        train = sum(item.value.source_key >= limit for item in items)
-        if not train or (self.held_out and train == len(items)):
-            raise UserError(
-                f"held_out = {self.held_out:g} leaves one part without a problem: change it, or add problems"
-            )
 
         async def request(asker: Asker, solution: GradedSolution) -> dict[str, Any]:
             total = solution.total
@@ -224,16 +217,10 @@ class GradedJob(ModelCallJob, SplitJob):
         shares = {one.id: one.share for one in graded if one.source_key >= limit}
         copies = self.copies(shares) if self.balance else dict.fromkeys(shares, 1)
         answers = {True: "final answers: right", False: "final answers: wrong", None: "final answers: unknown"}
-        for band in range(self.bands):  # in the order in which they are printed
-            counts.update({f"{band_name(band, self.bands)} points{end}": 0 for end in ("", ", balanced")})
-        counts.update(dict.fromkeys(answers.values(), 0))
+        counts.update({f"{band_name(band, self.bands)} points": 0 for band in range(self.bands)})  # printed in order
         for one in graded:
-            counts["solutions with a grade"] += 1
-            counts[answers[one.right]] += 1
             held_out = one.source_key < limit
-            if not held_out:
-                counts[f"{one.band} points"] += 1
-                counts[f"{one.band} points, balanced"] += copies[one.id] * self.balance
+            counts.update(["solutions with a grade", answers[one.right], *([] if held_out else [f"{one.band} points"])])
             for place, form in enumerate(dict.fromkeys(self.forms)):
                 # What measures a judge is neither repeated nor left out.
                 for copy in range(1 if held_out or form == "eval" else copies[one.id]):

@@ -20,7 +20,7 @@ from pydantic import Field, Strict, model_validator
 
 from rewardsmith.data.prepare.row_files import open_outputs, write_provenance
 from rewardsmith.data.readers import find_files, names_of, read_rows, where
-from rewardsmith.data.rows import BadRows, Row, RowError
+from rewardsmith.data.rows import ANSWER, BadRows, Row, RowError, no_column
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
 from rewardsmith.storage import file_facts
@@ -102,6 +102,12 @@ class Preparation:
         for what, name in names.items():
             if (other := self._first.setdefault((what, name), where)) is not where:
                 raise RowError(f"the same {what} as in {other}: leave one of them out")
+
+    def require_columns(self, **columns: str | None) -> None:
+        """Raise a `UserError` if no row that was read has the column that a setting names."""
+        for setting, column in columns.items():
+            if column not in (None, ANSWER) and column.partition(".")[0] not in self.columns:
+                raise UserError(str(no_column(column, self.columns, f"no row has the column of {setting}")))
 
     async def read(self, parse: Callable[[ReadRow], Iterable[T]]) -> list[T]:
         """Return what `parse` makes of all rows; its `RowError`s are bad rows."""

@@ -11,8 +11,7 @@ from pydantic import Field
 from rewardsmith.config import Refers
 from rewardsmith.data.prepare.model_calls import CallItem, ModelCallJob
 from rewardsmith.data.prepare.prepare_job import Preparation, ReadRow, digest_of
-from rewardsmith.data.rows import ABSENT, ANSWER, Row, RowError, describe, find, no_column
-from rewardsmith.errors import UserError
+from rewardsmith.data.rows import ABSENT, Row, RowError, describe, find
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.llm import Asker, Conversation
 from rewardsmith.text.judge_prompts import question_of
@@ -89,12 +88,7 @@ class RubricJob(ModelCallJob):
             yield CallItem(key, read.where, problem)
 
         items = await prepared.read(parse)
-        for column, setting, what in (
-            (self.answer_column, "answer_column", "a right answer"),
-            (self.solution_column, "solution_column", "a reference solution"),
-        ):
-            if column not in (None, ANSWER) and not counts[f"with {what}"]:
-                raise UserError(f"no row has {what}: {no_column(column, prepared.columns, setting)}")
+        prepared.require_columns(answer_column=self.answer_column, solution_column=self.solution_column)
 
         async def request(asker: Asker, problem: RubricProblem) -> dict[str, Any]:
             parsed = await request_rubric(asker, template, problem, hide_reference=self.hide_reference)
