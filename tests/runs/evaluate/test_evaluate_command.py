@@ -1,8 +1,6 @@
 """`rewardsmith evaluate` as a user meets it, in a process of its own where that matters."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +13,6 @@ from tests.data.prepare.serving import Serving
 from tests.engines.faulty import last_text
 from tests.rewards.judges.ranked import BLOCK
 from tests.runs.evaluate.commands import GRADES, GROUPS, PAIRS, evaluate, measured, write
-from tests.test_imports import BLOCK as BLOCK_TORCH
 
 NUMBERS = ("--reward", "numbers.toml")
 
@@ -102,24 +99,12 @@ def test_a_mistake_is_reported_with_its_remedy(place: Path) -> None:
             assert word in ended.err, arguments
 
 
-@pytest.mark.parametrize(("share", "status"), [("1", 0), ("0.25", 0), ("0.1", 1)])
-def test_the_status_says_whether_enough_was_scored(place: Path, share: str, status: int) -> None:
+def test_the_status_is_1_if_too_little_was_scored(place: Path) -> None:
     bad = {"prompt": "q", "candidates": ["a", "1"], "scores": [1, 2]}
     data = write(place / "groups.jsonl", *GROUPS[:3], bad)
-    assert evaluate("rankings", data, *NUMBERS, "--fail-above", share).status == status
+    for share, status in (("1", 0), ("0.25", 0), ("0.1", 1)):
+        assert evaluate("rankings", data, *NUMBERS, "--fail-above", share).status == status
     assert evaluate("rankings", write(place / "bad.jsonl", bad), *NUMBERS).status == 1  # without any it always is
-
-
-def test_a_rule_is_measured_without_torch(place: Path) -> None:
-    write(place / "groups.jsonl", *GROUPS)
-    code = BLOCK_TORCH.format(blocked={"torch", "transformers"}) + (
-        "from rewardsmith.cli import main\n"
-        "sys.argv = ['rewardsmith', 'evaluate', 'rankings', 'groups.jsonl', '--reward', 'numbers.toml']\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "accuracy" in done.stdout
 
 
 # ---- the models of a run ---------------------------------------------------------------------------------------------

@@ -73,22 +73,22 @@ class Watched:
 
     def __init__(self, delays: list[float]) -> None:
         self.delays = delays
-        self.now = self.most = 0
+        self.running = self.max_running = 0
 
     async def __call__(self, item: int) -> int:
-        self.now += 1
-        self.most = max(self.most, self.now)
+        self.running += 1
+        self.max_running = max(self.max_running, self.running)
         await asyncio.sleep(self.delays[item % len(self.delays)])
-        self.now -= 1
+        self.running -= 1
         return 10 * item
 
 
-@pytest.mark.parametrize("concurrency", [1, 3])
-def test_results_come_in_order_and_no_more_at_a_time_than_allowed(concurrency: int) -> None:
-    work, found = Watched([0.004, 0.0, 0.002, 0.0]), []
-    asyncio.run(run_in_order(range(30), work, lambda *both: found.append(both), concurrency=concurrency))
-    assert found == [(i, 10 * i) for i in range(30)]
-    assert work.most == concurrency
+def test_results_come_in_order_and_no_more_at_a_time_than_allowed() -> None:
+    for concurrency in (1, 3):
+        work, found = Watched([0.004, 0.0, 0.002, 0.0]), list[tuple[int, int]]()
+        asyncio.run(run_in_order(range(30), work, lambda *both: found.append(both), concurrency=concurrency))
+        assert found == [(i, 10 * i) for i in range(30)]
+        assert work.max_running == concurrency
 
 
 def test_an_error_of_the_work_of_the_reader_and_of_pause_ends_it_at_once_as_it_is() -> None:
@@ -117,7 +117,7 @@ def test_an_error_of_the_work_of_the_reader_and_of_pause_ends_it_at_once_as_it_i
     assert len(kept) <= 2
 
 
-# ---- what it says --------------------------------------------------------------------------------------------------
+# ---- what it prints --------------------------------------------------------------------------------------------------
 
 
 def test_tables_and_the_comparison(place: Path) -> None:
@@ -181,12 +181,11 @@ def test_a_pipe_gets_whole_numbers_and_the_cause_of_failures(place: Path) -> Non
     assert "raw invalid, the first: the prompt '0' has no answer to compare with" in ended.out
 
 
-@pytest.mark.parametrize(("allowed", "status"), [("0.49", 1), ("0.5", 0), (None, 0)])
-def test_a_share_without_a_score_may_be_too_much(allowed: str | None, status: int, place: Path) -> None:
+def test_a_share_without_a_score_may_be_too_much(place: Path) -> None:
     write(place / "half.jsonl", [scored("p", ["long enough", "s"], [1.0, 1.0])])
-    ended = go("half.jsonl", *(["--fail-above", allowed] if allowed else []), reward="picky.toml")
-    assert ended.status == status
-    assert ended.out.endswith("\n1 of 2 rollouts without a score\n")
+    for allowed, status in ((("--fail-above", "0.49"), 1), (("--fail-above", "0.5"), 0), ((), 0)):
+        ended = go("half.jsonl", *allowed, reward="picky.toml")
+        assert (ended.status, ended.out.endswith("\n1 of 2 rollouts without a score\n")) == (status, True)
 
 
 def test_a_mistake_ends_with_status_2_and_a_remedy(place: Path) -> None:
