@@ -70,7 +70,7 @@ def test_an_empty_cache(home: Path) -> None:
 
 def test_clear_removes_the_selected_verdicts(filled: Path) -> None:
     for options, removed, remain in (
-        (["--older-than", "40"], "no verdict is that old: there is nothing", ALL),
+        (["--older-than", "40"], "to remove", ALL),
         (["--older-than", "28.5", "--model", "judge"], "removed 1 verdict;", {"judge": 29, "[red]rater": 5}),
         (["--older-than", "20"], "removed 9 verdicts", {"judge": 20, "[red]rater": 5}),
         (["--model", "r@1"], "removed 5 verdicts", {"judge": 20}),

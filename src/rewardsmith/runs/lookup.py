@@ -164,8 +164,7 @@ def _short_names(names: Mapping[str, Chosen]) -> list[str]:
 def named_models(reward: Chosen, models: Mapping[str, Chosen]) -> dict[str, Chosen]:
     """Return the models that a reward names, and those of which they are copies."""
     direct = [name for _, table, name in references(reward) if table == "models" and name in models]
-    names = {copied for name in direct for copied in copies_of(models, name)}
-    return {name: model for name, model in models.items() if name in names}
+    return {copied: models[copied] for name in direct for copied in copies_of(models, name)}
 
 
 # ---- data ----------------------------------------------------------------------------------------------------------
@@ -277,11 +276,8 @@ def training_stages(recipe: Recipe) -> dict[str, str]:
     """Return the models that are trained, and the first stage in which each is."""
     trained: dict[str, str] = {}
     for stage in recipe.stages:
-        names = []
-        for _, table in places(stage):
-            settings: Any = table.settings if isinstance(table, Chosen) else table
-            if hasattr(settings, "optimizer") and hasattr(settings, "model"):
-                names.append(settings.model)
+        tables: list[Any] = [table.settings if isinstance(table, Chosen) else table for _, table in places(stage)]
+        names = [table.model for table in tables if hasattr(table, "optimizer") and hasattr(table, "model")]
         parts: list[Any] = [part.settings for part in process_parts(stage).values()]
         for name in [*names, *(part.model for part in parts if part.update != "none")]:
             trained.setdefault(name, str(getattr(stage.settings, "name", stage.name)))

@@ -107,17 +107,14 @@ def recipe(*stages: dict[str, Any], **more: Any) -> dict[str, Any]:
 REWARD_STAGE = {"type": "evaluate_reward", "kind": "rankings", "data": "groups", "reward": f"{HERE}.rewards:Numbers"}
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_a_mistake_in_the_stage_is_named() -> None:
+    for change, words in (
         ({"kind": "rankigs"}, "rankings"),
-        ({"data": "group"}, 'Did you mean "groups"?'),
+        ({"data": "group"}, "groups"),
         ({"items": 0}, "at least 1"),
-    ],
-)
-def test_a_mistake_in_the_stage_is_named(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(RecipeError, match=words.replace("?", r"\?")):
-        parse_recipe(recipe(REWARD_STAGE | change))
+    ):
+        with pytest.raises(RecipeError, match=words):
+            parse_recipe(recipe(REWARD_STAGE | change))
 
 
 class Silent(Progress):

@@ -36,7 +36,6 @@ from rewardsmith.data.prepare.prepare_job import (
 from rewardsmith.data.prepare.row_files import responses_of
 from rewardsmith.data.prepare.write_rubrics import right_answers
 from rewardsmith.data.rows import ABSENT, Row, RowError, describe, find, flag_of, without
-from rewardsmith.errors import UserError
 from rewardsmith.jobs import JobContext, Result
 from rewardsmith.llm import Asker
 from rewardsmith.text.grades import PARSER, parse_grade, write_grade
@@ -113,8 +112,6 @@ class GradedJob(ModelCallJob, SplitJob):
         rule = None if self.rule is None else build(_REWARD, {"type": "rule", "rule": self.rule})
         items = await prepared.read(self._parser(template, prepared.counts))
         prepared.require_columns(answer_column=self.answer_column)
-        if not items:
-            raise UserError("there is nothing to grade: all solutions are blank")
         limit = held_out_limit(self.held_out, (item.value.source_key for item in items))
 
         async def request(asker: Asker, solution: GradedSolution) -> dict[str, Any]:

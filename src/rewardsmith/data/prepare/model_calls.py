@@ -86,7 +86,7 @@ class ModelCallJob(PrepareJob, RequestSettings):
         with file.open(fresh=context.fresh):
             calls = ModelCalls(self, context, file, {**note, **made_by, **settings}, {**made_by, "seed": self.seed})
             failures = await calls.run(model_name, items, request)
-            failed = len(failures) / len(items)
+            failed = len(failures) / max(1, len(items))
             lines = [f"  {printable(_line(failure), 500)}" for failure in failures[:MAX_SHOWN]]
             if failures:
                 more = f"; the first {MAX_SHOWN}" if len(failures) > MAX_SHOWN else ""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rewardsmith.data.mqm import Annotations, read_annotations
-from rewardsmith.data.prepare.pairing import Group, Pairing, Which, draw_key, group_of, pairs_in
+from rewardsmith.data.prepare.pairing import Group, Which, draw_key, group_of, pairs_in
 from rewardsmith.data.prepare.prepare_job import (
     Preparation,
     ReadRow,
@@ -174,7 +174,6 @@ class PreferenceBuilder:
 
     def __init__(self, job: PreferencesJob, counts: Counter[str]) -> None:
         self._job = job
-        self._pairing = Pairing(job.pairs, job.sample, job.min_margin, job.keep_ties)
         self._counts, self._first = counts, dict[str, str]()
         self._translates: bool | None = None
 
@@ -214,8 +213,11 @@ class PreferenceBuilder:
         yield from (self._pairs if self._job.write == "pairs" else self._parts)(group, head, facts)
 
     def _pairs(self, group: PreferenceGroup, head: dict[str, Any], facts: dict[str, Any]) -> Iterator[Row]:
-        answers = group.group
-        pairs = pairs_in(answers, self._pairing, draw_key(group.ranking, self._job.seed))
+        answers, options = (
+            group.group,
+            {name: getattr(self._job, name) for name in ("sample", "min_margin", "keep_ties")},
+        )
+        pairs = pairs_in(answers, self._job.pairs, key=draw_key(group.ranking, self._job.seed), **options)
         ties = sum(pair.margin == 0 for pair in pairs)
         self._counts.update({"pairs": len(pairs), "ties": ties, "groups without a pair": not pairs})
         for pair in pairs:
