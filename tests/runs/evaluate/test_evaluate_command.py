@@ -64,12 +64,12 @@ path = "groups.jsonl"
 [data.sums]
 type = "arithmetic"
 [data.words]
-type = "own_rewards_7e:Endless"
+type = "tests.trainers.evaluate.rewards:Endless"
 [[stages]]
 type = "evaluate_reward"
 kind = "rankings"
 data = "held"
-reward = "own_rewards_7e:Numbers"
+reward = "tests.trainers.evaluate.rewards:Numbers"
 """
 
 

@@ -1,7 +1,7 @@
 """Rewards to be measured that read their verdict from the answer, and nouns to measure them with."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
 from rewardsmith.config import Chosen
@@ -15,10 +15,14 @@ T = TypeVar("T")
 
 
 class Numbers:
-    """The number that an answer is; what is no number cannot be read."""
+    """The number that an answer is; what is no number cannot be parsed."""
+
+    def __init__(self, *, scale: float = 1.0) -> None:
+        self.scale = scale
 
     async def score(self, group: RolloutGroup) -> list[Score]:
-        return [_number(rollout.text) for rollout in group.rollouts]
+        found = [_number(rollout.text) for rollout in group.rollouts]
+        return [s if s.value is None else Score(self.scale * s.value) for s in found]
 
 
 class LikesFirst:
@@ -46,21 +50,22 @@ class Steps:
         return [Score(float("?" not in rollout.text)) for rollout in group.rollouts]
 
 
-class Right:
-    """1 for an answer that begins with a plus, 0 for others; what is empty cannot be read."""
+class Endless:
+    """Groups without end."""
 
-    async def score(self, group: RolloutGroup) -> list[Score]:
-        return [
-            Score(float(r.text.startswith("+"))) if r.text else Score(failure=Failure("unparsable"))
-            for r in group.rollouts
-        ]
+    def prompts(self, seed: int) -> Iterator[Prompt]:
+        return (one.prompt for one in self.rankings(seed))
+
+    def rankings(self, seed: int) -> Iterator[Ranking]:
+        while True:
+            yield ranking([1.0, 2.0], ["1", "2"])
 
 
 def _number(text: str) -> Score:
     try:
         return Score(float(text))
     except ValueError:
-        return Score(failure=Failure("unparsable", f"{text!r} is no number"))
+        return Score(failure=Failure("unparsable", f"{text} is no number"))
 
 
 def chosen(name: str) -> Chosen:

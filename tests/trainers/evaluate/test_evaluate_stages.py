@@ -197,7 +197,7 @@ class Unparsable:
 def test_a_stage_that_could_score_nothing_ends_the_run_with_the_cause(tmp_path: Path) -> None:
     table = recipe(REWARD_STAGE | {"name": "judge"})
     table["data"]["groups"]["type"] = f"{HERE}.test_evaluate_stages:Unparsable"
-    with pytest.raises(UserError, match=r"no item has a result.*'a' is no number"):
+    with pytest.raises(UserError, match=r"no item has a result.*a is no number"):
         run(table, tmp_path)
     assert json.loads((tmp_path / "evaluations" / "judge.json").read_text())["metrics"]["failed"] == 1.0
 

@@ -87,7 +87,7 @@ def test_rankings_from_items_to_a_result() -> None:
     assert found.metrics["accuracy"] == pytest.approx(agree)
     assert found.metrics["failed"] == found.failed == 0.25
     assert found.metrics["failures/reward/unparsable"] == pytest.approx(1 / 11)
-    assert found.facts["details"] == {"reward unparsable": "'none' is no number"}
+    assert found.facts["details"] == {"reward unparsable": "none is no number"}
     assert (found.facts["kind"], found.facts["main"][0]) == ("rankings", "accuracy")
     assert set(found.facts["main"]) <= set(found.metrics)
 
