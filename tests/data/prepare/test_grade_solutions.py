@@ -128,8 +128,8 @@ def test_votes(serving: Serving) -> None:
 def test_a_rule_checks_final_answers(serving: Serving) -> None:
     rows = solved(3, each=2)
     rows[2].pop("reward_model")
-    rows[0]["right"] = [False, True]  # the rule is asked first
-    rows[2]["right"] = [False, None]  # here it cannot say
+    rows[0]["right"] = [False, True]  # the rule comes first
+    rows[2]["right"] = [False, None]  # here it has no verdict
     write_rows(Path("solved.jsonl"), rows)
     ended = graded_command("--forms", "eval", "--rule", "numeric")
     assert ended.status == 0

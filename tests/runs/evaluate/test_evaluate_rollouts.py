@@ -12,8 +12,8 @@ REASONING = ("--reasoning-part", "steps", "--reasoning-threshold", "0.5")
 
 
 def group(number: int, *rollouts: tuple[str, Score]) -> ScoredGroup:
-    asked = RolloutGroup(Prompt(f"p{number}", [Message("user", "?")]), [Rollout(text) for text, _ in rollouts])
-    return ScoredGroup(asked, [score for _, score in rollouts])
+    inner = RolloutGroup(Prompt(f"p{number}", [Message("user", "?")]), [Rollout(text) for text, _ in rollouts])
+    return ScoredGroup(inner, [score for _, score in rollouts])
 
 
 def score(value: float | None, steps: float) -> Score:

@@ -229,13 +229,13 @@ def test_a_reward_table_and_a_served_judge_need_no_torch(place: Path) -> None:
     assert "0 of" in done.stdout
 
 
-@pytest.mark.parametrize(("says", "status", "left"), [("Score: 7", 0, []), ("", 2, ["judge.log"])])
+@pytest.mark.parametrize(("reply", "status", "left"), [("Score: 7", 0, []), ("", 2, ["judge.log"])])
 def test_the_log_of_a_server_stays_only_if_something_went_wrong(
-    tmp_path: Path, says: str, status: int, left: list[str]
+    tmp_path: Path, reply: str, status: int, left: list[str]
 ) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "?", "responses": ["1", "2"]}) + "\n")
     words = [sys.executable, str(SERVER), "--model", "m", "--host", "{host}", "--port", "{port}"]
-    words += ["--says", says] if says else ["--fail", "broken"]
+    words += ["--says", reply] if reply else ["--fail", "broken"]
     (tmp_path / "reward.toml").write_text(
         f'type = "judge"\nmodel = "judge"\n[models.judge]\ntype = "managed"\nmodel = "m"\ncommand = {json.dumps(words)}'
     )

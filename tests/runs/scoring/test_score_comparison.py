@@ -106,17 +106,3 @@ def test_correlations_agree_with_scipy_over_all_and_within_groups(groups: list[t
         each = [value for value in map(correlate, pairs) if not math.isnan(value)]
         assert found.ranked == len(each)
         assert within is None if not each else within == pytest.approx(np.mean(each), abs=1e-12)
-
-
-@given(st.lists(GROUP, min_size=1, max_size=5), st.randoms(use_true_random=False))
-def test_the_order_of_rollouts_and_groups_does_not_matter(groups: list[tuple[Values, Values]], rng) -> None:
-    shuffled = []
-    for old, new in rng.sample(groups, len(groups)):
-        order = rng.sample(range(len(old)), len(old))
-        shuffled.append(([old[i] for i in order], [new[i] for i in order]))
-    one, other = compare(*groups, show=0), compare(*shuffled, show=0)
-    for name in ("rollouts", "both", "changed", "sign_changes", "old_failed", "new_failed"):
-        assert getattr(one, name) == getattr(other, name), name
-    for name in ("old_mean", "new_mean", "spearman", "kendall", "spearman_within", "kendall_within"):
-        first, second = getattr(one, name), getattr(other, name)
-        assert first == second or first == pytest.approx(second, abs=1e-12), name

@@ -69,7 +69,7 @@ def test_what_has_no_outcome_or_no_value_does_not_take_part() -> None:
 
 def test_the_outcome_may_be_a_part_of_the_reward_itself_and_all_other_parts_are_judged_by_it() -> None:
     outcomes = OutcomeTally("answer")
-    old = [score(0.0, answer=0.0), score(0.0, answer=1.0)]  # what is stored says the opposite
+    old = [score(0.0, answer=0.0), score(0.0, answer=1.0)]  # the stored one is the opposite
     outcomes.add(old, [score(5.0, answer=1.0, process=2.0), score(1.0, answer=0.0, process=3.0)])
     found = result(outcomes)
     assert found.source == "new"

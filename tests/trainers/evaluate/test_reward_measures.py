@@ -178,7 +178,7 @@ def test_grades_by_hand() -> None:
 
 
 def test_detecting_right_answers_with_unsound_reasoning_by_hand() -> None:
-    metrics, tables = measure_grades(GRADES, threshold=0.5)
+    metrics, _ = measure_grades(GRADES, threshold=0.5)
     # Right answers with known reasoning: 1, .8 (sound), .8, .3 (unsound).
     assert metrics["unsound"] == 0.5
     assert metrics["auc"] == pytest.approx((1 + 1 + 1 + 0.5) / 4)
@@ -187,9 +187,6 @@ def test_detecting_right_answers_with_unsound_reasoning_by_hand() -> None:
     # Below 0.9: three flagged, both unsound among them.
     assert metrics["f1_best"] == pytest.approx(2 * (2 / 3) * 1 / (5 / 3))
     assert metrics["threshold_best"] == pytest.approx(0.9)
-    rows = table(tables, "by threshold, over right answers").rows
-    assert [row[0] for row in rows] == pytest.approx([k / 10 for k in range(1, 11)])
-    assert {round(float(row[0]), 2): row[5] for row in rows if row[5]} == {0.5: "given", 0.9: "best"}
 
 
 def test_a_failed_grade_is_counted_and_is_no_number() -> None:

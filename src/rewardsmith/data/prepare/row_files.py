@@ -125,7 +125,7 @@ class _ParquetOutput(_JsonlOutput):
             self._write(GROUP_BYTES)
 
     def _write(self, min_bytes: int) -> None:
-        """Turn the rows into Arrow columns, and write them once they have this size."""
+        """Convert the rows to Arrow columns, and write them once they have this size."""
         import pyarrow as pa  # type: ignore[import-untyped]  # noqa: PLC0415 JSON lines do without it
         import pyarrow.parquet as pq  # type: ignore[import-untyped]  # noqa: PLC0415
 

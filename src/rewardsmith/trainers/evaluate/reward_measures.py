@@ -173,7 +173,7 @@ def measure_grades(
     ]
     bands, in_order = _bands(scored, levels)
     known = [one for one in right if one.item.sound is not None]
-    detection, detection_tables = _detection(known, threshold, levels, seed)
+    detection, detection_tables = _detection(known, threshold, seed)
     consistent, consistency_tables = measure_consistency(verdicts, "answers", seed)
     metrics = metrics_of([*rows, *detection, *consistent]) | in_order | {"answers": float(len(verdicts))}
     tables = [measures_table("grades", rows, "answers", notes), bands, *detection_tables, *consistency_tables]
@@ -206,9 +206,7 @@ def _rises(values: Sequence[float]) -> float:
     return float(all(later >= earlier - 1e-12 for earlier, later in pairwise(values)))
 
 
-def _detection(
-    right: Sequence[Verdicts[Graded]], threshold: float, levels: int, seed: int
-) -> tuple[list[Measure], list[Table]]:
+def _detection(right: Sequence[Verdicts[Graded]], threshold: float, seed: int) -> tuple[list[Measure], list[Table]]:
     """Measure how well low scores detect right answers with unsound reasoning."""
     scores = np.array([one.scores[0] for one in right])
     unsound = np.array([not one.item.sound for one in right], dtype=bool)
@@ -226,22 +224,9 @@ def _detection(
         Measure("f1_best", f"F1 at the best threshold, {best.threshold:.3g}", best.f1),
         Measure("threshold_best", "the best threshold, chosen on these answers", best.threshold),
     ]
-    every = {k / levels: flagged_below(scores, unsound, k / levels) for k in range(1, levels + 1)}
-    every |= {given.threshold: given, best.threshold: best}
-    marks = {given.threshold: "given", best.threshold: "best"}
-    columns: Columns = {
-        "flag below": "number", "flagged": "count", "precision": "share", "recall": "share", "F1": "number",
-        "": "text",
-    }  # fmt: skip
-    rows = [
-        (at, one.flagged, one.precision, one.recall, one.f1, marks.get(at, "")) for at, one in sorted(every.items())
-    ]
     note = f"Flagging every one of them has F1 {flagged_below(scores, unsound, math.inf).f1:.3f}."
     title = "detecting right answers with unsound reasoning"
-    return measures, [
-        measures_table(title, measures, "right answers", [note]),
-        Table("by threshold, over right answers", columns, rows),
-    ]
+    return measures, [measures_table(title, measures, "right answers", [note])]
 
 
 # ---- pairs: a chosen and a rejected answer --------------------------------------------------------------------------
