@@ -8,7 +8,7 @@ import pytest
 
 from rewardsmith.data import Arithmetic
 from rewardsmith.errors import UserError
-from rewardsmith.trainers.evaluate.evaluate_jobs import EvaluateReward
+from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward
 from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.trainers.sft import SftTrainer
 from rewardsmith.trainers.trainer import held_out

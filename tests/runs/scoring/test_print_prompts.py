@@ -1,4 +1,4 @@
-"""What a model is asked and says, shown as it is."""
+"""`--show-prompts`: requests and replies as they are."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from rewardsmith.types import Message
 
 
 class Scripted:
-    """Says the prompt backwards, or nothing."""
+    """Replies with the prompt backwards, or not at all."""
 
     name = "judge"
 
@@ -49,26 +49,19 @@ def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() 
     assert model.name == "judge"
 
 
-@pytest.mark.parametrize(
-    ("asked", "shown"),
-    [
+def test_what_is_special_about_a_reply_is_printed() -> None:
+    for request, printed in (
         (question("long"), "gnol\n(truncated)"),
         (question("deep"), "(thought)\nhm\n(answer)\npeed"),
         (ChatRequest("plain"), "prompt 10 to judge, temperature 0, max_tokens 1024:\nplain\n"),
         (question("again", attempt=1), " (attempt 2), "),
-    ],
-)
-def test_what_is_special_about_an_answer_is_reported(asked: ChatRequest, shown: str) -> None:
-    output: list[str] = []
-    asyncio.run(PrintedModel(Scripted(), PromptPrinter(1, output.append, number=9)).chat(asked))
-    assert shown in output[0]
-
-
-def test_what_was_not_answered_is_shown_and_stays_a_failure() -> None:
-    output: list[str] = []
+    ):
+        output: list[str] = []
+        asyncio.run(PrintedModel(Scripted(), PromptPrinter(1, output.append, number=9)).chat(request))
+        assert printed in output[0]
     with pytest.raises(ModelCallError, match="within 3 s"):
         asyncio.run(PrintedModel(Scripted(), PromptPrinter(1, output.append)).chat(question("hard")))
-    assert output[0].endswith("--- reply 1 of judge:\n(no reply: no answer within 3 s)\n---")
+    assert output[1].endswith("--- reply 1 of judge:\n(no reply: no answer within 3 s)\n---")
 
 
 def test_numbers_are_shown_conversation_by_conversation() -> None:
