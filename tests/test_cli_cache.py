@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from rewardsmith.cli import main
-from rewardsmith.rewards.cache import VerdictCache
-from rewardsmith.rewards.cache_file import CacheRow
+from rewardsmith.rewards.cache import CacheRow, VerdictCache
 
 DAY = 86400
 
@@ -34,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def filled(home: Path) -> Path:
     """30 verdicts of `judge`, the oldest 29 days old, and 5 new ones of `[red]rater`."""
-    cache, now = VerdictCache(home, say=pytest.fail), int(time.time())
+    cache, now = VerdictCache(home, log=pytest.fail), int(time.time())
     cache.keep([
         *(CacheRow(b"a%d" % i, "judge", "m@1", "chat", now - i * DAY - 60, 100, 10, bytes(20_000)) for i in range(30)),
         *(CacheRow(b"b%d" % i, "[red]rater", "r@1", "rate", now, 0, 0, b"j1.0") for i in range(5)),
@@ -44,7 +43,7 @@ def filled(home: Path) -> Path:
 
 
 def left(folder: Path) -> dict[str, int]:
-    cache = VerdictCache(folder, say=pytest.fail)
+    cache = VerdictCache(folder, log=pytest.fail)
     found = {one.model: one.verdicts for one in cache.contents()}
     cache.close()
     return found

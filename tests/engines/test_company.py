@@ -57,7 +57,7 @@ def test_groups_that_share_an_answer_change_no_bit_of_each_other_in_the_cache(
     """Which of two groups comes first, and what a run before it has kept, must not matter."""
     groups = groups_of(6)
     alone = [asyncio.run(rater.rate(group)) for group in groups]
-    cache = VerdictCache(tmp_path, say=pytest.fail)
+    cache = VerdictCache(tmp_path, log=pytest.fail)
     cached = CachedModel(rater, cache)
     calls = [lambda group=group: cached.rate(group) for group in groups]
     asyncio.run(at_odd_times(calls[1::2], 1))  # a run that was stopped

@@ -65,7 +65,7 @@ def test_a_reward_that_cannot_work_is_told_before_the_first_group() -> None:
 
 def test_repeats_go_past_the_cache_with_seeds_of_their_own(tmp_path: Path) -> None:
     judge = Scripted(lambda question: f"Score: {1 + question.seed // SEED_STEP}")
-    cache = VerdictCache(tmp_path, say=pytest.fail)
+    cache = VerdictCache(tmp_path, log=pytest.fail)
     asked = Scorer(JUDGE, lambda name: CachedModel(judge, cache))
     group = [group_of(prompt(), ["a"])]
 

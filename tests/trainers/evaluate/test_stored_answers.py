@@ -106,7 +106,7 @@ def test_an_evaluation_in_which_the_judge_was_never_called_is_an_error(kind: str
 
 def test_verdicts_from_the_cache_count_as_calls(tmp_path: Path) -> None:
     table = {"type": "ranking", "model": "judge"}
-    cache = VerdictCache(tmp_path, say=pytest.fail)
+    cache = VerdictCache(tmp_path, log=pytest.fail)
     for calls in (1, 0):
         judge = Scripted(by_number)
         assert measure("rankings", table, CachedModel(judge, cache)).metrics["accuracy"] == 1.0
