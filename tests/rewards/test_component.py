@@ -13,7 +13,7 @@ import pytest
 
 from rewardsmith import Failure, Message, Prompt, Rollout, RolloutGroup, Score, ScoredGroup, UserError
 from rewardsmith.rewards import Component, Halt, component, make_reward
-from rewardsmith.rewards.base import failure_of, score
+from rewardsmith.rewards.base import parts_of, score
 from rewardsmith.rewards.tree import check, latencies, learn, load, save, walk
 from tests.rewards.stubs import given, group, score_rows, values
 
@@ -124,7 +124,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dead_service_is_waited_for_and_no_rollout_is_lost(checked: bool) -> None:
     reward = make_reward({"type": FLAKY, "after": 3, "checked": checked, "failure": {"wait": 30.0}})
     messages: list[str] = []
-    reward.say = messages.append
+    reward.log = messages.append
 
     async def several() -> list[tuple]:
         return await asyncio.gather(*(reward.score(group({}, {})) for _ in range(5)))
@@ -245,14 +245,6 @@ def test_a_timeout_that_a_reward_names_itself_is_not_tried_again() -> None:
     assert values(odd("SilentCannotScore", failure={"wait": 30.0}), {}) == ["timeout"]
 
 
-def test_the_kind_of_a_grpc_error() -> None:
-    grpc = pytest.importorskip("grpc")
-    error = grpc.RpcError()
-    for code, kind in (("UNAVAILABLE", "unreachable"), ("DEADLINE_EXCEEDED", "timeout"), ("ABORTED", "crashed")):
-        error.code = lambda code=code: grpc.StatusCode[code]
-        assert failure_of(error).kind == kind
-
-
 # ---- before the first step -----------------------------------------------------------------------------------------
 
 
@@ -330,8 +322,8 @@ def odd(name: str, **settings: object) -> dict:
         ("SilentCannotScore", "timeout", "SilentCannotScore"),
         ("SaysSkipped", "invalid", "the reward itself returned skipped"),
         ("NotAsync", "crashed", "write `async def score(self, group)`"),
-        ("Floats", "crashed", "one of them a float: it must return one Score per rollout"),
-        ("TooFew", "crashed", "returned 0 values, for 2 rollouts"),
+        ("Floats", "crashed", "2 values (float) for 2 rollouts: it must return one Score"),
+        ("TooFew", "crashed", "returned 0 values"),
         ("CancelsItself", "crashed", "CancelledError"),
         ("InAGroup", "unreachable", "ConnectionRefusedError: port 9"),
         ("WithReason", "unreachable", "URLError"),
@@ -360,7 +352,7 @@ def test_attributes_of_a_users_own_mean_nothing_to_us() -> None:
     reward = make_reward(odd("Furnished"))
     asyncio.run(check(reward))
     assert values(reward, {}) == [1.0]
-    assert dict(reward.streams) == {}
+    assert dict(parts_of(reward)) == {}
 
 
 def test_parts_that_nobody_declared_cost_no_rollout() -> None:

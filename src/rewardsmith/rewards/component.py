@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from rewardsmith.config import Chosen
@@ -18,18 +18,16 @@ from rewardsmith.llm import Models
 from rewardsmith.rewards.base import (
     Composed,
     Halt,
-    Part,
     Reward,
     caught,
     checked_scores,
     failure_of,
     is_client_timeout,
-    parts_of,
     started,
 )
-from rewardsmith.rewards.failures import Budget, FailureSettings, because, failed
+from rewardsmith.rewards.failures import LEAF_SETTINGS, Budget, FailureSettings, because, failed
 from rewardsmith.rewards.tree import components_of, connect, walk
-from rewardsmith.types import NOT_ASKED, Failure, RolloutGroup, Score, ScoredGroup
+from rewardsmith.types import NOT_COMPUTED, Failure, RolloutGroup, Score, ScoredGroup
 
 NOT_NEEDED = Failure("skipped", "it could not change the result")
 NOT_YET = Failure("skipped", "the trainer scores it once the groups of the step are selected")
@@ -57,7 +55,7 @@ class Component:
 
     Attributes:
         seconds: how long each group took, since somebody last looked.
-        say: shows a message to the user.
+        log: shows a message to the user.
         ignore_failures: True where nothing depends on it: its failures never stop the run.
         unlimited: True where its failures are what is measured: there is no budget.
         scored_by_trainer: True where a trainer scores the selected groups of a step together: here it is skipped.
@@ -70,12 +68,12 @@ class Component:
         self.name = name
         self.reward = reward
         self.seconds: list[float] = []
-        self.say: Callable[[str], None] = lambda text: None
+        self.log: Callable[[str], None] = lambda text: None
         self.ignore_failures = self.unlimited = self.scored_by_trainer = False
         self._failure = failure or FailureSettings()
         self._leaf = not isinstance(reward, Composed)
-        if not self._leaf and (wrong := self._failure.changed_leaf_settings()):
-            raise UserError(f"failure.{wrong[0]} of {name}, a composed reward, has no effect: set it on its parts")
+        if not self._leaf and (wrong := LEAF_SETTINGS & self._failure.model_fields_set):
+            raise UserError(f"failure.{min(wrong)} of {name}, a composed reward, has no effect: set it on its parts")
         names: object = getattr(reward, "parts", None) if self._leaf else ()
         self.knows_parts = isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)
         self.declared: tuple[str, ...] = tuple(names) if self.knows_parts else ()  # type: ignore[arg-type]
@@ -94,7 +92,7 @@ class Component:
         return cls(name, UseInstead(cls("first", reward, failure), cls("instead", failure.instead.build())))
 
     @classmethod
-    def root(cls, chosen: Chosen, say: Callable[[str], None] | None = None, models: Models | None = None) -> Component:
+    def root(cls, chosen: Chosen, log: Callable[[str], None] | None = None, models: Models | None = None) -> Component:
         """Return the tree of a reward table; its components have their dotted names.
 
         A run may build the tree once and reuse it: `tree.connect` may be called again, with other models.
@@ -102,13 +100,8 @@ class Component:
         root = cls.build("reward", chosen)
         for path, component in walk(root):
             component.name = path or root.name
-        connect(root, say, models)
+        connect(root, log, models)
         return root
-
-    @property
-    def streams(self) -> Mapping[str, Part]:
-        """The parts that may be reward streams of their own."""
-        return parts_of(self.reward)
 
     async def check(self) -> None:
         """Raise if the reward cannot work; one that has no `check` can."""
@@ -178,7 +171,7 @@ class Component:
             if not self.waiting:
                 self.waiting = True
                 what = "is unreachable" if failure.kind == "unreachable" else "timed out"
-                self.say(f'"{self.name}" {what}, waiting up to {left:.0f} s: {failure.detail[:300]}')
+                self.log(f'"{self.name}" {what}, waiting up to {left:.0f} s: {failure.detail[:300]}')
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, MAX_PAUSE)
             is_up = await self._service_is_up(left)
@@ -201,7 +194,7 @@ class Component:
         lost = [i for i in rows if (why := scores[i].failure) is not None and why.kind in kinds]
         if not lost:
             if self.waiting:
-                self.say(f'"{self.name}" responds again: the failed requests were repeated')
+                self.log(f'"{self.name}" responds again: the failed requests were repeated')
             self.waiting, self._last_response = False, time.monotonic()
         return lost
 
@@ -288,7 +281,7 @@ def only_score(column: ScoreColumn, i: int, name: str) -> Score:
 
 def _computed(score: Score) -> Score:
     """Return the score of a leaf, which cannot claim that it was not computed."""
-    if score.failure is None or score.failure.kind not in NOT_ASKED:
+    if score.failure is None or score.failure.kind not in NOT_COMPUTED:
         return score
     why = Failure("invalid", f"the reward itself returned {score.failure.kind}: {score.failure.detail}")
     return replace(score, failure=why)

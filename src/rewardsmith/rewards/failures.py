@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from rewardsmith.config import Choice, Chosen, Settings
 from rewardsmith.rewards.base import Halt
-from rewardsmith.types import NOT_ASKED, Failure, Score
+from rewardsmith.types import NOT_COMPUTED, Failure, Score
 
 _OTHERWISE = 'A function that scores one answer is a rule: reward = {{ type = "rule", rule = "{name}" }}'
 
@@ -22,7 +22,7 @@ def reward_choice(slot: type[Settings] | None = None) -> Choice:
     return Choice("reward", "rewardsmith.rewards:REWARDS", slot, methods=("score",), otherwise=_OTHERWISE)
 
 
-LEAF_SETTINGS = ("share", "window", "min_failures", "wait", "deadline")
+LEAF_SETTINGS = frozenset({"share", "window", "min_failures", "wait", "deadline"})
 """Settings of a reward that is not made of others."""
 
 
@@ -39,7 +39,7 @@ class FailureSettings(Settings):
     share: float = Field(default=0.25, gt=0, le=1, description="stop the run when more than this share fails")
     window: int = Field(default=512, ge=1, description="the last so many rollouts, over which the share is taken")
     min_failures: int = Field(
-        default=32, ge=1, description="the run goes on with fewer failures than this in the window"
+        default=32, ge=1, description="the run goes on with fewer failures than this in the window, or than its size"
     )
     wait: float = Field(
         default=300.0, ge=0, description="seconds to wait for an unreachable service before the run stops"
@@ -52,15 +52,7 @@ class FailureSettings(Settings):
     def _consistent(self) -> FailureSettings:
         if (self.do == "use") != (self.instead is not None):
             raise ValueError('do = "use" and instead go together: instead = { type = "…" } names the other reward')
-        if self.min_failures > self.window:
-            raise ValueError(
-                f"min_failures is {self.min_failures}, more than window = {self.window}: the run would never stop"
-            )
         return self
-
-    def changed_leaf_settings(self) -> list[str]:
-        """Return the settings of leaves that differ from their defaults."""
-        return [name for name in LEAF_SETTINGS if getattr(self, name) != type(self).model_fields[name].default]
 
 
 class ComponentSettings(Settings):
@@ -105,7 +97,8 @@ class Budget:
         settings = self._settings
         self._recent.extend(score.failure for score in scores)
         failures = [failure for failure in self._recent if failure is not None]
-        if len(failures) < settings.min_failures or len(failures) <= settings.share * len(self._recent):
+        enough = len(failures) >= min(settings.min_failures, settings.window)
+        if not enough or len(failures) <= settings.share * len(self._recent):
             return
         causes = Counter(failure.kind for failure in failures).most_common()
         last = {failure.kind: failure.detail for failure in failures}
@@ -120,7 +113,7 @@ class Budget:
 
 def failed(score: Score) -> bool:
     """Whether the reward was computed and has failed."""
-    return score.failure is not None and score.failure.kind not in NOT_ASKED
+    return score.failure is not None and score.failure.kind not in NOT_COMPUTED
 
 
 def because(name: str, failure: Failure) -> Failure:

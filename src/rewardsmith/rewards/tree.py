@@ -39,10 +39,10 @@ def reads_ends(reward: Reward) -> bool:
     return bool(getattr(inner, "reads_ends", False)) or any(map(reads_ends, components_of(inner).values()))
 
 
-def connect(root: Component, say: Callable[[str], None] | None = None, models: Models | None = None) -> None:
+def connect(root: Component, log: Callable[[str], None] | None = None, models: Models | None = None) -> None:
     """Set where the messages of a tree go, and give its rewards their models by name; it may be called again."""
     for _, component in walk(root):
-        component.say = say or component.say
+        component.log = log or component.log
         take = getattr(component.reward, "connect", None)
         if take is not None and models is not None:
             with _named_errors(component, "take the models of the recipe"):
@@ -90,7 +90,7 @@ def unfit(component: Component, prompt: Prompt, path: str = "") -> Iterator[tupl
 
 def routes(component: Component) -> bool:
     """Whether a reward of the tree is chosen by the source of prompts."""
-    return any(isinstance(inner.reward, Composed) and inner.reward.routes for _, inner in walk(component))
+    return any(isinstance(inner.reward, Composed) and inner.reward.by_source for _, inner in walk(component))
 
 
 def has_part(root: Component, name: str) -> bool:

@@ -20,7 +20,7 @@ from rewardsmith.rewards.component import Component, UseInstead
 from rewardsmith.rewards.judges.judge import stored_answers
 from rewardsmith.rewards.measure import Measures
 from rewardsmith.rewards.tree import check, components_of, walk
-from rewardsmith.types import NOT_ASKED, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
+from rewardsmith.types import NOT_COMPUTED, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -100,7 +100,7 @@ class FailureLog:
         self.measures.add(scored)
         for whole in scored.scores:
             for name, part in (("", whole), *whole.named_parts()):
-                if part.failure is not None and part.failure.kind not in NOT_ASKED and not part.parts:
+                if part.failure is not None and part.failure.kind not in NOT_COMPUTED and not part.parts:
                     self.details.setdefault(f"{self._full_name(name)} {part.failure.kind}", part.failure.detail)
 
     def metrics(self) -> dict[str, float]:
