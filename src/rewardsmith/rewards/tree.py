@@ -108,7 +108,7 @@ async def learn(root: Component, scored: Sequence[ScoredGroup]) -> dict[str, flo
     metrics: dict[str, float] = {}
     for path, component in walk(root):
         reward: Any = component.reward
-        if not hasattr(reward, "learn"):
+        if not callable(getattr(reward, "learn", None)):
             continue
         try:
             learned = await reward.learn(scored, path)

@@ -13,7 +13,7 @@ import torch
 from rewardsmith.algorithms.advantages import ADVANTAGES, compares, values_from
 from rewardsmith.engines.protocol import Row
 from rewardsmith.types import ScoredGroup
-from tests.trainers.process.made import ProcessWorld, alone, implicit, policy
+from tests.trainers.process.process_cases import ProcessWorld, alone, implicit, policy
 from tests.trainers.world import distance, new_engine, steps, weights
 
 UPDATES = ("none", "before", "after", "reverse")
@@ -119,7 +119,7 @@ def test_the_advantages_are_what_the_equations_say(
     scale = "none" if by_hand is process_value else "batch"
     process = implicit(reference_model="other", weight=3.0, granularity=granularity, normalise=scale)
     process |= {"discount": 0.9} if combine == "after" else {}
-    answer = {"type": "tests.trainers.process.made:Share", "weight": 2.0}
+    answer = {"type": "tests.trainers.process.process_cases:Share", "weight": 2.0}
     advantage = {"type": by_hand.__name__, "combine": combine}
     steps(policy(world, process, answer=answer, advantage=advantage), 2)
     found = [a for record in world.records for a in record.advantages]
@@ -163,8 +163,8 @@ def test_bfloat16_has_masters_in_float32_which_keep_what_bfloat16_would_lose(tmp
 def test_two_process_rewards_learn_side_by_side(tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path, {"second": {"copy_of": "policy"}})
     parts = {
-        "answer": "tests.trainers.process.made:AnyDigit",
-        "share": {"type": "tests.trainers.process.made:Share", "weight": 0.0, "watch": True},
+        "answer": "tests.trainers.process.process_cases:AnyDigit",
+        "share": {"type": "tests.trainers.process.process_cases:Share", "weight": 0.0, "watch": True},
         "process": implicit(outcome="answer"),
         "finer": implicit(outcome="share", model="second", update="before", granularity="whole", weight=0.5),
     }

@@ -9,7 +9,7 @@ import torch
 
 from rewardsmith.errors import UserError
 from rewardsmith.types import RolloutGroup, Score, ScoredGroup
-from tests.trainers.process.made import Model, ProcessWorld, alone, batch_of, group, implicit, policy
+from tests.trainers.process.process_cases import Model, ProcessWorld, alone, batch_of, group, implicit, policy
 from tests.trainers.world import distance, steps, weights
 
 LOSSES: list[dict[str, Any]] = [{}, {"offset": "group-mean"}, {"loss": "pairwise"}, {"loss": "best-of-n-reward"}]
@@ -74,7 +74,7 @@ def test_an_outcome_beyond_one_is_refused_with_the_name_of_its_part(make: Any, t
 def test_rollouts_whose_outcome_failed_have_rewards_and_are_counted(tmp_path: Path) -> None:
     """In a stage: the part is there for every rollout, and the policy learns from it where the sum failed."""
     world = ProcessWorld(tmp_path)
-    answer = {"type": "tests.trainers.process.made:Torn", "failure": {"share": 1.0}}
+    answer = {"type": "tests.trainers.process.process_cases:Torn", "failure": {"share": 1.0}}
     metrics = steps(policy(world, implicit(reference_model="other"), answer=answer), 2)
     scores = [score for record in world.records for score in record.scored.scores]
     lost = [score for score in scores if not score.parts["answer"].ok]

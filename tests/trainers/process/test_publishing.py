@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rewardsmith.engines.protocol import Row
 from tests.runs.processes import metrics, outcome, prepared, run
-from tests.trainers.process.made import ProcessWorld, alone
+from tests.trainers.process.process_cases import ProcessWorld, alone
 from tests.trainers.world import new_engine, steps
 
 LORA = {"init": "tiny-llama", "lora": {"rank": 4}}

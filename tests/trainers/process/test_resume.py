@@ -81,7 +81,7 @@ VARIANTS = {
     ],
 }
 
-PROCESS = "rewardsmith.trainers.process.process_model:_Losses.of_rows"
+PROCESS = "rewardsmith.trainers.process.process_model:_Losses.for_rows"
 OPTIMIZE = "rewardsmith.trainers.policy:PolicyTrainer._optimize"
 SCORE = "rewardsmith.trainers.collect:score"
 WRITE = "rewardsmith.engines.embedded.engine:write_tensors"
