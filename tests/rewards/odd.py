@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from rewardsmith import Failure, RolloutGroup, Score
+from rewardsmith import Failure, Prompt, RolloutGroup, Score
 from rewardsmith.rewards import CannotScore, Halt
 
 
@@ -70,7 +70,7 @@ class Wrapped:
 
 
 class Service:
-    """Asks a service by HTTP, as users do with the common clients."""
+    """Calls a service by HTTP, as users do with the common clients."""
 
     def __init__(self, *, url: str, client: str) -> None:
         self.url, self.client = url, client
@@ -101,6 +101,20 @@ class Service:
 SaysSkipped = returning(*[Score(failure=Failure("skipped", "no time"))] * 2)
 
 
+class Picky(returning(Score(1.0))):  # type: ignore[misc]
+    def require(self, prompt: Prompt) -> None:
+        raise KeyError("nothing")
+
+
+class Unconnectable(returning(Score(1.0))):  # type: ignore[misc]
+    def connect(self, models: Any) -> None:
+        raise KeyError("judge")
+
+
+def truth(prompt: Prompt, text: str) -> Any:
+    raise KeyError("nothing")
+
+
 class NotAsync:
     def score(self, group: RolloutGroup) -> Any:
         return [Score(1.0) for _ in group.rollouts]
@@ -109,11 +123,7 @@ class NotAsync:
 Floats = returning(1.0, 1.0)
 
 
-class TooFew:
-    async def score(self, group: RolloutGroup) -> Any:
-        return []
-
-
+TooFew = returning(Score(1.0))
 Nothing = returning()
 Huge = returning(Score(1e31), Score(1e31))
 
@@ -210,7 +220,7 @@ class Dense:
 
 
 class SlowWithOwnDeadline:
-    """Takes longer than we would wait, and says that it looks after that itself."""
+    """Takes longer than the deadline of the recipe, and has one of its own."""
 
     deadline = 5.0
 
