@@ -7,7 +7,6 @@ import errno
 import inspect
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args
 
@@ -35,27 +34,12 @@ class Reward(Protocol):
     - `reads_ends`: it needs the character offsets of tokens (`Rollout.ends`);
     - `parts`: the names of the parts of its scores, so that a failed score has them too;
     - `facts()`: what its verdicts depend on besides the settings, as JSON, for the record of a run;
-    - the methods of `Online`, if it learns while the policy learns.
+    - `async learn(scored, part) -> metrics`, `save(folder)`, `load(folder)`, where it changes during a run: it learns
+      from the groups of a step, after the policy has, under its own dotted name `part`, and nowhere else.
     """
 
     async def score(self, group: RolloutGroup) -> Sequence[Score]:
         """Return one score per rollout, in order. What could not be scored is a `Failure`, never a number."""
-        ...
-
-
-class Online(Protocol):
-    """A reward that changes during a run. All its changes happen in `learn`, so that a run can stop between steps."""
-
-    async def learn(self, scored: Sequence[ScoredGroup], part: str) -> Mapping[str, float]:
-        """Learn from the groups of a step, after the policy has; return metrics. `part`: its own dotted name there."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Write the state into a folder, which exists and is empty."""
-        ...
-
-    def load(self, folder: Path) -> None:
-        """Restore what `save` wrote. Files are untrusted: no pickles."""
         ...
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ from rewardsmith.rewards.base import (
     is_client_timeout,
     started,
 )
-from rewardsmith.rewards.failures import LEAF_SETTINGS, Budget, FailureSettings, because, failed
+from rewardsmith.rewards.failures import LEAF_SETTINGS, FailureSettings, because, failed
 from rewardsmith.rewards.tree import components_of, connect, walk
 from rewardsmith.types import NOT_COMPUTED, Failure, RolloutGroup, Score, ScoredGroup
 
@@ -51,35 +52,27 @@ class ScoreColumn(tuple[Score, ...]):
 
 
 class Component:
-    """A reward with a name and a policy for its failures; itself a reward.
-
-    Attributes:
-        seconds: how long each group took, since somebody last looked.
-        log: shows a message to the user.
-        ignore_failures: True where nothing depends on it: its failures never stop the run.
-        unlimited: True where its failures are what is measured: there is no budget.
-        scored_by_trainer: True where a trainer scores the selected groups of a step together: here it is skipped.
-        waiting: whether an unreachable service is waited for.
-        declared: the names of the parts that a leaf declares.
-        knows_parts: whether all part names are known; a user's own reward need not declare them.
-    """
+    """A reward with a name and a policy for its failures; itself a reward."""
 
     def __init__(self, name: str, reward: Reward, failure: FailureSettings | None = None) -> None:
         self.name = name
         self.reward = reward
-        self.seconds: list[float] = []
+        self.seconds: list[float] = []  # how long each group took, until `latencies` reads it
         self.log: Callable[[str], None] = lambda text: None
-        self.ignore_failures = self.unlimited = self.scored_by_trainer = False
+        self.ignore_failures = False  # True where nothing depends on it: its failures never stop the run
+        self.unlimited = False  # True where its failures are what is measured: there is no budget
+        self.scored_by_trainer = False  # True where a trainer scores the selected groups: here it is skipped
+        self.waiting = False  # whether an unreachable service is waited for
         self._failure = failure or FailureSettings()
         self._leaf = not isinstance(reward, Composed)
         if not self._leaf and (wrong := LEAF_SETTINGS & self._failure.model_fields_set):
             raise UserError(f"failure.{min(wrong)} of {name}, a composed reward, has no effect: set it on its parts")
         names: object = getattr(reward, "parts", None) if self._leaf else ()
+        # A user's own reward need not declare the names of its parts.
         self.knows_parts = isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)
         self.declared: tuple[str, ...] = tuple(names) if self.knows_parts else ()  # type: ignore[arg-type]
         self._schema: Score | None = None  # the first score of a leaf
-        self._budget = Budget(self._failure)
-        self.waiting = False
+        self._recent: deque[Failure | None] = deque(maxlen=self._failure.window)
         self._last_response = -math.inf  # when it last responded for every rollout of a call
 
     @classmethod
@@ -140,7 +133,7 @@ class Component:
         if self._leaf:
             results = await self._score_with_outage_wait(_subset(group, rows))
             if not self.ignore_failures and not self.unlimited:
-                self._budget.spend(self.name, results)
+                self._spend(results)
         else:
             results, _ = await self._score_once(_subset(group, rows))
         self.seconds.append(time.perf_counter() - started_at)
@@ -165,8 +158,12 @@ class Component:
             assert failure is not None
             left = begun + self._failure.wait - time.monotonic()
             if left <= 0:
-                if self._last_response < begun and not repeats and not client_timeout:
-                    self._stop_unreachable(failure)
+                silent = self._last_response < begun and not repeats and not client_timeout
+                if silent and self._failure.do != "use" and not self.ignore_failures:
+                    raise Halt(
+                        f'the reward "{self.name}" was unreachable for {self._failure.wait:g} s (failure.wait):'
+                        f" {failure.detail}\nRestart the service and run the same command again"
+                    )
                 break
             if not self.waiting:
                 self.waiting = True
@@ -212,13 +209,6 @@ class Component:
             return False
         return True
 
-    def _stop_unreachable(self, failure: Failure) -> None:
-        if self._failure.do != "use" and not self.ignore_failures:
-            raise Halt(
-                f'the reward "{self.name}" was unreachable for {self._failure.wait:g} s (failure.wait):'
-                f" {failure.detail}\nRestart the service and run the same command again"
-            )
-
     async def _score_once(self, group: RolloutGroup) -> tuple[Sequence[Score], bool]:
         """Return the reward's scores, and whether a client inside it timed out: the boundary for its exceptions."""
         limit = self._failure.deadline if self._leaf and not hasattr(self.reward, "deadline") else None
@@ -247,6 +237,24 @@ class Component:
             return score
         expected = self.failed_score(score.failure).parts
         return score if expected.keys() <= score.parts.keys() else replace(score, parts={**expected, **score.parts})
+
+    def _spend(self, scores: Sequence[Score]) -> None:
+        """Count the scores of a group; raise `Halt` when too many of the last ones have failed."""
+        settings = self._failure
+        self._recent.extend(score.failure for score in scores)
+        failures = [failure for failure in self._recent if failure is not None]
+        enough = len(failures) >= min(settings.min_failures, settings.window)
+        if not enough or len(failures) <= settings.share * len(self._recent):
+            return
+        last = {failure.kind: failure.detail for failure in failures}
+        causes = Counter(failure.kind for failure in failures).most_common()
+        details = "\n".join(f"  {count} {kind}, the last: {last[kind][:500]}" for kind, count in causes)
+        raise Halt(
+            f'the reward "{self.name}" could not score {len(failures)} of its last {len(self._recent)} rollouts, more'
+            f" than failure.share = {settings.share:g} allows:\n{details}\n"
+            "Fix the cause and run the same command again, or change failure.share, failure.window,"
+            " failure.min_failures"
+        )
 
     def _stop(self, group: RolloutGroup, rows: Sequence[int], scores: Sequence[Score]) -> None:
         row, failure = next((i, one.failure) for i, one in zip(rows, scores, strict=True) if failed(one))

@@ -1,15 +1,13 @@
-"""What a recipe says about failures of a reward, and the budget of failures after which a run stops."""
+"""The settings of a recipe for failures of a reward."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from rewardsmith.config import Choice, Chosen, Settings
-from rewardsmith.rewards.base import Halt
 from rewardsmith.types import NOT_COMPUTED, Failure, Score
 
 _OTHERWISE = 'A function that scores one answer is a rule: reward = {{ type = "rule", rule = "{name}" }}'
@@ -83,32 +81,6 @@ def choices_in(table: object) -> Iterator[Chosen]:
 def policies(reward: Chosen) -> set[Policy]:
     """Return the failure policies of a reward and of those within it."""
     return {chosen.slot.failure.do for chosen in choices_in(reward) if isinstance(chosen.slot, ComponentSettings)}
-
-
-class Budget:
-    """Counts the failures among the last rollouts."""
-
-    def __init__(self, settings: FailureSettings) -> None:
-        self._settings = settings
-        self._recent: deque[Failure | None] = deque(maxlen=settings.window)
-
-    def spend(self, name: str, scores: Sequence[Score]) -> None:
-        """Count the scores of a group; raise `Halt`, which names the reward, when too many have failed."""
-        settings = self._settings
-        self._recent.extend(score.failure for score in scores)
-        failures = [failure for failure in self._recent if failure is not None]
-        enough = len(failures) >= min(settings.min_failures, settings.window)
-        if not enough or len(failures) <= settings.share * len(self._recent):
-            return
-        causes = Counter(failure.kind for failure in failures).most_common()
-        last = {failure.kind: failure.detail for failure in failures}
-        details = "\n".join(f"  {count} {kind}, the last: {last[kind][:500]}" for kind, count in causes)
-        raise Halt(
-            f'the reward "{name}" could not score {len(failures)} of its last {len(self._recent)} rollouts, more than'
-            f" failure.share = {settings.share:g} allows:\n{details}\n"
-            "Fix the cause and run the same command again, or change failure.share, failure.window,"
-            " failure.min_failures"
-        )
 
 
 def failed(score: Score) -> bool:

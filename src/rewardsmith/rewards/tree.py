@@ -82,10 +82,8 @@ def unfit(component: Component, prompt: Prompt, path: str = "") -> Iterator[tupl
         return
     try:
         getattr(component.reward, "require", lambda _: None)(prompt)
-    except UserError as error:
-        yield path, str(error)
     except Exception as error:  # noqa: BLE001 a reward may be a user's own code
-        yield path, failure_of(error).detail
+        yield path, str(error) if isinstance(error, UserError) else failure_of(error).detail
 
 
 def routes(component: Component) -> bool:
@@ -113,13 +111,9 @@ async def learn(root: Component, scored: Sequence[ScoredGroup]) -> dict[str, flo
         try:
             learned = await reward.learn(scored, path)
             metrics |= {f"learned/{path or 'reward'}/{name}": float(value) for name, value in learned.items()}
-        except Halt:
-            raise
         except Exception as error:
-            why = failure_of(error).detail
-            raise Halt(
-                f'the reward "{component.name}" could not learn, and has missed this step, which counts as done: {why}'
-            ) from error
+            why = failure_of(error).detail  # raises a `Halt` again
+            raise Halt(f'the reward "{component.name}" could not learn, and has missed this step: {why}') from error
     return metrics
 
 
@@ -157,7 +151,8 @@ def _named_errors(component: Component, what: str) -> Iterator[None]:
 
 def latencies(root: Component) -> dict[str, list[float]]:
     """Return the seconds that each component took for each group since the last call; "" is the root."""
-    taken = {path: component.seconds for path, component in walk(root)}
-    for _, component in walk(root):
-        component.seconds = []
-    return {path: seconds for path, seconds in taken.items() if seconds}
+    taken = {}
+    for path, component in walk(root):
+        if component.seconds:
+            taken[path], component.seconds = component.seconds, []
+    return taken
