@@ -153,18 +153,6 @@ def test_a_replay_sends_nothing_and_gets_the_same(cache: VerdictCache) -> None:
     assert (first.usage.cached, second.usage.cached) == (0, 1)
 
 
-def test_other_weights_another_attempt_and_another_seed_are_sent(cache: VerdictCache) -> None:
-    cached = CachedModel(model := CountingModel(), cache)
-
-    async def replies() -> list[str]:
-        requests = [REQUEST, replace(REQUEST, attempt=1), replace(REQUEST, seed=4), REQUEST]
-        texts = [(await cached.chat(request)).text for request in requests]
-        model.weights = "weights-2"
-        return [*texts, (await cached.chat(REQUEST)).text]
-
-    assert asyncio.run(replies()) == ["reply 1", "reply 2", "reply 3", "reply 1", "reply 4"]
-
-
 @given(st.lists(WORDS, min_size=2, max_size=2), st.lists(st.floats(), max_size=3))
 @example(["\ud83d\ude00 \ud800", "\x00"], [math.nan])
 @example(["ünïcode " * 100_000, ""], [])

@@ -152,7 +152,7 @@ def test_the_truth_may_be_a_ranking(answer: str) -> None:
     found = score(answer, GOLDEN["one tie missed"][0], margin=0)
     assert found.value == pytest.approx(2 / 3)
     assert found.parts["margin"].failure is not None
-    assert score(answer, GOLDEN["perfect"][0]).failure is not None  # distances are asked for, and there are none
+    assert score(answer, GOLDEN["perfect"][0]).failure is not None  # there are no distances
 
 
 @pytest.mark.parametrize(

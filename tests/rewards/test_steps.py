@@ -148,7 +148,7 @@ def test_a_truth_of_ones_own_with_settings(own: str) -> None:
     ("settings", "words"),
     [({"truth": "arithmetik"}, "arithmetic"), ({}, "truth"), ({"truth": "arithmetic", "right": "high"}, "right")],
 )
-def test_mistakes_in_the_table_are_told(settings: dict[str, Any], words: str) -> None:
+def test_mistakes_in_the_table_are_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         make_reward({"type": "steps", **settings})
 

@@ -13,7 +13,7 @@ import torch
 from rewardsmith.algorithms.advantages import ADVANTAGES, compares, values_from
 from rewardsmith.engines.protocol import Row
 from rewardsmith.types import ScoredGroup
-from tests.trainers.process.process_cases import ProcessWorld, alone, implicit, policy
+from tests.trainers.process.process_cases import ProcessWorld, implicit, policy
 from tests.trainers.world import distance, new_engine, steps, weights
 
 UPDATES = ("none", "before", "after", "reverse")
@@ -141,23 +141,6 @@ def test_adapters_of_policy_and_process_model(update: str, tmp_path: Path) -> No
         assert all(moved.values())
         row = [Row(np.array([5, 6, 7], np.int32), np.array([20, 30], np.int32))]
         assert torch.allclose(world.engine(name).reference_logprobs(row), new_engine().logprobs(row), atol=1e-5)
-
-
-def test_bfloat16_has_masters_in_float32_which_keep_what_bfloat16_would_lose(tmp_path: Path) -> None:
-    world = ProcessWorld(tmp_path, {"prm": {"copy_of": "policy", "dtype": "bfloat16"}})
-    trainer = alone(world, implicit(reference_model="other", optimizer={"lr": 2e-7}))
-    engine: Any = world.engine("prm")
-    before = {name: p.clone() for name, p in engine._learner._masters.items()}
-    rounded = weights(engine)
-    steps(trainer, 2)
-    assert {p.dtype for p in engine.model.parameters()} == {torch.bfloat16}
-    masters = engine._learner._masters
-    assert {p.dtype for p in masters.values()} == {torch.float32}
-    moved = mean(float((masters[name] != before[name]).float().mean()) for name in masters)
-    shown = mean(float((p != rounded[name]).float().mean()) for name, p in engine.model.named_parameters())
-    assert moved > 0.5
-    assert shown < 0.1
-    assert all(torch.equal(p, masters[name].bfloat16()) for name, p in engine.model.named_parameters())
 
 
 def test_two_process_rewards_learn_side_by_side(tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ def without_failed(scored: ScoredGroup) -> ScoredGroup:
     return ScoredGroup(replace(scored.group, rollouts=rollouts), [scored.scores[i] for i in kept])
 
 
-@pytest.mark.parametrize("learn", LOSSES, ids=lambda learn: str(learn.get("loss", learn.get("offset", "plain"))))
+@pytest.mark.parametrize("learn", LOSSES, ids=str)
+    "learn", LOSSES, ids=lambda learn: str(learn.get("loss", learn.get("offset", "cross-entropy")))
+)
 def test_a_failed_outcome_teaches_nothing_and_its_rollout_is_rewarded_all_the_same(
     learn: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -86,7 +88,7 @@ def test_rollouts_whose_outcome_failed_have_rewards_and_are_counted(tmp_path: Pa
 
 
 class Fails:
-    """Cannot say."""
+    """Always fails."""
 
     async def score(self, group: RolloutGroup) -> list[Score]:
         raise RuntimeError("down")

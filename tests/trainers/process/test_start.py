@@ -43,8 +43,7 @@ def stirred(engine: EmbeddedEngine) -> EmbeddedEngine:
     return engine
 
 
-@pytest.mark.parametrize("normalise", ["none", "batch"])
-@pytest.mark.parametrize("update", ["after", "reverse"])
+@pytest.mark.parametrize(("update", "normalise"), [("after", "none"), ("reverse", "batch")])
 def test_every_reward_of_the_first_step_is_exactly_zero(update: str, normalise: str, tmp_path: Path) -> None:
     world = ProcessWorld(tmp_path)
     metrics = steps(policy(world, implicit(update=update, normalise=normalise)), 2)
@@ -130,12 +129,12 @@ def test_a_named_reference(tmp_path: Path) -> None:
 
 
 def test_the_rewards_are_those_of_the_whole_batch_normalised(tmp_path: Path) -> None:
-    """All returns lie within -1 and 1, and one of them reaches an end; the value is the plain sum."""
-    world, plain = ProcessWorld(tmp_path), ProcessWorld(tmp_path)
-    for each, normalise in ((world, "batch"), (plain, "none")):
+    """All returns lie within -1 and 1, and one of them reaches an end; the value is the sum."""
+    world, baseline = ProcessWorld(tmp_path), ProcessWorld(tmp_path)
+    for each, normalise in ((world, "batch"), (baseline, "none")):
         steps(policy(each, implicit(reference_model="other", update="none", normalise=normalise)), 1)
     returns, scale = [], []
-    for a, b in zip(process_scores(world), process_scores(plain), strict=True):
+    for a, b in zip(process_scores(world), process_scores(baseline), strict=True):
         assert a.token_values is not None
         assert b.token_values is not None
         assert a.value == pytest.approx(b.value)
