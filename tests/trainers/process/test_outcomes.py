@@ -22,8 +22,6 @@ def without_failed(scored: ScoredGroup) -> ScoredGroup:
 
 
 @pytest.mark.parametrize("learn", LOSSES, ids=str)
-    "learn", LOSSES, ids=lambda learn: str(learn.get("loss", learn.get("offset", "cross-entropy")))
-)
 def test_a_failed_outcome_teaches_nothing_and_its_rollout_is_rewarded_all_the_same(
     learn: dict[str, Any], tmp_path: Path
 ) -> None:
