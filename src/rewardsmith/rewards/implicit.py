@@ -255,9 +255,7 @@ class Implicit:
     async def _logprobs(self, name: str, group: RolloutGroup, *, adapter: bool = True) -> Sequence[TokenLogprobs]:
         model: LogprobModel = self._models(name)
         if not hasattr(unwrapped(model), "read"):
-            raise UserError(
-                f"models.{name} gives no log-probabilities: an implicit reward needs models of this process"
-            )
+            raise UserError(f"models.{name} gives no log-probabilities: use a model of this process")
         return await model.read(group, adapter=adapter)
 
     def _score(self, rollout: Rollout, ours: TokenLogprobs, theirs: TokenLogprobs) -> Score:
