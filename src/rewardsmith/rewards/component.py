@@ -65,8 +65,9 @@ class Component:
         self.waiting = False  # whether an unreachable service is waited for
         self._failure = failure or FailureSettings()
         self._leaf = not isinstance(reward, Composed)
-        if not self._leaf and (wrong := LEAF_SETTINGS & self._failure.model_fields_set):
-            raise UserError(f"failure.{min(wrong)} of {name}, a composed reward, has no effect: set it on its parts")
+        wrong = [one for one in LEAF_SETTINGS if getattr(self._failure, one) != getattr(FailureSettings(), one)]
+        if wrong and not self._leaf:
+            raise UserError(f"failure.{wrong[0]} of {name}, a composed reward, has no effect: set it on its parts")
         names: object = getattr(reward, "parts", None) if self._leaf else ()
         # A user's own reward need not declare the names of its parts.
         self.knows_parts = isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)

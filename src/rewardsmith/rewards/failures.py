@@ -20,7 +20,7 @@ def reward_choice(slot: type[Settings] | None = None) -> Choice:
     return Choice("reward", "rewardsmith.rewards:REWARDS", slot, methods=("score",), otherwise=_OTHERWISE)
 
 
-LEAF_SETTINGS = frozenset({"share", "window", "min_failures", "wait", "deadline"})
+LEAF_SETTINGS = ("share", "window", "min_failures", "wait", "deadline")
 """Settings of a reward that is not made of others."""
 
 
