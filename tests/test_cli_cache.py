@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.rewards.cache import VerdictCache
-from rewardsmith.rewards.cache_file import CacheRow
+from rewardsmith.rewards.cache import CacheRow, VerdictCache
 from tests.command_line import Outcome, call
 
 DAY = 86400

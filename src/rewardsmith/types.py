@@ -51,7 +51,7 @@ FailureKind = Literal[
     "dropped",  # nothing went wrong here: it was left out for the whole group, for which another rollout is the cause
 ]
 
-NOT_ASKED = frozenset({"skipped", "dropped"})
+NOT_COMPUTED = frozenset({"skipped", "dropped"})
 """The kinds that are no failure of the reward itself: no metric and no budget counts them as one."""
 
 MAX_DETAIL = 2_000

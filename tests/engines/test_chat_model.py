@@ -179,7 +179,7 @@ def test_groups_that_share_an_answer_change_no_bit_of_each_other_in_the_cache(tm
     ]
     groups += [[*group[:2], chat(group[0][0].content, "another")] for group in groups[:3]]
     alone = [asyncio.run(rater.rate(group)) for group in groups]
-    cache = VerdictCache(tmp_path / "cache", say=pytest.fail)
+    cache = VerdictCache(tmp_path / "cache", log=pytest.fail)
     cached = CachedModel(rater, cache)
     calls = [lambda group=group: cached.rate(group) for group in groups]
     asyncio.run(at_odd_times(calls[1::2], 1))  # a run that was stopped

@@ -75,7 +75,7 @@ class Cache:
         self.messages: list[str] = []
 
     async def use(self, *servers: FaultyServer, verb: str = "chat", **settings: Any) -> ServedModel:
-        cache = VerdictCache(self.folder, say=self.messages.append)
+        cache = VerdictCache(self.folder, log=self.messages.append)
         model = client(*servers, serves=verb, **settings)
         try:
             await VERBS[verb][0](CachedModel(model, cache))
@@ -137,7 +137,7 @@ def test_a_server_that_comes_back_after_a_check_is_probed_again(tmp_path: Path) 
 
     async def main() -> None:
         messages: list[str] = []
-        cache = VerdictCache(tmp_path, say=messages.append)
+        cache = VerdictCache(tmp_path, log=messages.append)
         async with Weighted() as server, client(server) as model:
             cached = CachedModel(model, cache)
             await cached.check()

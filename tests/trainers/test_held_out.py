@@ -13,7 +13,7 @@ from rewardsmith.trainers.reward_model import RewardModelTrainer
 from rewardsmith.trainers.sft import SftTrainer
 from rewardsmith.trainers.trainer import held_out
 from tests.trainers.compared import Letters, reward_model_stage
-from tests.trainers.process.made import ProcessWorld, alone, implicit
+from tests.trainers.process.process_cases import ProcessWorld, alone, implicit
 from tests.trainers.world import World, sft_stage, wait
 
 HELD_OUT = {"data": "held_out"}

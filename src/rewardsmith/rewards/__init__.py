@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 from rewardsmith.config import problems_in
 from rewardsmith.errors import RecipeError
 from rewardsmith.rewards.accuracy import GradeAccuracy, RankingAccuracy
-from rewardsmith.rewards.base import CannotScore, Halt, Online, Reward
+from rewardsmith.rewards.base import CannotScore, Halt, Reward
 from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.compose import Cascade, Fallback, Gate, Mixed, Product, Route, Sum
 from rewardsmith.rewards.failures import in_place
@@ -70,13 +70,4 @@ def make_reward(table: str | dict[str, Any], models: Mapping[str, Any] | None = 
         raise RecipeError("reward", problems_in(error, "reward")) from None
 
 
-__all__ = [
-    "REWARD",
-    "REWARDS",
-    "CannotScore",
-    "Component",
-    "Halt",
-    "Online",
-    "Reward",
-    "make_reward",
-]
+__all__ = ["REWARD", "REWARDS", "CannotScore", "Component", "Halt", "Reward", "make_reward"]

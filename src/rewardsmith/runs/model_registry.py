@@ -90,7 +90,7 @@ class ModelRegistry:
         from rewardsmith.rewards.cache import CachedModel, VerdictCache  # noqa: PLC0415
 
         if self._cache is None:
-            self._cache = VerdictCache(self._cache_folder, say=self._log)
+            self._cache = VerdictCache(self._cache_folder, log=self._log)
         return CachedModel(model, self._cache)
 
     def before(self, name: str) -> Any:

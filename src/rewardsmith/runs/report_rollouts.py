@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rewardsmith.records import from_json
 from rewardsmith.trainers.trainer import GroupRecord
-from rewardsmith.types import NOT_ASKED, Prompt, Rollout, Score
+from rewardsmith.types import NOT_COMPUTED, Prompt, Rollout, Score
 
 MAX_END = 4_000_000  # bytes read at each end of a rollouts file
 MAX_TEXT = 4_000  # characters shown of one text
@@ -84,7 +84,7 @@ class _Counts:
             for name, part in (("", score), *score.named_parts()):
                 if name and len(self.parts) < MAX_PARTS:
                     self.parts[name] = None
-                if part.failure is not None and part.failure.kind not in NOT_ASKED:
+                if part.failure is not None and part.failure.kind not in NOT_COMPUTED:
                     self.failures[name, part.failure.kind] += 1
 
 
@@ -221,7 +221,7 @@ def _rollout(rollout: Rollout, score: Score, advantage: float | None, budget: To
 def _verdict(score: Score) -> dict[str, Any]:
     """Return a value or why there is none, and the feedback; `called` is False where the reward was not called."""
     failure = score.failure and {"kind": score.failure.kind, **_cut(score.failure.detail, MAX_FEEDBACK)}
-    called = score.failure is None or score.failure.kind not in NOT_ASKED
+    called = score.failure is None or score.failure.kind not in NOT_COMPUTED
     feedback = _cut(score.feedback, MAX_FEEDBACK) if score.feedback else None
     return {"value": number(score.value), "failure": failure, "called": called, "feedback": feedback}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from rewardsmith.trainers.stages import PolicyStage
-from rewardsmith.types import NOT_ASKED, ScoredGroup
+from rewardsmith.types import NOT_COMPUTED, ScoredGroup
 
 MAX_DETAIL_CHARS = 300
 REMINDER_STEPS = 10
@@ -26,7 +26,7 @@ class FirstFailures:
         """Log the failures of some groups that are new."""
         for score in (score for scored in groups for score in scored.scores):
             for name, part in (*score.named_parts(), ("", score)):
-                if part.failure is None or part.parts or part.failure.kind in NOT_ASKED:
+                if part.failure is None or part.parts or part.failure.kind in NOT_COMPUTED:
                     continue
                 if (name, part.failure.kind) not in self._logged:
                     self._logged.add((name, part.failure.kind))

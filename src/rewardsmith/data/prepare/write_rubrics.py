@@ -101,7 +101,8 @@ class RubricJob(ModelCallJob):
                 "checks": [list(item.checks) for item in rubric.criteria],
                 "not_applicable": [{"failure": name, "why": why} for name, why in rubric.not_applicable.items()],
             }
-            return {"criteria": rubric.criteria(), "made_by": made_by}
+            criteria = [item.model_dump(include={"name", "points", "text"}) for item in rubric.criteria]
+            return {"criteria": criteria, "made_by": made_by}
 
         async def rows(reply: Callable[[str], Any]) -> Iterable[tuple[int, Row]]:
             replies = ((item.value.row, reply(item.key)) for item in items)

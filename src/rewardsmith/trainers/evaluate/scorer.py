@@ -21,7 +21,7 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.judges.judge import stored_answers
 from rewardsmith.rewards.measure import Measures
 from rewardsmith.rewards.tree import check, walk
-from rewardsmith.types import NOT_ASKED, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
+from rewardsmith.types import NOT_COMPUTED, Prompt, Rollout, RolloutGroup, Score, ScoredGroup
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -99,7 +99,7 @@ class FailureLog:
         self.measures.add(scored)
         for whole in scored.scores:
             for name, part in (("", whole), *whole.named_parts()):
-                if part.failure is not None and part.failure.kind not in NOT_ASKED and not part.parts:
+                if part.failure is not None and part.failure.kind not in NOT_COMPUTED and not part.parts:
                     detail = printable(part.failure.detail, MAX_DETAIL)
                     self.details.setdefault(f"{self._full_name(name)} {part.failure.kind}", detail)
 
