@@ -18,11 +18,9 @@ from workload import Figures, Step, Workload, peak_resident_bytes, prompts, rewa
 
 import rewardsmith
 from rewardsmith import Message, Prompt, RolloutGroup
-from rewardsmith.algorithms.advantages import grpo
-from rewardsmith.algorithms.policy_losses import clip
-from rewardsmith.algorithms.reductions import reduce, token_mean
-from rewardsmith.algorithms.sequences import last_token
-from rewardsmith.algorithms.streams import Stream, estimate_advantages
+from rewardsmith.algorithms.advantages import Stream, estimate_advantages, grpo
+from rewardsmith.algorithms.policy_losses import clip, reduce, token_mean
+from rewardsmith.algorithms.tensors import last_token
 from rewardsmith.engines import ModelSettings, OptimizerSettings
 from rewardsmith.engines.embedded.engine import EmbeddedEngine
 from rewardsmith.engines.protocol import Outputs, Row, Sampling

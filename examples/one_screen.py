@@ -19,11 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from rewardsmith import Prompt, Rollout, RolloutGroup, ScoredGroup
-from rewardsmith.algorithms.advantages import ADVANTAGES
-from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
-from rewardsmith.algorithms.reductions import reduce, token_mean
-from rewardsmith.algorithms.sequences import last_token
-from rewardsmith.algorithms.streams import Stream, estimate_advantages
+from rewardsmith.algorithms.advantages import ADVANTAGES, Stream, estimate_advantages
+from rewardsmith.algorithms.policy_losses import POLICY_LOSSES, reduce, token_mean
+from rewardsmith.algorithms.tensors import last_token
 from rewardsmith.data import Arithmetic
 from rewardsmith.rewards import Reward, make_reward
 

@@ -14,8 +14,7 @@ import torch
 
 import rewardsmith.types
 from rewardsmith.algorithms.advantages import ADVANTAGES
-from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
-from rewardsmith.algorithms.reductions import REDUCTIONS
+from rewardsmith.algorithms.policy_losses import POLICY_LOSSES, REDUCTIONS
 from rewardsmith.engines.embedded.tiny import TINY
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.rewards import make_reward
@@ -23,7 +22,7 @@ from rewardsmith.rewards.rules import RULES
 from rewardsmith.runs.lookup import find_reward
 from rewardsmith.runs.preflight import RewardTrees
 from rewardsmith.runs.preflight import warnings as recipe_warnings
-from rewardsmith.trainers.training_warnings import warn_of_rate
+from rewardsmith.trainers.metrics import warn_of_rate
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

@@ -34,7 +34,7 @@ def test_the_package_loads_no_heavy_library() -> None:
 def test_nouns_data_rewards_and_recipes_work_without_torch() -> None:
     code = BLOCK.format(blocked={"torch", "vllm", "ray", "wandb"}) + (
         "import rewardsmith, rewardsmith.records, rewardsmith.data, rewardsmith.rewards\n"
-        "import rewardsmith.algorithms.ranks, rewardsmith.algorithms.schedules\n"
+        "import rewardsmith.algorithms.ranks, rewardsmith.algorithms.judge_statistics\n"
         "from rewardsmith.recipe import explain, parse_recipe\n"
         "table = {'models': {'m': {'init': 'x'}}, 'data': {'d': {'type': 'arithmetic'}},\n"
         "         'stages': [{'type': 'sft', 'model': 'm', 'data': 'd', 'steps': 1}]}\n"

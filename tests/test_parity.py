@@ -8,6 +8,7 @@ Tolerances are rtol 1e-8 and atol 1e-9 except where the peer itself is less exac
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,19 @@ from torch import Tensor
 
 from rewardsmith.algorithms import advantages as adv
 from rewardsmith.algorithms import policy_losses as pol
-from rewardsmith.algorithms.auxiliary_losses import entropy, overlong_penalty, value_loss
-from rewardsmith.algorithms.kl import kl_estimate, kl_loss, kl_reward
-from rewardsmith.algorithms.policy_losses import importance_weights
-from rewardsmith.algorithms.preferences import bradley_terry, reward_centering
-from rewardsmith.algorithms.reductions import reduce
-from rewardsmith.algorithms.schedules import SCHEDULES
-from rewardsmith.algorithms.streams import Stream, estimate_advantages
+from rewardsmith.algorithms.advantages import Stream, estimate_advantages
+from rewardsmith.algorithms.policy_losses import (
+    importance_weights,
+    kl_estimate,
+    kl_loss,
+    kl_reward,
+    overlong_penalty,
+    reduce,
+    value_loss,
+)
+from rewardsmith.algorithms.preferences import bradley_terry, group_centering
+from rewardsmith.engines.embedded.heads import Head
+from rewardsmith.learning import lr_factor
 from tests.parity.load import TRL, VERL, assert_near, assert_near_where, leaf, names, ours, version, weights
 
 LENGTH_EPSILON = {"rtol": 2e-8, "atol": 1e-8}
@@ -36,7 +43,7 @@ VERL_REDUCTIONS = {
     "seq-mean-token-sum": "sequence-mean-token-sum",
     "seq-mean-token-sum-norm": "constant-length",
 }
-ESTIMATORS: dict[str, adv.Estimator] = {
+ESTIMATORS: dict[str, Callable[..., Tensor]] = {
     "grpo/ragged/True": adv.grpo,
     "grpo/ragged/False": adv.dr_grpo,
     "grpo_vectorized/ragged/True": adv.grpo,
@@ -215,7 +222,8 @@ def test_verl_value_loss(name: str) -> None:
 def test_verl_entropy() -> None:
     case = VERL["entropy/ragged"]
     logits_NV = leaf(case.inputs["logits_NV"])
-    values_N = entropy(logits_NV)
+    head = Head(torch.eye(logits_NV.shape[1], dtype=torch.float64), None)
+    _, values_N = head.token_logprobs(logits_NV, torch.zeros(len(logits_NV), dtype=torch.long), temperature=1.0)
     assert_near(values_N, case.outputs["values_N"])
     assert_near(torch.autograd.grad(values_N.sum(), logits_NV)[0], case.outputs["gradient"])
 
@@ -240,9 +248,9 @@ def test_verl_importance_weights(name: str) -> None:
 @pytest.mark.parametrize("name", names(VERL, "schedule/"))
 def test_verl_schedules(name: str) -> None:
     case, total = VERL[name], 12
-    schedule = SCHEDULES[name.removeprefix("schedule/").split("-")[0]]
+    schedule = name.removeprefix("schedule/").split("-")[0]
     settings = {"warmup": case.settings["num_warmup_steps"], "floor": case.settings.get("min_lr_ratio", 0.0)}
-    factors = [schedule(step, total=total, **settings) for step in range(total + 1)]
+    factors = [lr_factor(schedule, step, total=total, **settings) for step in range(total + 1)]
     assert_near(torch.tensor(factors, dtype=torch.float64), case.outputs["factors"][: total + 1])
 
 
@@ -267,7 +275,7 @@ TRL_REDUCTIONS = {
 }
 
 
-def _trl_policy_loss(settings: dict[str, Any]) -> tuple[pol.PolicyLoss, dict[str, Any]]:
+def _trl_policy_loss(settings: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
     low, high = settings["epsilon_low"], settings["epsilon_high"]
     if "loss_type" not in settings:
         return pol.gmpo, {"low": low, "high": high}
@@ -349,6 +357,8 @@ def test_trl_bradley_terry(name: str) -> None:
     margin_N = case.inputs["margin_N"] if case.settings["margin"] else None
     loss = bradley_terry(chosen_N, rejected_N, margin_N=margin_N).mean()
     if case.settings["center_rewards_coefficient"] is not None:
-        loss = loss + case.settings["center_rewards_coefficient"] * reward_centering(chosen_N, rejected_N).mean()
+        pairs_GN = torch.stack([chosen_N, rejected_N], -1)
+        centering_G = group_centering(pairs_GN, torch.ones_like(pairs_GN, dtype=torch.bool))
+        loss = loss + case.settings["center_rewards_coefficient"] * centering_G.mean()
     assert_near(loss, case.outputs["loss"])
     assert_near(torch.cat(torch.autograd.grad(loss, [chosen_N, rejected_N])), case.outputs["gradient"])

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from rewardsmith.algorithms.advantages import ADVANTAGES
-from rewardsmith.algorithms.policy_losses import POLICY_LOSSES
-from rewardsmith.algorithms.reductions import REDUCTIONS
+from rewardsmith.algorithms.policy_losses import POLICY_LOSSES, REDUCTIONS
 from rewardsmith.cli import main
 from rewardsmith.config import Choice, Settings, build, settings_of
 from rewardsmith.errors import RecipeError, UserError

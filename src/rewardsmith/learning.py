@@ -1,12 +1,15 @@
-"""Settings of the optimizer, which every trainer table has."""
+"""Settings of the optimizer, which every trainer table has, and the learning-rate schedules."""
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from rewardsmith.config import Settings
+
+Schedule = Literal["constant", "linear", "cosine"]
 
 
 class OptimizerSettings(Settings):
@@ -19,8 +22,27 @@ class OptimizerSettings(Settings):
     beta2: float = Field(default=0.98, ge=0, lt=1, description="AdamW beta2")
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled weight decay of matrices; vectors have none")
     clip_norm: float = Field(default=1.0, gt=0, description="maximum gradient norm; larger gradients are clipped")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="learning-rate schedule after the warm-up"
-    )
+    schedule: Schedule = Field(default="constant", description="learning-rate schedule after the warm-up")
     warmup: int = Field(default=0, ge=0, description="optimizer steps of linear warm-up")
     floor: float = Field(default=0.0, ge=0, le=1, description="minimum learning rate, as a share of the peak")
+
+    def rate(self, done: int, total: int) -> float:
+        """Return the rate of the optimizer step after `done` others; a warm-up begins above 0, or it would be lost."""
+        step = done + 1 if done < self.warmup else done
+        return self.lr * lr_factor(self.schedule, step, total=total, warmup=self.warmup, floor=self.floor)
+
+
+def lr_factor(schedule: Schedule, step: int, *, total: int, warmup: int = 0, floor: float = 0.0) -> float:
+    r"""Return the factor of the peak rate at a step, counted from 0: a linear warm-up, then the schedule.
+
+    With progress $p$ from the end of the warm-up to `total`: `constant` is 1, `linear` $1 - (1 - f) p$, `cosine`
+    $\frac{1 + f}{2} + \frac{1 - f}{2} \cos \pi p$. `linear` and `cosine` stay where they are from `total` on, also when
+    the warm-up is longer than the run.
+    """
+    step = step if schedule == "constant" else min(step, total)
+    if step < warmup:
+        return step / warmup
+    progress = min(1.0, max(0.0, (step - warmup) / max(1, total - warmup)))
+    if schedule == "linear":
+        return 1 - (1 - floor) * progress
+    return 1.0 if schedule == "constant" else (1 + floor) / 2 + (1 - floor) / 2 * math.cos(math.pi * progress)

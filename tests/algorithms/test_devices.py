@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rewardsmith.algorithms import auxiliary_losses, implicit_rewards, kl, preferences
-from rewardsmith.algorithms.advantages import ADVANTAGES, RewardTensors
-from rewardsmith.algorithms.policy_losses import POLICY_LOSSES, importance_weights
-from rewardsmith.algorithms.reductions import REDUCTIONS, reduce
-from rewardsmith.algorithms.streams import Stream, estimate_advantages
+from rewardsmith.algorithms import implicit_rewards, policy_losses, preferences
+from rewardsmith.algorithms.advantages import ADVANTAGES, RewardTensors, Stream, estimate_advantages
+from rewardsmith.algorithms.policy_losses import POLICY_LOSSES, REDUCTIONS, importance_weights, reduce
+from tests.algorithms.tensors import pairwise_loss
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -49,19 +48,15 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
         combine="after",
         whiten=True,
     ),
-    "kl": lambda x: kl.kl_loss(x["logprobs"], x["old"], x["mask"], estimator="k3", unbiased=True),
+    "kl": lambda x: policy_losses.kl_loss(x["logprobs"], x["old"], x["mask"], estimator="k3", unbiased=True),
     "importance": lambda x: importance_weights(x["logprobs"], x["old"], x["mask"], level="sequence"),
-    "value loss": lambda x: auxiliary_losses.value_loss(x["values"], x["rewards"], x["old"], x["mask"], clip=0.2)[0],
-    "entropy": lambda x: auxiliary_losses.entropy(x["rewards"]),
+    "value loss": lambda x: policy_losses.value_loss(x["values"], x["rewards"], x["old"], x["mask"], clip=0.2)[0],
     "cross-entropy": lambda x: implicit_rewards.outcome_cross_entropy(x["rewards"], x["mask"], x["outcomes"]),
-    "pairwise": lambda x: implicit_rewards.pairwise_loss(x["rewards"], x["mask"], x["outcomes"], x["groups"]),
-    "best of n": lambda x: implicit_rewards.pairwise_loss(
+    "pairwise": lambda x: pairwise_loss(x["rewards"], x["mask"], x["outcomes"], x["groups"]),
+    "best of n": lambda x: pairwise_loss(
         x["rewards"], x["mask"], x["outcomes"], x["groups"], weighting="best-of-n-outcome"
     ),
     "offsets": lambda x: implicit_rewards.group_offsets(x["outcomes"], x["mask"][:, 3], x["groups"]),
-    "accuracy": lambda x: implicit_rewards.pairwise_accuracy(
-        x["rewards"][:, 0], x["outcomes"], x["mask"][:, 3], x["groups"]
-    ),
     "values before": lambda x: implicit_rewards.values_before(x["rewards"], x["gaps"]),
     "Bradley-Terry": lambda x: preferences.bradley_terry(
         x["rewards"][:, 0], x["rewards"][:, 1], margin_N=x["outcomes"], tied_N=x["mask"][:, 9], tie_width=0.3

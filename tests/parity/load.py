@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardsmith.algorithms.policy_losses import PolicyLoss
-from rewardsmith.algorithms.reductions import REDUCTIONS, reduce
+from rewardsmith.algorithms.policy_losses import REDUCTIONS, reduce
 from tests.parity.reference import as_tensor
 
 
@@ -79,7 +79,7 @@ def weights(reduction: str, mask_BT: Tensor, **settings: int) -> Tensor:
 
 
 def ours(
-    loss: PolicyLoss,
+    loss: Callable[..., Any],
     inputs: dict[str, Tensor],
     advantages_BT: Tensor,
     reduction: str,

@@ -1,7 +1,7 @@
 """The inputs of all reference values: small, ragged, and short enough in decimals to be exact in JSON.
 
 Masked positions hold ordinary numbers wherever the peer does not read them, so a comparison also shows that we do not.
-Shapes as in `rewardsmith.algorithms.shapes`; K is the number of reward functions.
+Shapes as in `rewardsmith.algorithms.tensors`; K is the number of reward functions.
 """
 
 from __future__ import annotations

@@ -10,12 +10,10 @@ import torch
 from rewardsmith.algorithms.implicit_rewards import (
     implicit_rewards,
     outcome_cross_entropy,
-    pairwise_accuracy,
-    pairwise_loss,
     pairwise_wins,
 )
-from rewardsmith.algorithms.sequences import last_token
-from tests.algorithms.tensors import gather_steps, normalise_by_return, smooth
+from rewardsmith.algorithms.tensors import last_token
+from tests.algorithms.tensors import gather_steps, normalise_by_return, pairwise_accuracy, pairwise_loss, smooth
 from tests.parity import prime_peer as peer
 from tests.parity.load import leaf
 from tests.parity.prime_peer import BETA, SEEDS, Draw, Rows, drawn
@@ -156,15 +154,15 @@ def test_pairwise_accuracy(draw: Draw) -> None:
     sums = sums_of(draw.ratios)
     votes_B = torch.ones(len(sums), dtype=torch.bool)
     shares = peer.dpo_accuracy(draw, sums)
-    told = [len({draw.outcomes[i] for i in group}) > 1 for group in draw.groups]
-    ordered = [share for share, differs in zip(shares, told, strict=True) if differs]
+    differing = [len({draw.outcomes[i] for i in group}) > 1 for group in draw.groups]
+    ordered = [share for share, differs in zip(shares, differing, strict=True) if differs]
     won, number = pairwise_wins(draw.column(sums), draw.outcomes_B, votes_B, draw.groups_B)
     assert number == len(ordered)
     assert won.item() == pytest.approx(sum(ordered), rel=1e-12)
     assert (won.item() + (len(shares) - len(ordered)) / 2) / len(shares) == pytest.approx(sum(shares) / len(shares))
     expected = sum(ordered) / len(ordered) if ordered else 0.5
     found = pairwise_accuracy(draw.column(sums), draw.outcomes_B, votes_B, draw.groups_B)
-    assert found.item() == pytest.approx(expected, rel=1e-12)
+    assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_draws_are_not_all_of_one_kind() -> None:

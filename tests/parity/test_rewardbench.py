@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardsmith.algorithms.rewardbench import PRIOR, PRIOR_SETS, SECTIONS, overall_score, section_scores
+from rewardsmith.algorithms.judge_statistics import PRIOR, PRIOR_SETS, SECTIONS, overall_score, section_scores
 
 DOCUMENT = json.loads(Path(__file__).with_name("rewardbench.json").read_text(encoding="utf-8"))
 

@@ -11,8 +11,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from rewardsmith import Rollout, RolloutGroup, ScoredGroup
-from rewardsmith.algorithms.advantages import ADVANTAGES, values_from
-from rewardsmith.algorithms.streams import estimate_advantages
+from rewardsmith.algorithms.advantages import ADVANTAGES, estimate_advantages, values_from
 from rewardsmith.rewards import make_reward
 from rewardsmith.rewards.base import parts_of
 from rewardsmith.trainers.batch import collate

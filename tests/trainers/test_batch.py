@@ -5,12 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import dr_grpo
-from rewardsmith.algorithms.streams import estimate_advantages
+from rewardsmith.algorithms.advantages import dr_grpo, estimate_advantages
 from rewardsmith.rewards.base import Part
 from rewardsmith.trainers.batch import Batch, collate
 from rewardsmith.types import Failure, Prompt, Score, ScoredGroup
@@ -136,39 +133,3 @@ def test_before_a_dense_part_keeps_its_tokens_and_a_lost_sum_loses_the_row() -> 
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
-
-
-@st.composite
-def groups(draw: st.DrawFn) -> list[ScoredGroup]:
-    values = st.one_of(st.floats(-2, 2, width=32), st.just(FAILED))
-    count = draw(st.integers(1, 4))
-    made = []
-    for number in range(count):
-        n = draw(st.integers(1, 3))
-        rows = [(draw(values), draw(values), draw(st.integers(1, 4))) for _ in range(n)]
-        scores = [both(a, b, None if FAILED in (a, b) else 1.0) for a, b, _ in rows]
-        made.append(scored(scores, number=number, version=number, lengths=[length for *_, length in rows]))
-    return made
-
-
-@given(groups(), st.randoms(use_true_random=False), st.sampled_from(["before", "after"]))
-def test_the_order_of_the_groups_is_the_order_of_the_rows_and_nothing_else(
-    given_groups: list[ScoredGroup], random: Any, combine: str
-) -> None:
-    order = list(range(len(given_groups)))
-    random.shuffle(order)
-    parts = {"a": Part(weight=2.0, discount=0.5), "b": Part(weight=-1.0, discount=0.5)}
-    one, other = made(given_groups, parts, combine), made([given_groups[i] for i in order], parts, combine)
-    starts = np.cumsum([0, *(len(g.scores) for g in given_groups)])
-    rows = [row for i in order for row in range(starts[i], starts[i + 1])]
-    for name in ("mask_BT", "truncated_B", "sampler_BT", "versions_B"):
-        assert torch.equal(getattr(other, name), getattr(one, name)[rows])
-    assert [order[g] for g in other.groups_B.tolist()] == one.groups_B[rows].tolist()
-    for stream, its_like in zip(other.streams, one.streams, strict=True):
-        assert torch.equal(stream.rewards_BT, its_like.rewards_BT[rows])
-        assert stream.mask_BT is not None
-        assert its_like.mask_BT is not None
-        assert torch.equal(stream.mask_BT, its_like.mask_BT[rows])
-    for i, row in enumerate(rows):
-        assert np.array_equal(other.rows[i].prompt, one.rows[row].prompt)
-        assert np.array_equal(other.rows[i].response, one.rows[row].response)

@@ -1,4 +1,4 @@
-"""The numbers of a step: what each part of it took, and the range of each reward."""
+"""The numbers of a step: what each part of it took, the range of each reward, and the first failures."""
 
 import os
 from pathlib import Path
@@ -9,15 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewardsmith.algorithms.streams import Stream
+from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.trainers import metrics as module
-from rewardsmith.trainers.metrics import Clock, stream_metrics
+from rewardsmith.trainers.metrics import Clock, FirstFailures, stream_metrics
+from rewardsmith.types import Failure, Rollout, RolloutGroup, Score, ScoredGroup
+from tests.trainers.world import prompt
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
+
 # ---- time ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, for the test to set."""
@@ -35,8 +36,6 @@ def test_a_part_that_occurs_again_adds_to_its_time(now: list[float]) -> None:
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------
-
-
 def of_memory(clock: Clock) -> dict[str, float]:
     return {name: value for name, value in clock.metrics(0).items() if name.startswith("memory/")}
 
@@ -52,36 +51,6 @@ def test_on_a_cpu_a_part_has_what_is_resident_at_its_end(tmp_path: Path, monkeyp
     assert of_memory(clock) == {"memory/write": 3, "memory/learn": 4}  # the larger of the two
 
 
-class FakeGpu:
-    """Counts as CUDA's allocator does: `peak` is the most since the last reset, and starts from what is held."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.held = self.peak = 0.0
-        monkeypatch.setattr(torch.cuda, "max_memory_allocated", self._read)
-        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self._reset)
-
-    def use(self, gib: float, keep: float) -> None:
-        self.peak, self.held = max(self.peak, self.held + gib), self.held + keep
-
-    def _read(self, device: torch.device) -> int:
-        assert device == GPU
-        return int(self.peak * 2**30)
-
-    def _reset(self, device: torch.device) -> None:
-        assert device == GPU
-        self.peak = self.held
-
-
-def test_on_a_gpu_each_part_has_its_own_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGpu(monkeypatch)
-    gpu.use(30, keep=1)  # before the step: not its business
-    clock = Clock(GPU)
-    for name, gib in (("write", 4), ("learn", 9), ("write", 6), ("validate", 2), ("learn", 5)):
-        gpu.use(gib, keep=0)
-        clock.lap(name)
-    assert of_memory(clock) == {"memory/write": 7, "memory/learn": 10, "memory/validate": 3}
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_real_gpu_the_peak_is_that_of_the_part() -> None:
     clock = Clock(GPU)
@@ -94,8 +63,9 @@ def test_on_a_real_gpu_the_peak_is_that_of_the_part() -> None:
 
 
 # ---- streams -------------------------------------------------------------------------------------------------------
-
 MASK_BT = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
+
+
 X = torch.nan
 
 
@@ -138,3 +108,33 @@ def test_ranges_agree_with_a_loop(seed: int, discount: float | None, dense: bool
         assert ranges(stream, mask_BT) == pytest.approx([min(rewards), max(rewards), min(sums), max(sums)])
     else:
         assert stream_metrics([stream], mask_BT) == {}
+
+
+def failed(kind: str, detail: str = "") -> Score:
+    return Score(failure=Failure(kind, detail))  # type: ignore[arg-type]  # a kind
+
+
+def group_of(*scores: Score) -> ScoredGroup:
+    return ScoredGroup(RolloutGroup(prompt(0), [Rollout("1", [9], [-1.0]) for _ in scores]), list(scores))
+
+
+def test_the_first_failure_of_each_part_and_kind_is_logged() -> None:
+    logged: list[str] = []
+    failures = FirstFailures(logged.append)
+    parts = {"rule": failed("timeout", "slow"), "judge": failed("refused", "no")}
+    failures.add([group_of(Score(1.0), failed("timeout", "x" * 1000)), group_of(failed("timeout", "again"))])
+    assert logged == ["a rollout could not be scored (timeout): " + "x" * 300]
+    failures.add([group_of(Score(failure=Failure("timeout", "rule: slow"), parts=parts))] * 2)
+    failures.add([group_of(failed("crashed", "oh"))])
+    assert logged[1:] == [
+        "rule could not score a rollout (timeout): slow",
+        "judge could not score a rollout (refused): no",
+        "a rollout could not be scored (crashed): oh",
+    ]
+
+
+def test_what_was_not_scored_on_purpose_is_no_failure() -> None:
+    logged: list[str] = []
+    whole = Score(1.0, parts={"a": failed("skipped", "late"), "b": failed("dropped", "left out"), "c": Score(1.0)})
+    FirstFailures(logged.append).add([group_of(whole)])
+    assert logged == []

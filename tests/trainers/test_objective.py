@@ -151,17 +151,6 @@ def test_value_and_gradient_are_those_of_the_equations(extra: str, importance: b
     close(gradient, logits_BTV.grad)
 
 
-def test_an_unbiased_kl_shows_one_value_and_has_the_gradient_of_k2() -> None:
-    table = {"coefficient": 0.2}
-    k2, k3, mixed = (
-        Case(policy_stage(kl=table | more)).gradient(list(range(B)), [list(range(B))])
-        for more in ({}, {"estimator": "k3"}, {"estimator": "k3", "unbiased": True})
-    )
-    assert mixed[1] == pytest.approx(k3[1])
-    close(mixed[0], k2[0], 1e-12)
-    assert not torch.allclose(k2[0], k3[0])
-
-
 def test_without_old_logprobs_the_ratio_is_one() -> None:
     case = Case(policy_stage(loss="clip", reduction="token-mean"))
     objective = PolicyObjective(case.objective.stage, MASK, case.advantages_BT, None, None, None)

@@ -17,13 +17,12 @@ from torch import Tensor
 from rewardsmith.errors import RecipeError, UserError
 from rewardsmith.recipe import parse_recipe
 from rewardsmith.trainers.reward_model import RewardModelTrainer
-from rewardsmith.types import Preference, Ranking
-from tests.trainers.compared import THREE, Fixed, Letters, asked, pairs, reward_model_stage, rewards_by_hand, world
+from rewardsmith.types import Message, Preference, Prompt, Ranking
+from tests.trainers.compared import THREE, Fixed, Letters, pairs, question, reward_model_stage, rewards_by_hand, world
 from tests.trainers.world import World, distance, new_engine, steps, wait, weights
 
+
 # ---- the loss and its gradient ---------------------------------------------------------------------------------------
-
-
 def test_the_loss_is_that_of_other_trainers_with_margin_and_centre(tmp_path: Path) -> None:
     """The mean of -log σ(r_c - r_r - m) + c·(r_c + r_r)², and its gradient, from a plain model."""
     stage = reward_model_stage(batch_size=3, loss={"margin": True}, centre=0.1)
@@ -48,7 +47,7 @@ def test_a_ranking_has_the_mean_loss_of_its_pairs_or_that_of_the_list(tmp_path: 
     rewards = rewards_by_hand(new_engine("critic"), candidates).tolist()
     for loss in ("bradley-terry", "plackett-luce"):
         stage = reward_model_stage(learn_from="rankings", batch_size=1, loss=loss)
-        trainer = RewardModelTrainer(stage, world(tmp_path, Ranking(asked(0), candidates, scores)))
+        trainer = RewardModelTrainer(stage, world(tmp_path, Ranking(question(0), candidates, scores)))
         (metrics,) = steps(trainer, 1)
         if loss == "plackett-luce":
             expected = sum(
@@ -79,19 +78,21 @@ def gradient(trainer: RewardModelTrainer, items: list[Any]) -> tuple[dict[str, T
     learner.step = read  # type: ignore[method-assign]
     batch, dropped = trainer._batch(items)
     assert not dropped
-    metrics = trainer._learn(batch, 0.0)
+    metrics = trainer._update(batch, 0.0)
     learner.step = step  # type: ignore[method-assign]
     return found, metrics
 
 
 ITEMS: dict[str, list[Any]] = {
-    "preferences": [*THREE, Preference(asked(9), "2", "two", tied=True), *pairs(("22", "2"), ("4", "2" * 40))],
+    "preferences": [*THREE, Preference(question(9), "2", "two", tied=True), *pairs(("22", "2"), ("4", "2" * 40))],
     "rankings": [
-        Ranking(asked(0, "1+2+3+4+5?"), ["15", "14", "1+2=3;#15", "9"], [3, 1, 3, 0]),
-        Ranking(asked(1), ["2", "3"], [1, 0]),
-        Ranking(asked(2, "7?"), ["7" * 30, "7", "seven"], [0, 2, 1]),
+        Ranking(question(0, "1+2+3+4+5?"), ["15", "14", "1+2=3;#15", "9"], [3, 1, 3, 0]),
+        Ranking(question(1), ["2", "3"], [1, 0]),
+        Ranking(question(2, "7?"), ["7" * 30, "7", "seven"], [0, 2, 1]),
     ],
 }
+
+
 LOSSES: list[dict[str, Any]] = [
     {"loss": {"margin": True, "tie_width": 0.3, "smoothing": 0.1}, "centre": 0.05},
     {"learn_from": "rankings", "loss": {"margin": 0.5}},
@@ -106,7 +107,7 @@ def test_the_gradient_does_not_depend_on_the_split_into_passes(changes: dict[str
     items = ITEMS[stage.learn_from]
     trainer = RewardModelTrainer(stage, world(tmp_path, *items))
     engine = trainer._engine
-    expected, told = gradient(trainer, items)
+    expected, whole = gradient(trainer, items)
     assert len(engine.micro_batches(trainer._batch(items)[0].rows)) == 1
     passes = set()
 
@@ -117,8 +118,8 @@ def test_the_gradient_does_not_depend_on_the_split_into_passes(changes: dict[str
         shuffled = [items[i] for i in order]
         passes.add(len(engine.micro_batches(trainer._batch(shuffled)[0].rows)))
         found, metrics = gradient(trainer, shuffled)
-        assert metrics["loss"] == pytest.approx(told["loss"], rel=1e-5)
-        assert metrics["accuracy"] == told["accuracy"]
+        assert metrics["loss"] == pytest.approx(whole["loss"], rel=1e-5)
+        assert metrics["accuracy"] == whole["accuracy"]
         assert set(found) == set(expected)
         for name, value in expected.items():
             assert float((found[name] - value).abs().max()) < 1e-4 * float(value.abs().max()) + 1e-9, (budget, name)
@@ -129,7 +130,7 @@ def test_the_gradient_does_not_depend_on_the_split_into_passes(changes: dict[str
 
 
 def test_only_what_is_torn_apart_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    items = [Preference(asked(i, f"{i}+{i}?"), "x" * 10, "y" * 9) for i in range(6)]
+    items = [Preference(question(i, f"{i}+{i}?"), "x" * 10, "y" * 9) for i in range(6)]
     trainer = RewardModelTrainer(reward_model_stage(), world(tmp_path, *items))
     engine = trainer._engine
     rows = trainer._batch(items)[0].rows
@@ -142,7 +143,7 @@ def test_only_what_is_torn_apart_is_read_twice(tmp_path: Path, monkeypatch: pyte
     for budget, count in ((10_000, []), (2 * length, []), (length + first, [4]), (1, [12])):
         twice.clear()
         engine._token_budget = budget
-        trainer._learn(trainer._batch(items)[0], 0.0)
+        trainer._update(trainer._batch(items)[0], 0.0)
         assert twice == count, budget
 
 
@@ -164,7 +165,7 @@ def test_numbers_that_are_not_finite_skip_the_update(tmp_path: Path, budget: int
 
 
 @pytest.mark.parametrize(
-    "item", [Preference(asked(7, "?"), "a", "b", margin=1e39), Ranking(asked(7, "?"), ["a", "b"], [3e38, -3e38])]
+    "item", [Preference(question(7, "?"), "a", "b", margin=1e39), Ranking(question(7, "?"), ["a", "b"], [3e38, -3e38])]
 )
 def test_a_margin_that_no_model_can_learn_is_named(tmp_path: Path, item: Preference | Ranking) -> None:
     trainer = RewardModelTrainer(reward_model_stage(), world(tmp_path, *THREE))
@@ -173,16 +174,14 @@ def test_a_margin_that_no_model_can_learn_is_named(tmp_path: Path, item: Prefere
 
 
 # ---- validation ------------------------------------------------------------------------------------------------------
-
-
 def test_validation_measures_other_pairs_with_ties_apart_and_by_source(tmp_path: Path) -> None:
     held_out = [
-        Preference(asked(0, source="x"), "2", "3"),
-        Preference(asked(1, source="y"), "two", "four"),
-        Preference(asked(2, source="y"), "5", "6"),
-        Preference(asked(3, source="y"), "same", "same"),
-        Preference(asked(4, source="x"), "1", "7", tied=True),
-        Preference(asked(5), "not", "asked for"),
+        Preference(question(0, source="x"), "2", "3"),
+        Preference(question(1, source="y"), "two", "four"),
+        Preference(question(2, source="y"), "5", "6"),
+        Preference(question(3, source="y"), "same", "same"),
+        Preference(question(4, source="x"), "1", "7", tied=True),
+        Preference(question(5), "not", "asked for"),
     ]
     made = world(tmp_path, *THREE, held_out=Fixed(*held_out))
     validation = {"data": "held_out", "every": 2, "items": 5}
@@ -225,8 +224,6 @@ def test_a_validation_counts_what_is_too_long_and_needs_something_that_is_not(tm
 
 
 # ---- the course of a stage -------------------------------------------------------------------------------------------
-
-
 def test_a_restored_stage_goes_on_with_the_next_comparisons(tmp_path: Path) -> None:
     made, again = (World(tmp_path, sources={"train": Letters(10)}) for _ in range(2))
     trainer = RewardModelTrainer(reward_model_stage(), made)
@@ -265,8 +262,6 @@ def test_a_fresh_head_learns_to_order_words(changes: dict[str, Any], tmp_path: P
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -292,11 +287,48 @@ def test_what_does_not_go_together_is_refused_with_a_remedy(changes: dict[str, A
     assert words in str(caught.value)
 
 
+def test_long_comparisons_are_left_out_and_counted(tmp_path: Path) -> None:
+    items = pairs(("2", "3"), ("2", "3" * 50), ("2" * 50, "3"), ("4", "5"))
+    limit = len("1+1?") + 2 + 1 + 1
+    trainer = RewardModelTrainer(reward_model_stage(max_tokens=limit), world(tmp_path, *items))
+    (metrics,) = steps(trainer, 1)
+    assert metrics["dropped"] == 2
+    rewards = rewards_by_hand(new_engine("critic"), ["2", "4", "3", "5"]).detach().view(2, 2)
+    assert metrics["loss"] == pytest.approx(float((rewards[1] - rewards[0]).exp().log1p().mean()), rel=1e-5)
+    # The question and the marker of the answer once, then one token and the end of each of four answers.
+    assert metrics["tokens/learned"] == len("1+1?") + 2 + 4 * 2
+
+
+def test_nothing_that_fits_at_all_is_an_error(tmp_path: Path) -> None:
+    made = world(tmp_path, *pairs(("2", "3" * 50)))
+    message = r"none of the first 8 preferences of data\.train fits into 20 tokens: raise max_tokens"
+    with pytest.raises(UserError, match=message):
+        steps(RewardModelTrainer(reward_model_stage(steps=2, max_tokens=20), made), 2)
+    with pytest.raises(UserError, match="none of the first 1000 preferences"):
+        steps(RewardModelTrainer(reward_model_stage(steps=9, batch_size=500, max_tokens=20), made), 9)
+
+
+def test_epochs_take_every_item_that_often_and_no_more(tmp_path: Path) -> None:
+    """Seven items, twice, in steps of four: 4, 4, 4 and 2."""
+    items = [Preference(question(i), "2" * (i + 1), "2" * (i + 1)) for i in range(7)]
+    trainer = RewardModelTrainer(reward_model_stage(steps=None, epochs=2), world(tmp_path, *items))
+    seen: list[list[str]] = []
+    batch = trainer._batch
+    trainer._batch = lambda taken: seen.append([p.prompt.id for p in taken]) or batch(taken)  # type: ignore
+    assert trainer.steps == 4
+    steps(trainer, 4)
+    assert [len(ids) for ids in seen] == [4, 4, 4, 2]
+    assert [i for ids in seen for i in ids] == [f"p{i}" for i in range(7)] * 2
+
+
+def test_a_conversation_that_cannot_be_rendered_is_named(tmp_path: Path) -> None:
+    prompt = Prompt("odd", [Message("critic", "no")])
+    with pytest.raises(UserError, match=r"prompt 'odd': .*unknown role critic"):
+        steps(RewardModelTrainer(reward_model_stage(), world(tmp_path, Preference(prompt, "2", "3"))), 1)
+
+
 def test_the_recipe_in_the_documents_is_valid() -> None:
     page = Path(__file__).parents[2] / "docs" / "reward_models.md"
     (recipe,) = re.findall(r"^```toml\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.S | re.M)
     stage, policy = parse_recipe(tomllib.loads(recipe)).stages
     assert (stage.settings.name, policy.settings.name) == ("reward_model", "policy")
-
-
-# ---- what is read ----------------------------------------------------------------------------------------------------

@@ -28,13 +28,6 @@ class Fixed:
         yield from (Demonstration(prompt(i, "2+2?"), answer) for i, answer in enumerate(self.answers))
 
 
-class Asks:
-    """Prompts without answers."""
-
-    def prompts(self, seed: int) -> Iterator[Prompt]:
-        yield prompt(0)
-
-
 def losses_by_hand(answers: list[str]) -> list[float]:
     """Return -log π of every answer token, the end included, under the untrained model."""
     model, tokenizer = make_tiny("tiny-llama", seed=0)
@@ -101,12 +94,6 @@ def test_a_validation_without_a_short_demonstration_is_an_error(tmp_path: Path) 
     trainer = SftTrainer(sft_stage(max_tokens=8, validation={"data": "held_out"}), world)
     with pytest.raises(UserError, match=r"data\.held_out has no demonstration of at most 8 tokens"):
         wait(trainer.begin())
-
-
-def test_a_source_without_demonstrations_is_an_error_that_names_it(tmp_path: Path) -> None:
-    world = World(tmp_path, sources={"train": Asks()})
-    with pytest.raises(UserError, match=r"data\.train \(Asks\) has no demonstrations: sft needs answers to imitate"):
-        SftTrainer(sft_stage(), world)
 
 
 def test_epochs_are_passes_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

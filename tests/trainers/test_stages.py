@@ -39,7 +39,6 @@ def problem(**changes: Any) -> str:
             {"advantage": {"combine": "after"}, "kl": {"coefficient": 0.1, "place": "reward"}},
             "would scale the penalty for length or KL",
         ),
-        ({"kl": {"coefficient": 0.1, "place": "reward", "unbiased": True}}, "unbiased is about a gradient"),
         ({"kl": {"reference": "other"}}, "reference is set, but coefficient is 0"),
         ({"importance": {}, "old_logprobs": "sampler"}, "importance weights need the learner's"),
     ],

@@ -1,15 +1,25 @@
-"""Draws without end and where they go on; learning rates; seeds."""
+"""Draws without end and where they go on; learning rates; seeds; what is measured on."""
 
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewardsmith.data import Arithmetic
 from rewardsmith.errors import UserError
-from rewardsmith.learning import OptimizerSettings
-from rewardsmith.trainers.trainer import Draws, derive, learning_rate
+from rewardsmith.learning import OptimizerSettings, lr_factor
+from rewardsmith.trainers.evaluate.evaluate_reward import EvaluateReward
+from rewardsmith.trainers.reward_model import RewardModelTrainer
+from rewardsmith.trainers.sft import SftTrainer
+from rewardsmith.trainers.trainer import Draws, derive, held_out
+from tests.trainers.compared import Letters, reward_model_stage
+from tests.trainers.process.process_cases import ProcessWorld, alone, implicit
+from tests.trainers.world import World, sft_stage, wait
 
 
 def shuffled(count: int) -> Draws[int]:
@@ -52,7 +62,7 @@ def test_an_empty_source_is_named() -> None:
 @given(warmup=st.integers(0, 6), total=st.integers(1, 12), schedule=st.sampled_from(["constant", "linear", "cosine"]))
 def test_no_step_is_lost_and_the_peak_is_reached(warmup: int, total: int, schedule: str) -> None:
     optimizer = OptimizerSettings(lr=0.5, warmup=warmup, schedule=schedule)  # type: ignore[arg-type]
-    rates = [learning_rate(optimizer, done, total) for done in range(total)]
+    rates = [optimizer.rate(done, total) for done in range(total)]
     assert all(0 < rate <= 0.5 for rate in rates)
     assert rates[:warmup] == pytest.approx([0.5 * (i + 1) / warmup for i in range(min(warmup, total))])
     if total > warmup:
@@ -64,3 +74,72 @@ def test_seeds_are_apart() -> None:
     seeds = {derive(0), derive(1), derive(0, 1), derive(0, "1", 2), derive(0, "a"), derive(0, 1, 0), derive(0, 0, 1)}
     assert len(seeds) == 7
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.2, 1.0])
+def test_schedules_follow_their_formula(floor: float) -> None:
+    for step in (0, 4, 10, 11, 35, 60, 109, 110, 500):
+        progress = min(1, (step - 10) / 100)
+        half_cosine = (1 + math.cos(math.pi * progress)) / 2
+        expected = {"constant": 1, "linear": 1 - (1 - floor) * progress, "cosine": floor + (1 - floor) * half_cosine}
+        for schedule, factor in expected.items():
+            found = lr_factor(schedule, step, total=110, warmup=10, floor=floor)  # type: ignore[arg-type]
+            assert found == pytest.approx(step / 10 if step < 10 else factor, abs=1e-12)
+
+
+HELD_OUT = {"data": "held_out"}
+
+
+def sft(folder: Path, seed: int, name: str, source: Any) -> None:
+    validation = HELD_OUT | {"demonstrations": 3}
+    wait(SftTrainer(sft_stage(name=name, validation=validation), World(folder, seed=seed, sources=source)).begin())
+
+
+def reward_model(folder: Path, seed: int, name: str, source: Any) -> None:
+    stage = reward_model_stage(name=name, validation=HELD_OUT | {"items": 3})
+    wait(RewardModelTrainer(stage, World(folder, seed=seed, sources={"train": Letters()} | source)).begin())
+
+
+def process_model(folder: Path, seed: int, name: str, source: Any) -> None:
+    validation = HELD_OUT | {"prompts": 3, "rollouts_per_prompt": 2}
+    wait(alone(ProcessWorld(folder, seed=seed, sources=source), implicit(), name=name, validation=validation).begin())
+
+
+def evaluate_reward(folder: Path, seed: int, name: str, source: Any) -> None:
+    reward = "tests.trainers.world:Digits"
+    stage = EvaluateReward(name=name, kind="rankings", data="held_out", items=3, reward=reward)
+    wait(stage.run(World(folder, seed=seed, sources=source)))
+
+
+@pytest.mark.parametrize(
+    ("measure", "world", "of"),
+    [
+        (sft, Arithmetic, "demonstrations"),
+        (reward_model, Letters, "preferences"),
+        (process_model, Arithmetic, "prompts"),
+        (evaluate_reward, Letters, "rankings"),
+    ],
+)
+def test_two_seeds_and_two_stage_names_are_measured_on_the_same_items(
+    measure: Callable[..., None], world: type, of: str, tmp_path: Path
+) -> None:
+    found = []
+    for seed, name in ((0, "one"), (1, "one"), (0, "other")):
+        source, taken = world(), []
+        read = getattr(source, of)
+
+        def recorded(order: int, read: Any = read, taken: list[Any] = taken) -> Iterator[Any]:
+            for item in read(order):
+                taken.append(item)
+                yield item
+
+        setattr(source, of, recorded)
+        measure(tmp_path / f"{seed}{name}", seed, name, {"held_out": source})
+        found.append([repr(item) for item in taken])
+    assert len(found[0]) >= 3
+    assert found[0] == found[1] == found[2]
+
+
+def test_an_empty_source_cannot_be_measured_on() -> None:
+    with pytest.raises(UserError, match=r"data\.held_out is empty"):
+        held_out(lambda seed: iter(()), 3, "held_out")

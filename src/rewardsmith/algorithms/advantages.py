@@ -1,4 +1,4 @@
-r"""Advantage estimators: from rewards to advantages per token.
+r"""From rewards to advantages per token: the estimators, and streams of several rewards.
 
     estimator(inputs, *, discount=1.0, …) -> advantages_BT
 
@@ -7,14 +7,13 @@ estimator centres each reward by the group's mean reward *per carrying token* an
 arXiv 2502.01456, eq. 5). An outcome is the case of one carrying token, so both are one formula:
 A_t = Σ_{s≥t} γ^{s-t} (r_s - b) over the tokens s that carry a reward.
 
-For every estimator here: a rollout without a voting sibling has advantage 0 wherever the baseline comes from its group;
-an outcome group whose rewards are all equal has advantage exactly 0 (before whitening, which subtracts the mean of the
-batch); masked tokens have advantage 0.
+A rollout without a voting sibling has advantage 0 wherever the baseline comes from its group; an outcome group whose
+rewards are all equal has advantage exactly 0 before whitening; masked tokens have advantage 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -23,16 +22,24 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rewardsmith.algorithms.groups import Groups
-from rewardsmith.algorithms.sequences import (
+from rewardsmith.algorithms.tensors import (
+    FloatB,
+    FloatBT,
+    Groups,
+    IdsB,
+    MaskB,
+    MaskBT,
+    check_groups,
+    check_mask,
+    check_option,
     last_token,
+    masked,
     sum_to_go,
     temporal_difference,
     token_counts,
-    whiten,
     whiten_rows,
 )
-from rewardsmith.algorithms.shapes import FloatB, FloatBT, IdsB, MaskBT, check_groups, check_mask, check_option, masked
+from rewardsmith.algorithms.tensors import whiten as whitened
 
 Discount = Annotated[float, Field(ge=0, le=1, description="γ: how much a reward counts one token earlier")]
 Epsilon = Annotated[float, Field(gt=0, description="added to the standard deviation before dividing by it")]
@@ -61,9 +68,6 @@ class RewardTensors:
     support_BT: MaskBT | None = None  # tokens that carry a reward of their own; None: the row's rewards are one outcome
 
 
-Estimator = Callable[..., Tensor]
-
-
 # ---- baseline from the group ----------------------------------------------------------------------------------------
 
 
@@ -85,7 +89,7 @@ class _Carried:
             carriers_B = token_counts(self.support_BT)
             self.level_B = rewards_BT.sum(-1).double() / carriers_B.clamp(min=1)  # the mean reward per carrying token
         self.rewards_BT = rewards_BT
-        self.groups = Groups.of(inputs.groups_B, carriers_B > 0)
+        self.groups = Groups(inputs.groups_B, carriers_B > 0)
 
     def returns(self, baseline_B: FloatB, scale_B: FloatB | float, discount: float) -> FloatBT:
         """Return Σ_{s≥t} γ^{s-t} (r_s - b)·scale, zero for rows that have no sibling to be compared with."""
@@ -121,7 +125,7 @@ def grpo(inputs: RewardTensors, *, discount: Discount = 1.0, scale: Scale = "gro
     level_B, groups = carried.level_B, carried.groups
     scale_B: FloatB | float = 1.0
     if scale != "none":
-        compared = groups if scale == "group" else Groups.of(torch.zeros_like(inputs.groups_B), groups.votes_B)
+        compared = groups if scale == "group" else Groups(torch.zeros_like(inputs.groups_B), groups.votes_B)
         std_B = compared.std(level_B)
         scale_B = torch.where(std_B > 0, 1 / (std_B + eps), 0)
     return carried.returns(groups.mean(level_B), scale_B, discount)
@@ -183,7 +187,7 @@ def reinforce_plus_plus_baseline(inputs: RewardTensors, *, discount: Discount = 
         counts_B = torch.where(compared_B, token_counts(inputs.mask_BT), 0)
         white_B = whiten_rows(carried.level_B - baseline_B, counts_B)
         return carried.spread(torch.where(compared_B, white_B, 0).to(inputs.rewards_BT.dtype))
-    return whiten(carried.returns(baseline_B, 1.0, discount), inputs.mask_BT & compared_B[:, None])
+    return whitened(carried.returns(baseline_B, 1.0, discount), inputs.mask_BT & compared_B[:, None])
 
 
 # ---- other baselines, or none ---------------------------------------------------------------------------------------
@@ -200,8 +204,8 @@ def gae(
     $$\delta_t = r_t + \gamma V_{t+1} - V_t, \qquad A_t = \sum_{s \ge t} (\gamma\lambda)^{s-t} \delta_s$$
 
     Schulman et al. 2016, arXiv 1506.02438, eq. 16. V after the last token is 0, also for a truncated response. Adding
-    `values_BT` to the result gives the critic's targets, the λ-returns. PPO implementations whiten the result over
-    the batch; here that is a setting of its own (`estimate_advantages(…, whiten=True)`).
+    `values_BT` to the result gives the critic's targets, the λ-returns. PPO whitens the result over the batch:
+    `estimate_advantages(…, whiten=True)`.
     """
     values_BT = _values(inputs, "gae", "a critic's value at every token")
     rewards_BT = masked("rewards", inputs.rewards_BT.detach(), inputs.mask_BT)
@@ -218,10 +222,9 @@ def reinforce(inputs: RewardTensors, *, discount: Discount = 1.0) -> FloatBT:
 def reinforce_plus_plus(inputs: RewardTensors, *, discount: Discount = 1.0) -> FloatBT:
     """Reward to go, whitened over all tokens of the batch.
 
-    Hu et al. 2025 (REINFORCE++), arXiv 2501.03262. The paper puts the reference KL into the rewards; see
-    `kl.kl_reward`.
+    Hu et al. 2025 (REINFORCE++), arXiv 2501.03262. The paper puts the reference KL into the rewards: `kl_reward`.
     """
-    return whiten(_to_go(inputs, None, discount), inputs.mask_BT)
+    return whitened(_to_go(inputs, None, discount), inputs.mask_BT)
 
 
 def remax(inputs: RewardTensors, *, discount: Discount = 1.0) -> FloatBT:
@@ -249,7 +252,6 @@ def process_value(inputs: RewardTensors, *, discount: Discount = 1.0, link: Link
 
 
 def _values(inputs: RewardTensors, estimator: str, meaning: str) -> FloatBT:
-    """Return the checked baseline."""
     if inputs.values_BT is None:
         raise ValueError(f"{estimator} needs values_BT: {meaning}")
     return masked("values", inputs.values_BT.detach(), inputs.mask_BT)
@@ -263,9 +265,7 @@ def _to_go(inputs: RewardTensors, baseline_BT: FloatBT | None, discount: float) 
     return torch.where(inputs.mask_BT, torch.sub(returns_BT, baseline_BT), 0)
 
 
-# ---- names ----------------------------------------------------------------------------------------------------------
-
-ADVANTAGES: dict[str, Estimator] = {
+ADVANTAGES: dict[str, Callable[..., Tensor]] = {
     "gae": gae,
     "grpo": grpo,
     "dr_grpo": dr_grpo,
@@ -291,7 +291,114 @@ def compares(estimator: Callable[..., object]) -> bool:
 def values_from(estimator: Callable[..., object]) -> str:
     """Return where an estimator's `values_BT` come from: "critic", "greedy", "process", or "" for nowhere.
 
-    "greedy" is the reward of the greedy answer, "process" the sum of the process rewards before the token. An estimator
-    of your own declares it by an attribute: `my_estimator.values_from = "critic"`.
+    An estimator of your own declares it by an attribute: `my_estimator.values_from = "critic"`.
     """
     return VALUES_FROM.get(estimator, getattr(estimator, "values_from", ""))
+
+
+# ---- several rewards -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One named reward, with its own weight, discount and, where it failed, its own mask."""
+
+    name: str  # of the reward part
+    rewards_BT: Tensor
+    support_BT: Tensor | None = None  # bool, the tokens that carry a reward of their own; None for an outcome
+    mask_BT: Tensor | None = None  # bool, response tokens of the rows that this reward could score; None: all
+    weight: float = 1.0
+    discount: float | None = None  # None takes the estimator's
+
+    def scored(self, mask_BT: MaskBT) -> MaskBT:
+        """Return the tokens of `mask_BT` whose row this reward could score."""
+        return mask_BT if self.mask_BT is None else mask_BT & self.mask_BT
+
+    def estimate(self, estimator: Callable[..., Tensor], inputs: RewardTensors) -> FloatBT:
+        """Return the advantages by an estimator, with the stream's own discount if it has one."""
+        return estimator(inputs) if self.discount is None else estimator(inputs, discount=self.discount)
+
+
+def estimate_advantages(
+    streams: Sequence[Stream],
+    mask_BT: MaskBT,
+    groups_B: IdsB,
+    values_BT: FloatBT | None = None,
+    *,
+    estimator: Callable[..., Tensor],
+    combine: Literal["before", "after"] = "before",
+    whiten: bool = False,
+) -> FloatBT:
+    r"""Return the advantages [B, T] of reward streams; the estimator has its settings bound (`functools.partial`).
+
+    "before": one estimate of the weighted sum, $A = E(\sum_k w_k r_k)$: the usual mixed reward.
+    "after": one estimate per stream, $A = \sum_k w_k E_k(r_k)$. With `rloo` this is PRIME (arXiv 2502.01456, eq. 5);
+    with `grpo` it is GDPO (arXiv 2601.05242). Both papers whiten the sum over the batch: set `whiten`.
+
+    A row that a stream could not score takes no part in that stream's baseline, and a row that no stream could compare
+    stays at 0, also under `whiten`. Under "before" a stream may drop out only of whole groups: otherwise siblings would
+    be compared on different scales. `values_BT` is a baseline of the summed reward, for "before" only.
+    """
+    check_option("combine", combine, ("before", "after"))
+    check_groups(groups_B, mask_BT)
+    if combine == "before":
+        inputs = _weighted_sum(streams, mask_BT, groups_B, values_BT, same_support=compares(estimator))
+        advantages_BT = streams[0].estimate(estimator, inputs)
+    else:
+        if values_BT is not None:
+            raise ValueError("values_BT is one baseline for the summed reward: use combine='before'")
+        advantages_BT = torch.zeros_like(streams[0].rewards_BT)
+        for s in streams:
+            inputs = RewardTensors(s.rewards_BT, s.scored(mask_BT), groups_B, None, s.support_BT)
+            advantages_BT = advantages_BT + s.weight * s.estimate(estimator, inputs)
+    if not whiten:
+        return advantages_BT
+    return whitened(advantages_BT, mask_BT & _estimated(streams, mask_BT, groups_B, compares(estimator))[:, None])
+
+
+def _weighted_sum(
+    streams: Sequence[Stream], mask_BT: MaskBT, groups_B: IdsB, values_BT: FloatBT | None, *, same_support: bool
+) -> RewardTensors:
+    first = streams[0]
+    sum_BT = torch.zeros_like(first.rewards_BT)
+    support_BT = first.support_BT
+    for stream in streams:
+        if stream.discount != first.discount:
+            raise ValueError(
+                f"streams {first.name!r} and {stream.name!r} have discounts {first.discount} and {stream.discount}:"
+                " rewards that are summed before the estimate share one; use combine='after'"
+            )
+        one, other = first.support_BT, stream.support_BT
+        if one is not other and (one is None or other is None or not torch.equal(one, other)):
+            if same_support:
+                raise ValueError(
+                    f"streams {first.name!r} and {stream.name!r} carry their rewards on different tokens: an estimator"
+                    " that compares siblings cannot centre their sum; use combine='after'"
+                )
+            support_BT = None
+        scored_BT = stream.scored(mask_BT)
+        _require_whole_groups(stream.name, scored_BT, mask_BT, groups_B)
+        sum_BT = sum_BT + stream.weight * masked(f"rewards of {stream.name!r}", stream.rewards_BT, scored_BT)
+    return RewardTensors(sum_BT, mask_BT, groups_B, values_BT, support_BT)
+
+
+def _estimated(streams: Sequence[Stream], mask_BT: MaskBT, groups_B: IdsB, compared: bool) -> MaskB:
+    """Return which rows some stream has an estimate for; whitening must not move the others away from 0."""
+    estimated_B = torch.zeros_like(groups_B, dtype=torch.bool)
+    for stream in streams:
+        groups = Groups(groups_B, token_counts(stream.scored(mask_BT)) > 0)
+        estimated_B = estimated_B | (groups.compared_B if compared else groups.votes_B)
+    return estimated_B
+
+
+def _require_whole_groups(name: str, scored_BT: MaskBT, mask_BT: MaskBT, groups_B: IdsB) -> None:
+    groups = Groups(groups_B, mask_BT.any(-1))
+    scored_B = groups.total(scored_BT.any(-1).double())
+    partial_B = (scored_B > 0) & (scored_B < groups.voters_B)
+    if bool(partial_B.any()):
+        row = int(partial_B.nonzero()[0])
+        raise ValueError(
+            f"stream {name!r} scored {int(scored_B[row])} of {int(groups.voters_B[row])} rollouts in group"
+            f" {int(groups_B[row])}: with combine='before' its siblings would be on another scale. Drop those rollouts"
+            " (mask their rows), drop the stream for the whole group, or use combine='after'"
+        )

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, pad
 
-from rewardsmith.algorithms.groups import Groups, side_by_side
-from rewardsmith.algorithms.shapes import (
+from rewardsmith.algorithms.tensors import (
     FloatB,
     FloatBT,
+    Groups,
     IdsB,
     MaskB,
     MaskBT,
@@ -28,6 +28,7 @@ from rewardsmith.algorithms.shapes import (
     check_option,
     masked,
     masked_difference,
+    side_by_side,
 )
 
 Weighting = Literal["none", "best-of-n-outcome", "best-of-n-reward"]
@@ -117,16 +118,6 @@ def pairwise_losses(sums_b: FloatB, mean_b: FloatB, sign_b: FloatB, weight_b: Fl
     return -logsigmoid(torch.where(weight_b > 0, (sums_b - mean_b) * sign_b, 0)) * weight_b
 
 
-def pairwise_loss(
-    rewards_BT: FloatBT, mask_BT: MaskBT, outcomes_B: FloatB, groups_B: IdsB, *, weighting: Weighting = "none"
-) -> FloatB:
-    """Return the pairwise losses of a whole batch, [B]; 0 for rows without a token. See `opponents`."""
-    votes_B = mask_BT.any(-1)
-    sums_B = masked("rewards", rewards_BT, mask_BT).sum(-1)
-    others = opponents(sums_B, outcomes_B, votes_B, groups_B, weighting=weighting)
-    return pairwise_losses(sums_B, others.mean_B, others.sign_B, others.weight_B)
-
-
 def group_offsets(outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB) -> FloatB:
     r"""Return the logit of the group's mean outcome, $\log\frac{k + 1/2}{n - k + 1/2}$ with k the sum of n outcomes.
 
@@ -134,24 +125,18 @@ def group_offsets(outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB) -> FloatB:
     batch with few right responses first teaches that every response is bad. The halves keep it finite (Haldane 1956).
     0 for rows without a vote.
     """
-    groups = Groups.of(groups_B, votes_B)
+    groups = Groups(groups_B, votes_B)
     right_B = groups.total(_labels(outcomes_B, votes_B))
     offsets_B = torch.log((right_B + 0.5) / (groups.voters_B - right_B + 0.5))
     return torch.where(votes_B, offsets_B, 0).to(outcomes_B.dtype)
 
 
-def pairwise_accuracy(sums_B: FloatB, outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB) -> Scalar:
-    """Return how often the reward model orders two rollouts of a group as their outcomes do.
-
-    Pairs are weighted by the difference of their outcomes, and a tie of the model counts one half. Groups are averaged;
-    those without any difference in outcome are left out, and 0.5 (chance) stands for a batch that has no others.
-    """
-    won, number = pairwise_wins(sums_B, outcomes_B, votes_B, groups_B)
-    return torch.where(number > 0, won / number.clamp(min=1), 0.5).to(sums_B.dtype)
-
-
 def pairwise_wins(sums_B: FloatB, outcomes_B: FloatB, votes_B: MaskB, groups_B: IdsB) -> tuple[Scalar, Scalar]:
-    """Return the sum of the accuracies of the groups that can be ordered, and how many these are, both float64."""
+    """Return the sum of the accuracies of the groups that can be ordered, and how many these are, both float64.
+
+    A group's accuracy is how often the model orders two of its rollouts as their outcomes do. Pairs are weighted by
+    the difference of their outcomes, and a tie of the model counts one half.
+    """
     outcomes_B, sums_B = _labels(outcomes_B, votes_B).double(), torch.where(votes_B, sums_B, 0)
     rows_GN, taken_GN = side_by_side(groups_B, votes_B)
     outcomes_GN, sums_GN = outcomes_B[rows_GN], sums_B[rows_GN]

@@ -1,4 +1,4 @@
-r"""Policy losses: how far, and in which direction, an advantage may move a token's probability.
+r"""What a policy update minimises: policy losses, what is added to them, KL from a reference, and reductions.
 
     loss(logprobs_BT, old_BT, advantages_BT, mask_BT, *, …) -> (losses_BT, statistics)
 
@@ -6,12 +6,11 @@ r"""Policy losses: how far, and in which direction, an advantage may move a toke
     old_BT         [B, T]  the same under the policy before this update; no gradient
     advantages_BT  [B, T]  no gradient
     mask_BT        [B, T]  bool, the tokens that count
-    losses_BT      [B, T]  the loss of each token, to be reduced by `reductions`; zero where masked
+    losses_BT      [B, T]  the loss of each token, to be reduced; zero where masked
     statistics     name -> [B, T] numbers or flags without gradient; the metrics show their mean over the tokens
 
 A loss is per token and a reduction is linear, so any loss goes with any reduction and any split into micro-batches.
 The log-ratio is bounded to ±20 before it is exponentiated: beyond that the gradient of the ratio is noise.
-`importance_weights` correct a loss for the difference between the program that sampled and the one that learns.
 """
 
 from __future__ import annotations
@@ -23,11 +22,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rewardsmith.algorithms.sequences import token_counts
-from rewardsmith.algorithms.shapes import FloatBT, MaskBT, check_option, masked, masked_difference
+from rewardsmith.algorithms.tensors import (
+    FloatB,
+    FloatBT,
+    IdsB,
+    MaskBT,
+    Scalar,
+    check_option,
+    masked,
+    masked_difference,
+    token_counts,
+)
 
-PolicyLoss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 Losses = tuple[FloatBT, dict[str, Tensor]]
+KlEstimator = Literal["k1", "k2", "k3"]
 
 Low = Annotated[float, Field(ge=0, description="the ratio is clipped below 1 - low")]
 OpenLow = Annotated[float, Field(ge=0, description="the weight is clipped below 1 - low; 1 means no lower bound")]
@@ -158,45 +166,13 @@ def reinforce(logprobs_BT: FloatBT, old_BT: FloatBT, advantages_BT: FloatBT, mas
     return -advantages_BT * torch.where(mask_BT, logprobs_BT, 0), {"kl_from_old": -log_ratio_BT}
 
 
-POLICY_LOSSES: dict[str, PolicyLoss] = {
+POLICY_LOSSES: dict[str, Callable[..., Losses]] = {
     "clip": clip,
     "gspo": gspo,
     "gmpo": gmpo,
     "cispo": cispo,
     "reinforce": reinforce,
 }
-
-
-def importance_weights(
-    learner_BT: FloatBT,
-    sampler_BT: FloatBT,
-    mask_BT: MaskBT,
-    *,
-    level: Literal["token", "sequence"] = "token",
-    cap: float = 2.0,
-    floor: float = 0.0,
-    outside: Literal["truncate", "drop"] = "truncate",
-) -> FloatBT:
-    r"""Return $w = \pi_{learner} / \pi_{sampler}$, bounded, without gradient; multiply the token losses by it.
-
-    `truncate` is truncated importance sampling (Ionides 2008), as used for the gap between inference engines and
-    trainers; `drop` with a floor is the masked form (IcePop). "sequence" takes the product over the response. Weights
-    are 0 where masked.
-    """
-    check_option("level", level, ("token", "sequence"))
-    check_option("outside", outside, ("truncate", "drop"))
-    if floor > cap:
-        raise ValueError(f"floor is {floor} and cap {cap}: the smallest weight cannot be above the largest")
-    names = "learner logprobs", "sampler logprobs"
-    difference_BT = masked_difference(names[0], learner_BT.detach(), names[1], sampler_BT, mask_BT)
-    if level == "sequence":
-        difference_BT = difference_BT.sum(-1, keepdim=True).expand_as(difference_BT)
-    weights_BT = _bounded_ratio(difference_BT)
-    if outside == "truncate":
-        weights_BT = weights_BT.clamp(floor, cap)
-    else:
-        weights_BT = torch.where((weights_BT >= floor) & (weights_BT <= cap), weights_BT, 0)
-    return torch.where(mask_BT, weights_BT, 0)
 
 
 def _checked(logprobs_BT: FloatBT, old_BT: FloatBT, advantages_BT: FloatBT, mask_BT: MaskBT) -> tuple[FloatBT, FloatBT]:
@@ -227,3 +203,176 @@ def _clipped_surrogate(
     if dual is not None:
         statistics["clipped_dual"] = above_BT & falling_BT
     return losses_BT, statistics
+
+
+def importance_weights(
+    learner_BT: FloatBT,
+    sampler_BT: FloatBT,
+    mask_BT: MaskBT,
+    *,
+    level: Literal["token", "sequence"] = "token",
+    cap: float = 2.0,
+    floor: float = 0.0,
+    outside: Literal["truncate", "drop"] = "truncate",
+) -> FloatBT:
+    r"""Return $w = \pi_{learner} / \pi_{sampler}$, bounded, without gradient; multiply the token losses by it.
+
+    `truncate` is truncated importance sampling (Ionides 2008), as used for the gap between inference engines and
+    trainers; `drop` with a floor is the masked form (IcePop). "sequence" takes the product over the response. Weights
+    are 0 where masked.
+    """
+    check_option("level", level, ("token", "sequence"))
+    check_option("outside", outside, ("truncate", "drop"))
+    difference_BT = masked_difference("learner logprobs", learner_BT.detach(), "sampler logprobs", sampler_BT, mask_BT)
+    if level == "sequence":
+        difference_BT = difference_BT.sum(-1, keepdim=True).expand_as(difference_BT)
+    weights_BT = _bounded_ratio(difference_BT)
+    if outside == "truncate":
+        weights_BT = weights_BT.clamp(floor, cap)
+    else:
+        weights_BT = torch.where((weights_BT >= floor) & (weights_BT <= cap), weights_BT, 0)
+    return torch.where(mask_BT, weights_BT, 0)
+
+
+# ---- value loss, imitation, overlong penalty -------------------------------------------------------------------------
+
+
+def value_loss(
+    values_BT: FloatBT, old_values_BT: FloatBT, returns_BT: FloatBT, mask_BT: MaskBT, *, clip: float | None = None
+) -> tuple[FloatBT, dict[str, Tensor]]:
+    r"""Squared error of a critic, optionally clipped around its old values as in PPO.
+
+    $$\ell_t = \tfrac12 \max\bigl((V_t - G_t)^2, (\mathrm{clip}(V_t, V^{old}_t \pm c) - G_t)^2\bigr)$$
+
+    V carries the gradient, V^old are the values that the advantages were computed with, and the targets G are unscaled
+    GAE plus V^old. Returns the losses [B, T] and the statistic `clipped`.
+    """
+    values_BT = masked("values", values_BT, mask_BT)
+    returns_BT = masked("returns", returns_BT, mask_BT).detach()
+    errors_BT = (values_BT - returns_BT).square()
+    if clip is None:
+        return errors_BT / 2, {"clipped": torch.zeros_like(mask_BT)}
+    old_values_BT = masked("old values", old_values_BT, mask_BT).detach()
+    clipped_BT = (values_BT.clamp(old_values_BT - clip, old_values_BT + clip) - returns_BT).square()
+    return torch.maximum(errors_BT, clipped_BT) / 2, {"clipped": clipped_BT > errors_BT}
+
+
+def positive_sft_loss(logprobs_BT: FloatBT, advantages_BT: FloatBT, mask_BT: MaskBT) -> tuple[FloatBT, MaskBT]:
+    r"""Imitate what went well: $\ell_t = -\max(A_t, 0) \log\pi(y_t)$.
+
+    GRRM (arXiv 2602.14028) adds it with a coefficient of 0.1, so that the tiny steps of GSPO do not stall. Returns the
+    losses [B, T] and the mask [B, T] of the tokens with A > 0: reduce with the weights of that mask, so that the mean
+    is over rows that have something to imitate.
+    """
+    positive_BT = mask_BT & (masked("advantages", advantages_BT, mask_BT) > 0)
+    return -torch.where(positive_BT, advantages_BT.detach(), 0) * masked("logprobs", logprobs_BT, mask_BT), positive_BT
+
+
+def overlong_penalty(lengths_B: IdsB, *, limit: int, buffer: int, factor: float = 1.0) -> FloatB:
+    r"""Return 0 up to `limit - buffer` tokens, then a linear fall to -factor at `limit`, and -factor beyond.
+
+    $$p(l) = -f \cdot \mathrm{clip}\Bigl(\frac{l - (L - c)}{c}, 0, 1\Bigr)$$
+
+    Yu et al. 2025 (DAPO), arXiv 2503.14476, eq. 13.
+    """
+    return -factor * ((lengths_B - (limit - buffer)) / buffer).clamp(0, 1)
+
+
+# ---- KL(π ‖ π_ref) from the log-probability of a sampled token -------------------------------------------------------
+# With d = log π(y) - log π_ref(y) and y sampled from π (Schulman 2020, "Approximating KL divergence"):
+#
+# | name | value         | its mean          | expected gradient of the value as a loss                      |
+# |------|---------------|-------------------|---------------------------------------------------------------|
+# | k1   | d             | KL(π ‖ π_ref)     | 0: E[∇ log π] = 0, so as a loss term it does nothing but noise |
+# | k2   | d² / 2        | not KL, close     | ∇ KL(π ‖ π_ref), the one that is wanted                        |
+# | k3   | e^-d - 1 + d  | KL(π ‖ π_ref)     | ∇ KL(π_ref ‖ π), the other direction                           |
+#
+# So k1 belongs into the reward (`kl_reward`), where the policy gradient gives it its meaning; in the loss use k2, or
+# `kl_loss` with `unbiased=True`, which shows the value of k1 or k3 and has the gradient of k2.
+
+
+def kl_estimate(logprobs_BT: FloatBT, reference_BT: FloatBT, mask_BT: MaskBT, *, estimator: KlEstimator) -> FloatBT:
+    """Return the estimate at each token, [B, T], zero where masked. The reference gets no gradient.
+
+    k3 bounds d below at -20 before exponentiating: a token that the reference likes e^20 times better has an estimate
+    of 5e8 and no gradient.
+    """
+    check_option("estimator", estimator, ("k1", "k2", "k3"))
+    difference_BT = masked_difference("logprobs", logprobs_BT, "reference logprobs", reference_BT, mask_BT)
+    if estimator == "k1":
+        return difference_BT
+    if estimator == "k2":
+        return difference_BT.square() / 2
+    bounded_BT = difference_BT.clamp(min=-LOG_RATIO_BOUND)
+    return torch.expm1(-bounded_BT) + bounded_BT  # e^-d - 1 would lose all digits for small d
+
+
+def kl_loss(
+    logprobs_BT: FloatBT,
+    reference_BT: FloatBT,
+    mask_BT: MaskBT,
+    *,
+    estimator: KlEstimator = "k2",
+    unbiased: bool = False,
+) -> FloatBT:
+    """Return a KL loss per token, to be weighted and reduced like a policy loss; `unbiased` has the gradient of k2."""
+    value_BT = kl_estimate(logprobs_BT, reference_BT, mask_BT, estimator=estimator)
+    if not unbiased or estimator == "k2":
+        return value_BT
+    gradient_BT = kl_estimate(logprobs_BT, reference_BT, mask_BT, estimator="k2")
+    return value_BT.detach() + (gradient_BT - gradient_BT.detach())
+
+
+def kl_reward(
+    logprobs_BT: FloatBT, reference_BT: FloatBT, mask_BT: MaskBT, *, estimator: KlEstimator = "k1"
+) -> FloatBT:
+    """Return the penalty as a reward per token: -k(d), detached. Multiply by the coefficient, add to the rewards."""
+    return -kl_estimate(logprobs_BT.detach(), reference_BT, mask_BT, estimator=estimator)
+
+
+# ---- reductions: from a loss per token to one number, exactly, over any split into micro-batches ---------------------
+# Every reduction is a weighted sum Σ w_bt·ℓ_bt whose weights depend only on the mask of the whole batch. So compute the
+# weights once, split both, and the gradients of the parts add up to the gradient of the whole.
+
+
+def reduce(losses_BT: FloatBT, weights_BT: FloatBT) -> Scalar:
+    """Return Σ w·ℓ. Losses of weight 0 are not read, so they may be NaN; no rows at all give 0."""
+    return torch.where(weights_BT != 0, losses_BT * weights_BT, 0).sum()
+
+
+def token_mean(mask_BT: MaskBT, dtype: torch.dtype = torch.float32) -> FloatBT:
+    """Weigh every token alike: 1 / (tokens of the batch). Long responses count more (DAPO, arXiv 2503.14476)."""
+    return mask_BT.to(dtype) / token_counts(mask_BT).sum().clamp(min=1)
+
+
+def sequence_mean_token_mean(mask_BT: MaskBT, dtype: torch.dtype = torch.float32) -> FloatBT:
+    """Average within each response, then over responses: 1 / (rows · own tokens). The original GRPO and GSPO."""
+    return mask_BT.to(dtype) / (token_counts(mask_BT).long().clamp(min=1) * _rows(mask_BT))[:, None]
+
+
+def sequence_mean_token_sum(mask_BT: MaskBT, dtype: torch.dtype = torch.float32) -> FloatBT:
+    """Sum within each response, average over responses: 1 / rows. The policy gradient."""
+    return mask_BT.to(dtype) / _rows(mask_BT)
+
+
+def constant_length(
+    mask_BT: MaskBT,
+    dtype: torch.dtype = torch.float32,
+    *,
+    length: Annotated[int, Field(ge=1, description="tokens to divide by, e.g. the token limit")],
+) -> FloatBT:
+    """Sum within each response, divide by a constant: 1 / (rows · length). Dr. GRPO (arXiv 2503.20783)."""
+    return mask_BT.to(dtype) / (_rows(mask_BT) * length)
+
+
+def _rows(mask_BT: MaskBT) -> Tensor:
+    """Count the rows that have any token; at least 1, so that an empty batch has loss 0."""
+    return (token_counts(mask_BT) > 0).sum().clamp(min=1)
+
+
+REDUCTIONS: dict[str, Callable[..., Tensor]] = {
+    "token-mean": token_mean,
+    "sequence-mean-token-mean": sequence_mean_token_mean,
+    "sequence-mean-token-sum": sequence_mean_token_sum,
+    "constant-length": constant_length,
+}

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rewardsmith.algorithms.shapes import FloatG, FloatGN, FloatN, IntGN, MaskGN, MaskN
+from rewardsmith.algorithms.tensors import FloatG, FloatGN, FloatN, IntGN, MaskGN, MaskN
 
 
 def bradley_terry(
@@ -41,14 +41,6 @@ def bradley_terry(
     η = `tie_width` > 0, P(tie) = 1 - σ(d - η) - σ(-d - η). With η = 0 a tie has no likelihood of its own and counts as
     half a win for either side: ℓ = -½ log σ(d) - ½ log σ(-d). Margins are ignored for ties.
     """
-    _check("chosen", chosen_N, chosen_N)
-    _check("rejected", rejected_N, chosen_N)
-    if margin_N is not None:
-        _check("margin", margin_N, chosen_N)
-        if bool((margin_N < 0).any()):
-            raise ValueError("a margin is negative: swap chosen and rejected instead")
-    if not 0 <= tie_width < math.inf:
-        raise ValueError(f"tie_width is {tie_width}: it must be finite and at least 0")
     difference_N = chosen_N - rejected_N
     win_N = -logsigmoid(difference_N - (0 if margin_N is None else margin_N) - tie_width)
     if tied_N is None:
@@ -62,11 +54,6 @@ def bradley_terry(
     return torch.where(tied_N, tie_N, win_N)
 
 
-def reward_centering(chosen_N: FloatN, rejected_N: FloatN) -> FloatN:
-    """Return (r_chosen + r_rejected)², which keeps rewards around 0 (Eisenstein et al. 2023, arXiv 2312.09244)."""
-    return (chosen_N + rejected_N).square()
-
-
 def plackett_luce(scores_GN: FloatGN, levels_GN: IntGN, mask_GN: MaskGN) -> FloatG:
     r"""Negative log-likelihood of whole rankings.
 
@@ -76,12 +63,7 @@ def plackett_luce(scores_GN: FloatGN, levels_GN: IntGN, mask_GN: MaskGN) -> Floa
     (Breslow's treatment). For two items that are not tied this is Bradley-Terry; a tie of two counts as a win each.
     0 for a list of fewer than two items.
     """
-    if scores_GN.shape != levels_GN.shape or scores_GN.shape != mask_GN.shape or scores_GN.dim() != 2:
-        shapes = ", ".join(str(tuple(t.shape)) for t in (scores_GN, levels_GN, mask_GN))
-        raise ValueError(f"scores, levels and mask have shapes {shapes}: all are [G, N]")
     kept_GN = torch.where(mask_GN, scores_GN, 0)
-    if not bool(torch.isfinite(kept_GN).all()):
-        raise ValueError("scores holds a value that is not finite: leave out what could not be scored (mask False)")
     exists = mask_GN[:, None, :] & mask_GN[:, :, None]  # [G, i, j]
     remaining = exists & (levels_GN[:, None, :] >= levels_GN[:, :, None])
     # Rows of items that do not exist stay all zero instead of all -inf, whose gradient would be NaN.
@@ -137,11 +119,11 @@ def list_losses(rewards_GN: FloatGN, levels_GN: IntGN, quality_GN: FloatGN, mask
 
 
 def group_centering(rewards_GN: FloatGN, mask_GN: MaskGN) -> FloatG:
-    r"""Mean of `reward_centering` over the pairs of each group.
+    r"""Mean of (r_i + r_j)² over the pairs of each group, which keeps rewards around 0; 0 for fewer than two answers.
 
     $$\sum_{i<j} (r_i + r_j)^2 = (n-2)\sum_i r_i^2 + \Bigl(\sum_i r_i\Bigr)^2$$
 
-    0 for a group of fewer than two answers.
+    For pairs it is that of Eisenstein et al. 2023, arXiv 2312.09244.
     """
     kept_GN, n_G = torch.where(mask_GN, rewards_GN, 0), mask_GN.sum(-1)
     total_G = (n_G - 2) * kept_GN.square().sum(-1) + kept_GN.sum(-1).square()
@@ -149,11 +131,3 @@ def group_centering(rewards_GN: FloatGN, mask_GN: MaskGN) -> FloatG:
 
 
 PREFERENCE_LOSSES: dict[str, Callable[..., Tensor]] = {"bradley-terry": pair_losses, "plackett-luce": list_losses}
-
-
-def _check(name: str, values_N: Tensor, like_N: Tensor) -> None:
-    """Raise a ValueError unless the values are finite and have the one dimension [N]."""
-    if values_N.dim() != 1 or values_N.shape != like_N.shape:
-        raise ValueError(f"{name} has shape {tuple(values_N.shape)}: it must be [N], one number per pair")
-    if not bool(torch.isfinite(values_N).all()):
-        raise ValueError(f"{name} holds a value that is not finite: leave out the pairs that could not be scored")

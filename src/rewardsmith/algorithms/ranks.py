@@ -82,10 +82,17 @@ def kendall_tau_b(x: ArrayLike, y: ArrayLike) -> float:
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
     """Return Spearman's ρ, the correlation of the (average) ranks; NaN when one side is all tied."""
-    first, second = score_pair(x, y)
-    if len(first) < 2 or first.min() == first.max() or second.min() == second.max():
+    return pearson(average_ranks(x), average_ranks(y))
+
+
+def pearson(x: ArrayLike, y: ArrayLike) -> float:
+    """Return the linear correlation, in [-1, 1]; NaN when one side is constant."""
+    a, b = score_pair(x, y)
+    if len(a) < 2 or a.min() == a.max() or b.min() == b.max():
         return math.nan
-    return float(np.corrcoef(average_ranks(first), average_ranks(second))[0, 1])
+    # Scaled by the largest deviation, so that squares neither overflow nor vanish.
+    a, b = (v / np.abs(v).max() for v in (a - a.mean(), b - b.mean()))
+    return max(-1.0, min(1.0, float((a * b).sum() / math.sqrt(float((a * a).sum()) * float((b * b).sum())))))
 
 
 def average_ranks(values: ArrayLike) -> Vector:

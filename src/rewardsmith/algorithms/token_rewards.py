@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rewardsmith.algorithms.calibration import pearson, roc_auc
+from rewardsmith.algorithms.judge_statistics import roc_auc
+from rewardsmith.algorithms.ranks import pearson
 
 Rewards = NDArray[np.floating]
 Mask = NDArray[np.bool_]
@@ -84,41 +84,28 @@ def trust(accuracy: float | None, *, by: By, floor: float) -> float:
     return 1.0 if by == "gate" else (accuracy - floor) / (1 - floor)
 
 
-@dataclass(frozen=True)
-class StepFinding:
-    """How well rewards of steps agree with what is true of the steps; NaN where there is nothing to measure."""
-
-    found: float  # share of rollouts with a wrong step whose lowest reward is that of the first wrong step
-    chance: float  # the same for rewards without any knowledge: the mean of 1 / steps
-    correlation: float  # of reward and truth over all steps (point-biserial)
-    auc: float  # chance that a right step has a higher reward than a wrong one, a tie counting one half
-    judged: int  # rollouts with at least one step
-    wrong: int  # those of them with a wrong step
-    steps: int  # of all rollouts
-
-
-def step_finding(rewards: Sequence[ArrayLike], truths: Sequence[ArrayLike]) -> StepFinding:
+def step_finding(rewards: Sequence[ArrayLike], truths: Sequence[ArrayLike]) -> dict[str, float]:
     r"""Return how well rewards point at wrong steps; for each rollout a reward and a truth (right?) of each step.
 
-    With $m = \min_k r_k$ and the first wrong step f, a rollout counts $[r_f = m] / |\{k : r_k = m\}|$.
+    `found` is the share of rollouts with a wrong step whose lowest reward is that of the first wrong step f: with
+    $m = \min_k r_k$ a rollout counts $[r_f = m] / |\{k : r_k = m\}|$. `chance` is the same for rewards without any
+    knowledge, the mean of 1 / steps. `correlation` (point-biserial) and `auc` (a tie counting one half) of reward and
+    truth are over all steps. `judged` are the rollouts with a step. What cannot be measured is left out.
     """
     pairs = [
         (np.asarray(reward, dtype=np.float64), np.asarray(truth, dtype=bool))
         for reward, truth in zip(rewards, truths, strict=True)
+        if len(np.asarray(truth))
     ]
-    wrong = [(reward, truth) for reward, truth in pairs if not truth.all()]
-    hits = []
-    for reward, truth in wrong:
-        lowest = reward == reward.min()
-        hits.append(float(lowest[int(truth.argmin())]) / int(lowest.sum()))
-    every_reward = np.concatenate([np.empty(0), *(reward for reward, _ in pairs)])
-    every_truth = np.concatenate([np.empty(0, dtype=bool), *(truth for _, truth in pairs)])
-    return StepFinding(
-        found=float(np.mean(hits)) if hits else math.nan,
-        chance=float(np.mean([1 / len(truth) for _, truth in wrong])) if wrong else math.nan,
-        correlation=pearson(every_reward, every_truth),
-        auc=roc_auc(every_reward, every_truth),
-        judged=sum(len(truth) > 0 for _, truth in pairs),
-        wrong=len(wrong),
-        steps=len(every_truth),
-    )
+    if not pairs:
+        return {}
+    hits, chances = [], []
+    for reward, truth in pairs:
+        if not truth.all():
+            lowest = reward == reward.min()
+            hits.append(float(lowest[int(truth.argmin())]) / int(lowest.sum()))
+            chances.append(1 / len(truth))
+    every_reward, every_truth = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
+    result = {"found": float(np.mean(hits)), "chance": float(np.mean(chances))} if hits else {}
+    result |= {"correlation": pearson(every_reward, every_truth), "auc": roc_auc(every_reward, every_truth)}
+    return {name: value for name, value in result.items() if not math.isnan(value)} | {"judged": float(len(pairs))}

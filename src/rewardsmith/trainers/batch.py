@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rewardsmith.algorithms.sequences import last_token
-from rewardsmith.algorithms.streams import Stream
+from rewardsmith.algorithms.advantages import Stream
+from rewardsmith.algorithms.tensors import last_token
 from rewardsmith.engines.protocol import Row
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.base import Part
@@ -43,8 +43,7 @@ def collate(
 
     A rollout that failed keeps its row, but has no token in the mask: it has no vote and no loss. Under "before" that
     is a rollout whose whole score failed; under "after" each part is a stream with its own mask, and a rollout takes
-    part if one of them could score it. `encode` gives the tokens of a prompt; `parts` are the streams of the reward,
-    empty for a reward that is not composed.
+    part if one of them could score it. `parts` is empty for a reward that is not composed.
     """
     rollouts = [rollout for group in scored for rollout in group.group.rollouts]
     scores = [score for group in scored for score in group.scores]
@@ -63,7 +62,7 @@ def collate(
         truncated_B=torch.tensor([r.stop_reason == "length" for r in rollouts], device=device),
         sampler_BT=sampler_BT.to(device),
         versions_B=torch.tensor([g.group.policy_version for g in scored for _ in g.scores], device=device),
-        streams=[_moved(stream, device) for stream in streams],
+        streams=[_to_device(stream, device) for stream in streams],
     )
 
 
@@ -74,21 +73,17 @@ def _streams(
         return [_stream("reward", scores, tokens_BT, Part())]
     dense = any(score.parts[name].token_values is not None for score in scores for name in parts if name in score.parts)
     if combine == "before" and not dense:
-        return [_stream("reward", scores, tokens_BT, Part(discount=_one_discount(parts)))]
+        discounts = {part.discount for part in parts.values()}
+        if len(discounts) > 1:
+            raise UserError('the parts of the reward have different discounts: set advantage.combine = "after"')
+        return [_stream("reward", scores, tokens_BT, Part(discount=discounts.pop()))]
     columns = {name: [score.parts.get(name) for score in scores] for name in parts}
     streams = [_stream(name, columns[name], tokens_BT, part) for name, part in parts.items()]
     if combine == "after":
         return streams
     # Under "before" a rollout with one failed part has no sum, and takes no part at all.
     ok_B1 = torch.tensor([score.ok for score in scores])[:, None]
-    return [Stream(s.name, s.rewards_BT, s.support_BT, tokens_BT & ok_B1, s.weight, s.discount) for s in streams]
-
-
-def _one_discount(parts: Mapping[str, Part]) -> float | None:
-    discounts = {part.discount for part in parts.values()}
-    if len(discounts) > 1:
-        raise UserError('the parts of the reward have different discounts: set advantage.combine = "after"')
-    return discounts.pop()
+    return [replace(stream, mask_BT=tokens_BT & ok_B1) for stream in streams]
 
 
 def _stream(name: str, scores: Sequence[Score | None], tokens_BT: Tensor, part: Part) -> Stream:
@@ -112,6 +107,6 @@ def _stream(name: str, scores: Sequence[Score | None], tokens_BT: Tensor, part: 
     return Stream(name, rewards_BT, support_BT & mask_BT, mask_BT, part.weight, part.discount)
 
 
-def _moved(stream: Stream, device: torch.device) -> Stream:
+def _to_device(stream: Stream, device: torch.device) -> Stream:
     support_BT, mask_BT = (None if x is None else x.to(device) for x in (stream.support_BT, stream.mask_BT))
-    return Stream(stream.name, stream.rewards_BT.to(device), support_BT, mask_BT, stream.weight, stream.discount)
+    return replace(stream, rewards_BT=stream.rewards_BT.to(device), support_BT=support_BT, mask_BT=mask_BT)

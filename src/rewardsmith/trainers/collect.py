@@ -8,15 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rewardsmith.engines.protocol import Engine, Sampling
-from rewardsmith.errors import UserError, listing, nearest
+from rewardsmith.errors import UserError
 from rewardsmith.records import from_json, to_json
 from rewardsmith.rewards.base import Reward, parts_of, score
 from rewardsmith.rewards.tree import reads_ends
 from rewardsmith.trainers.settings import RolloutStage, SelectSettings
-from rewardsmith.trainers.trainer import Draws, GroupRecord, Report, derive, no_report
+from rewardsmith.trainers.trainer import Context, Draws, GroupRecord, Report, derive, no_report
 from rewardsmith.types import Prompt, Score, ScoredGroup
 
 OnDevice = Callable[[], AbstractAsyncContextManager[None]]
@@ -87,7 +88,7 @@ def rejection(
     `streams` are the parts of the reward that are learned from; `by_parts`: each is a stream of its own, so that a
     rollout whose sum failed may still be learned from.
     """
-    voting = [one for one in scored.scores if usable(one, streams if by_parts else ())]
+    voting = [one for one in scored.scores if one.ok or (by_parts and _some_ok(one, streams))]
     if not voting:
         return "failed"
     if settings.truncated == "drop" and any(r.stop_reason == "length" for r in scored.group.rollouts):
@@ -104,24 +105,25 @@ def rejection(
     return "too_easy" if settings.highest is not None and mean > settings.highest else None
 
 
-def usable(score: Score, streams: Collection[str] = ()) -> bool:
-    """Whether a rollout can be learned from: it has a value, or one of the parts that are streams of their own has."""
-    return score.ok or any(part.ok for name, part in score.parts.items() if name in streams)
+def _some_ok(score: Score, streams: Collection[str]) -> bool:
+    return any(part.ok for name, part in score.parts.items() if name in streams)
 
 
 def has_contrast(scores: Sequence[Score], *, streams: Collection[str] = (), by_parts: bool = False) -> bool:
     """Whether some of the rollouts got more than others, as far as that is learned from; see `rejection`."""
-    signals = [_signal(one, streams, by_parts) for one in scores]
+
+    def signal(score: Score) -> list[object]:
+        """Return everything of a score that its advantage comes from."""
+        parts = [score.parts[name] for name in sorted(streams) if name in score.parts]
+        values = [part.value for part in parts] if by_parts and parts else [score.value]
+        dense = [one for one in (score, *parts) if one.token_values is not None and one.token_values.any()]
+        return [
+            *values,
+            *(x.tobytes() for one in dense for x in (one.token_values, one.token_support) if x is not None),
+        ]
+
+    signals = [signal(one) for one in scores]
     return any(other != signals[0] for other in signals)
-
-
-def _signal(score: Score, streams: Collection[str], by_parts: bool) -> list[object]:
-    """Return everything of a score that its advantage comes from."""
-    parts = [score.parts[name] for name in sorted(streams) if name in score.parts]
-    values = [part.value for part in parts] if by_parts and parts else [score.value]
-    dense = [one for one in (score, *parts) if one.token_values is not None and one.token_values.any()]
-    tokens = [x.tobytes() for one in dense for x in (one.token_values, one.token_support) if x is not None]
-    return [*values, *tokens]
 
 
 # ---- the rollouts of a step -----------------------------------------------------------------------------------------
@@ -157,33 +159,16 @@ class StepRollouts:
 
     def records(self, step: int, advantages: Sequence[float | None] = ()) -> list[GroupRecord]:
         """Return the lines of the rollouts file; `advantages` are those of all rollouts of the kept groups, or none."""
-        records, at = [], 0
-        for scored in self.kept:
-            n = len(scored.scores)
-            records.append(GroupRecord(step, "train", "", scored, advantages[at : at + n] or [None] * n))
-            at += n
-        return records + [
-            GroupRecord(step, "train", reason, scored, [None] * len(scored.scores)) for scored, reason in self.rejected
-        ]
+        left = iter(advantages)
+        groups = [(scored, "") for scored in self.kept] + self.rejected
+        return [GroupRecord(step, "train", why, one, [next(left, None) for _ in one.scores]) for one, why in groups]
 
 
 class Collector:
     """Collects groups to learn from.
 
-    Args:
-        stage: how many, and which.
-        engine: generates the answers.
-        reward: scores them.
-        draws: the prompts.
-        seed: of the answers.
-        pause: called now and then; what it raises ends the work.
-        on_device: entered while answers are generated.
-        report: shows how far generating and scoring are.
-        by_parts: whether each part of the reward is learned from on its own.
-        max_length: of prompt and answer together, where other models read them too; None for what the engine reads.
-
-    Attributes:
-        limit: maximum tokens of a prompt.
+    `by_parts`: each part of the reward is learned from on its own. `max_length` is that of prompt and answer together,
+    where other models read them too. `limit` is the maximum tokens of a prompt.
     """
 
     def __init__(
@@ -191,23 +176,15 @@ class Collector:
         stage: RolloutStage,
         engine: Engine,
         reward: Reward,
-        draws: Draws[Prompt],
+        context: Context,
         *,
-        seed: int,
-        pause: Callable[[], None],
-        on_device: OnDevice = nullcontext,
-        report: Report = no_report,
         by_parts: bool = False,
         max_length: int | None = None,
     ) -> None:
-        self._stage = stage
-        self._engine = engine
-        self._reward = reward
-        self._draws = draws
-        self._seed = seed
-        self._pause = pause
-        self._on_device = on_device
-        self._report = report
+        self._stage, self._engine, self._reward, self._context = stage, engine, reward, context
+        seed = derive(context.seed, stage.same_prompts_as or stage.name)
+        self._draws: Draws[Prompt] = Draws(context.source(stage.data).prompts, derive(seed, "prompts"), stage.data)
+        self._seed = derive(seed, "rollouts")
         self._surplus: list[ScoredGroup] = []
         self._idle = 0  # steps in a row without enough groups
         self._streams = parts_of(reward)
@@ -240,7 +217,6 @@ class Collector:
             missing = stage.prompts_per_step - len(rollouts.kept)
             prompts = self._take(math.ceil(round(missing * select.oversample, 6)), rollouts.counts)
             for scored in await self._generate(prompts, step, rollouts.rounds, lap):
-                self._require_part(scored)
                 rollouts.sampled.append(scored)
                 reason = rejection(scored, select, streams=self._streams, by_parts=self._by_parts)
                 if reason is None:
@@ -281,19 +257,11 @@ class Collector:
             n=self._stage.rollouts_per_prompt,
             seeds=[derive(self._seed, step, round_, i) for i in range(len(prompts))],
             version=step - 1,
-            pause=self._pause,
-            on_device=self._on_device,
+            pause=self._context.pause,
+            on_device=partial(self._context.on_device, self._stage.model),
             lap=lap,
-            report=self._report,
+            report=self._context.progress,
         )
-
-    def _require_part(self, scored: ScoredGroup) -> None:
-        """Raise a `UserError` if `select.part` names no part; of a user's own reward that is known only now."""
-        part = self._stage.select.part
-        known = [name for name, _ in scored.scores[0].named_parts()]
-        if part and part not in known and any(score.ok for score in scored.scores):
-            hint = f"{nearest(part, known)} Known: {listing(known)}"
-            raise UserError(f'select.part = "{part}" is no part of the reward.{hint}')
 
     def _take(self, count: int, counts: Counter[str]) -> list[Prompt]:
         """Draw prompts that are short enough."""
@@ -313,8 +281,7 @@ class Collector:
             dropped += 1
             if dropped > 1_000 * count:
                 raise UserError(f"{dropped} prompts have more than {self.limit} tokens: raise max_prompt_tokens")
-        if dropped:
-            counts["overlong_prompts"] += dropped
+        counts["overlong_prompts"] += dropped
         return prompts
 
     def state(self) -> dict[str, Any]:

@@ -1,25 +1,30 @@
-"""The numbers of a policy step."""
+"""The numbers of a policy step, and its warnings: first failures, and steps with nothing to learn."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch import Tensor
 
-from rewardsmith.algorithms.sequences import reward_to_go
-from rewardsmith.algorithms.streams import Stream
-from rewardsmith.rewards.measure import Measured, measure, quantiles
+from rewardsmith.algorithms.advantages import Stream
+from rewardsmith.algorithms.tensors import reward_to_go
+from rewardsmith.rewards.measure import measure, quantiles
 from rewardsmith.trainers.batch import Batch
 from rewardsmith.trainers.collect import StepRollouts, has_contrast
-from rewardsmith.trainers.evaluate.evaluate_policy import mean
-from rewardsmith.types import ScoredGroup
+from rewardsmith.trainers.stages import PolicyStage
+from rewardsmith.types import NOT_COMPUTED, ScoredGroup
 
 STATM = Path("/proc/self/statm")
 """Memory pages of this process on Linux: in all, resident, …"""
+
+MAX_DETAIL_CHARS = 300
+MIN_TINY_LR = 1e-5
+"""A lower learning rate does not move a tiny model of random weights within the steps of any recipe."""
 
 
 def group_metrics(
@@ -40,12 +45,12 @@ def group_metrics(
     if not sampled:
         return metrics
     metrics |= reward_metrics(sampled, correct_threshold)
-    metrics["groups/contrast"] = mean(
+    metrics["groups/contrast"] = fmean(
         has_contrast([score for score in scored.scores if score.ok], streams=streams) for scored in sampled
     )
-    metrics["response/length"] = mean(lengths)
+    metrics["response/length"] = fmean(lengths)
     metrics["response/longest"] = float(max(lengths))
-    metrics["response/truncated"] = mean(answer.stop_reason == "length" for answer in answers)
+    metrics["response/truncated"] = fmean(answer.stop_reason == "length" for answer in answers)
     return metrics
 
 
@@ -63,22 +68,17 @@ def reward_metrics(sampled: Sequence[ScoredGroup], correct_threshold: float | No
     if whole.mean is not None and whole.spread is not None:
         metrics |= {"reward/mean": whole.mean, "reward/spread": whole.spread}
         if correct_threshold is not None:
-            metrics["reward/accuracy"] = mean(value >= correct_threshold for value in values)
+            metrics["reward/accuracy"] = fmean(value >= correct_threshold for value in values)
     metrics |= {} if whole.flat is None else {"reward/flat": whole.flat}
     for name, part in measured.items():
-        metrics |= _part_metrics(f"reward/{name}", part)
+        numbers = {"": part.mean, "/spread": part.spread, "/flat": part.flat}
+        metrics |= {f"reward/{name}{key}": value for key, value in numbers.items() if value is not None}
+        shares = {"/skipped": part.skipped, "/dropped": part.dropped}
+        metrics |= {f"reward/{name}{key}": share for key, share in shares.items() if share}
     for name, part in {"reward": whole, **measured}.items():
         metrics |= {f"failures/{name}/{kind}": share for kind, share in part.failed.items()}
         metrics |= {f"labels/{name}/{label}": share for label, share in part.labels.items()}
     return metrics
-
-
-def _part_metrics(prefix: str, part: Measured) -> dict[str, float]:
-    """Return the numbers of a part that it has."""
-    numbers = {"": part.mean, "/spread": part.spread, "/flat": part.flat}
-    known = {f"{prefix}{name}": value for name, value in numbers.items() if value is not None}
-    shares = {"/skipped": part.skipped, "/dropped": part.dropped}
-    return known | {f"{prefix}{name}": share for name, share in shares.items() if share}
 
 
 def latency_metrics(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -189,3 +189,75 @@ def _memory_used(device: torch.device | None) -> float | None:
     except (OSError, ValueError, IndexError):  # not Linux
         return None
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**30
+
+
+# ---- warnings --------------------------------------------------------------------------------------------------------
+
+
+class FirstFailures:
+    """Logs the first failure of each part of a reward and kind; the metrics count them all."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._logged: set[tuple[str, str]] = set()
+
+    def add(self, groups: Iterable[ScoredGroup]) -> None:
+        """Log the failures of some groups that are new."""
+        for score in (score for scored in groups for score in scored.scores):
+            for name, part in (*score.named_parts(), ("", score)):
+                if part.failure is None or part.parts or part.failure.kind in NOT_COMPUTED:
+                    continue
+                if (name, part.failure.kind) not in self._logged:
+                    self._logged.add((name, part.failure.kind))
+                    who = f"{name} could not score a rollout" if name else "a rollout could not be scored"
+                    self._log(f"{who} ({part.failure.kind}): {part.failure.detail[:MAX_DETAIL_CHARS]}")
+
+
+class NothingToLearn:
+    """Warns of steps that had nothing to learn: of the first, and at the end of the stage with their number."""
+
+    def __init__(self, log: Callable[[str], None], stage: str, steps: int) -> None:
+        self._log, self._stage, self._steps = log, stage, steps
+        self.count = 0  # of such steps
+
+    def add(self, step: int, cause: str) -> None:
+        """Count a step; `cause` is why there was nothing to learn, "" where there was something."""
+        self.count += bool(cause)
+        if cause and self.count == 1:
+            self._log(f"warning: {self._stage}: step {step} has nothing to learn from its rewards: {cause}")
+        if step == self._steps and self.count:
+            self._log(f"warning: {self._stage}: {self.count} of {self._steps} steps had nothing to learn")
+
+
+def why_nothing(kept: Sequence[ScoredGroup], stage: PolicyStage, correct_threshold: float | None) -> str:
+    """Return why no answer of these groups has an advantage, and what helps."""
+    values = [{score.value for score in scored.scores if score.value is not None} for scored in kept]
+    if any(len(group) > 1 for group in values):
+        if stage.select.truncated == "mask":
+            return (
+                "answers whose rewards differ were truncated, and these are left out of the loss. Raise"
+                ' sampling.max_tokens, or set select.truncated = "keep"'
+            )
+        return f"the advantage {stage.advantage.name} is 0 for every answer. Look at the weights of the reward's parts"
+    every = set().union(*values)
+    if len(every) != 1:  # none at all where only parts have a value
+        return (
+            "in each group all rewards are equal. Raise rollouts_per_prompt or sampling.temperature, or choose prompts"
+            " that are sometimes answered right"
+        )
+    (value,) = every
+    if correct_threshold is not None and value >= correct_threshold:
+        return f"every answer has the reward {value:g}. Use harder prompts, or end the stage earlier"
+    return (
+        f"every answer has the reward {value:g}. Use easier prompts, begin with an sft stage, raise"
+        f" rollouts_per_prompt (now {stage.rollouts_per_prompt}), and read the answers in rollouts/{stage.name}.jsonl"
+    )
+
+
+def warn_of_rate(log: Callable[[str], None], stage: PolicyStage, init: str | None) -> None:
+    """Warn of a learning rate with which a tiny model of random weights would not learn; `init` is its initialiser."""
+    if init and init.startswith("tiny-") and stage.optimizer.lr < MIN_TINY_LR:
+        log(
+            f"warning: {stage.name}: optimizer.lr = {stage.optimizer.lr:g} is for large pretrained models, and hardly"
+            f" moves {init}: set 1e-4 to 1e-3"
+        )

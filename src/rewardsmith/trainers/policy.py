@@ -12,12 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardsmith.algorithms.advantages import values_from
-from rewardsmith.algorithms.auxiliary_losses import overlong_penalty
-from rewardsmith.algorithms.kl import kl_reward
-from rewardsmith.algorithms.policy_losses import importance_weights
-from rewardsmith.algorithms.sequences import last_token, token_counts
-from rewardsmith.algorithms.streams import Stream, estimate_advantages
+from rewardsmith.algorithms.advantages import Stream, estimate_advantages, values_from
+from rewardsmith.algorithms.policy_losses import importance_weights, kl_reward, overlong_penalty
+from rewardsmith.algorithms.tensors import last_token, token_counts
 from rewardsmith.engines.protocol import Engine
 from rewardsmith.errors import UserError
 from rewardsmith.learning import OptimizerSettings
@@ -28,33 +25,34 @@ from rewardsmith.trainers.collect import Collector, StepRollouts, generate_and_s
 from rewardsmith.trainers.evaluate.evaluate_policy import correct_threshold_of, require_free, validate
 from rewardsmith.trainers.metrics import (
     Clock,
+    FirstFailures,
+    NothingToLearn,
     batch_metrics,
     group_metrics,
     latency_metrics,
     learned_metrics,
     row_means,
     stream_metrics,
+    warn_of_rate,
+    why_nothing,
 )
-from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, explained_variance
+from rewardsmith.trainers.objective import CriticObjective, PolicyObjective, advantage_estimator, explained_variance
 from rewardsmith.trainers.process.process_rewards import ProcessRewards
 from rewardsmith.trainers.reference import Reference
 from rewardsmith.trainers.stages import PolicyStage
 from rewardsmith.trainers.trainer import (
     Context,
-    Draws,
     GroupRecord,
+    Trainer,
     Update,
     counting,
     derive,
     held_out,
-    learning_rate,
     reporting,
 )
-from rewardsmith.trainers.training_warnings import FirstFailures, NothingToLearn, warn_of_rate, why_nothing
-from rewardsmith.trainers.user_functions import estimator_of
 
 
-class PolicyTrainer:
+class PolicyTrainer(Trainer):
     """Trains a policy."""
 
     def __init__(self, stage: PolicyStage, context: Context) -> None:
@@ -74,15 +72,14 @@ class PolicyTrainer:
         learning = [stage.model, stage.critic and stage.critic.model, stage.kl.reference]
         self._learning_on_device = partial(context.on_device, *(name for name in learning if name))
         self._combine: dict[str, Any] = dict(stage.advantage.slot or ())
+        self._estimator = advantage_estimator(stage.advantage)
+        self._values_from = values_from(stage.advantage.target)
+        self._correct_threshold = correct_threshold_of(self.reward, stage.correct_threshold)
         self._collector = Collector(
             stage,
             self._policy,
             self.reward,
-            Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data),
-            seed=derive(self._seed, "rollouts"),
-            pause=context.pause,
-            on_device=self._on_device,
-            report=context.progress,
+            context,
             by_parts=self._combine["combine"] == "after",
             max_length=self._process.max_length,
         )
@@ -129,22 +126,22 @@ class PolicyTrainer:
             scored, metrics = await self._process.score_and_learn(rollouts.kept, number)
             rollouts.replace_kept(scored)
             clock.lap("process")
-        correct_threshold = correct_threshold_of(self.reward, self._stage.correct_threshold)
-        metrics |= group_metrics(rollouts, correct_threshold, parts_of(self.reward))
+        parts = parts_of(self.reward)
+        metrics |= group_metrics(rollouts, self._correct_threshold, parts)
         # 4. Collate, estimate the advantages, update critic and policy.
         advantages: list[float | None] = []
         problem = f"fewer than {self._stage.select.min_groups} groups passed the selection ({rollouts.fates})"
         if enough:
-            parts, combine = parts_of(self.reward), self._combine["combine"]
+            combine = self._combine["combine"]
             batch = collate(rollouts.kept, self._policy.encode, parts, combine, self._policy.device)
             async with self._learning_on_device():
                 advantages_BT, learned = self._learn(batch, baselines_G, number)
             metrics |= learned
             clock.lap("learn")
             idle = not learned["groups/kept"] and number > self._warmup
-            problem = why_nothing(rollouts.kept, self._stage, correct_threshold) if idle else ""
+            problem = why_nothing(rollouts.kept, self._stage, self._correct_threshold) if idle else ""
             advantages = row_means(advantages_BT, batch.mask_BT)
-        self._nothing.count(number, problem)
+        self._nothing.add(number, problem)
         # 5. Write the rollouts.
         self._context.keep(rollouts.records(number, advantages))
         # 6. Update rewards that learn, and validate. The weights have changed: errors from here on end the run after
@@ -174,12 +171,12 @@ class PolicyTrainer:
         if critic is not None:
             values_BT = critic.values(batch.rows)
         # 4.2 Rewards to advantages.
-        streams = self._process.trusted(self._streams(batch, old_BT, reference_BT))
-        if values_from(stage.advantage.target) == "process":
+        streams = self._streams(batch, old_BT, reference_BT)
+        if self._process.parts:
+            streams = self._process.trusted(streams)
+        if self._values_from == "process":
             streams, values_BT = self._process.as_values(streams, mask_BT)
-        estimate = partial(
-            estimate_advantages, streams, mask_BT, batch.groups_B, values_BT, estimator=estimator_of(stage.advantage)
-        )
+        estimate = partial(estimate_advantages, streams, mask_BT, batch.groups_B, values_BT, estimator=self._estimator)
         try:
             advantages_BT = estimate(**self._combine)
         except UserError:
@@ -232,7 +229,7 @@ class PolicyTrainer:
             order = torch.Generator().manual_seed(derive(self._seed, "order", number, epoch))
             groups = torch.randperm(int(groups_B.max()) + 1, generator=order)
             for chosen in groups.tensor_split(stage.mini_batches):
-                lr = learning_rate(optimizer, done, total)
+                lr = optimizer.rate(done, total)
                 done += 1
                 rows_b = torch.isin(groups_B, chosen).nonzero().squeeze(-1)
                 live_k = live_B[rows_b].nonzero().squeeze(-1)
@@ -295,7 +292,7 @@ class PolicyTrainer:
 
         A group whose greedy answer could not be scored has no baseline: it is not learned from.
         """
-        if values_from(self._stage.advantage.target) != "greedy":
+        if self._values_from != "greedy":
             return None
         prompts = [scored.group.prompt for scored in rollouts.kept]
         answers = await generate_and_score(
@@ -346,11 +343,11 @@ class PolicyTrainer:
 
     def state(self) -> dict[str, Any]:
         """Return the position in the data, the surplus groups, the patience that is left, and counts of the steps."""
-        return self._collector.state() | {"process": self._process.state(), "nothing": self._nothing.state()}
+        return self._collector.state() | {"process": self._process.state(), "nothing": self._nothing.count}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         self._collector.restore(state)
         self._process.restore(state["process"])
-        self._nothing.restore(state["nothing"])
+        self._nothing.count = int(state["nothing"])
         self._make_references(resumed=True)

@@ -16,31 +16,18 @@ from rewardsmith.trainers.trainer import Context
 
 
 class Reference:
-    """Gives the log-probabilities of a reference.
+    """Gives the log-probabilities of what the model `engine` is compared with.
 
-    Args:
-        engine: the model that learns.
-        context: of the run.
-        name: of the folder where the model as it was is kept, so that a resumed run has it too.
-        model: the recipe's name of the reference; None for the model as it is when the stage begins.
-        adapter_off: whether it is the model without its adapter, also when that has learned something already.
+    `model` is the recipe's name of the reference; None is the model as it is when the stage begins, which is kept under
+    `name` in the run folder. `adapter_off` is the model without its adapter, also when that has learned already.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        context: Context,
-        *,
-        name: str,
-        model: str | None = None,
-        adapter_off: bool = False,
+        self, engine: Engine, context: Context, *, name: str, model: str | None = None, adapter_off: bool = False
     ) -> None:
-        self._engine = engine
-        self._context = context
-        self._name = name
+        self._engine, self._context, self._name = engine, context, name
+        self._model, self._adapter_off = model, adapter_off
         self._folder = context.folder / "references" / name
-        self._model = model
-        self._adapter_off = adapter_off
         self._other: Engine | None = None
 
     def begin(self, *, resumed: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -33,11 +33,7 @@ class Saving(Settings):
     rare: ClassVar[frozenset[str]] = frozenset({"keep", "best", "every"})
 
     every: int | None = Field(default=None, ge=1, description="steps between two checkpoints; not set: ten to a stage")
-    keep: int = Field(
-        default=1,
-        ge=1,
-        description="how many of the last checkpoints of the run to keep; the largest of all stages counts",
-    )
+    keep: int = Field(default=1, ge=1, description="checkpoints of the run to keep; the largest of all stages counts")
     best: bool = Field(default=True, description="keep the checkpoint with the best validation of the stage too")
 
 
@@ -47,9 +43,7 @@ class SelectSettings(Settings):
     lowest: float | None = Field(default=None, description="drop a group whose mean reward is below this: too hard")
     highest: float | None = Field(default=None, description="drop a group whose mean reward is above this: too easy")
     part: str = Field(default="", description="measure the mean by this part of the reward; empty: by the whole")
-    constant: Literal["keep", "drop"] = Field(
-        default="keep", description="a group whose rewards are all equal; it teaches nothing but fills the batch"
-    )
+    constant: Literal["keep", "drop"] = Field(default="keep", description="groups whose rewards are all equal")
     truncated: Literal["keep", "mask", "drop"] = Field(
         default="keep",
         description="answers cut off by max_tokens: keep, leave them out of the loss, or drop their whole group",
@@ -58,14 +52,12 @@ class SelectSettings(Settings):
         default=1.0, ge=1, description="prompts drawn in a round, as a multiple of what is missing"
     )
     rounds: int = Field(default=1, ge=1, description="maximum number of rounds of drawing prompts for one step")
-    staleness: int = Field(
-        default=0, ge=0, description="steps for which surplus groups are kept with their rollouts; 0 keeps none"
-    )
+    staleness: int = Field(default=0, ge=0, description="steps for which surplus groups are kept; 0 keeps none")
     min_groups: int = Field(default=1, ge=1, description="with fewer groups than this a step does not update")
     patience: int = Field(default=10, ge=1, description="steps in a row without an update after which the run stops")
 
     @model_validator(mode="after")
-    def _bounds_in_order(self) -> SelectSettings:
+    def _bounds_in_order(self) -> Self:
         if self.lowest is not None and self.highest is not None and self.lowest > self.highest:
             raise ValueError(f"lowest is {self.lowest}, above highest = {self.highest}: no group would pass")
         return self
@@ -79,10 +71,7 @@ class RolloutStage(Stage):
     trains_rewards: ClassVar[bool] = True
 
     name: str = Field(min_length=1, description="what to call this stage in the run's files")
-    same_prompts_as: str = Field(
-        default="",
-        description="draw the same prompts with the same seeds as the stage of this name, to compare them",
-    )
+    same_prompts_as: str = Field(default="", description="draw the same prompts with the same seeds as this stage")
     steps: int = Field(ge=1, description="how many times to sample, score and update")
     prompts_per_step: int = Field(default=32, ge=1, description="groups per step")
     rollouts_per_prompt: int = Field(default=8, ge=1, description="answers to each prompt: the size of a group")
@@ -90,14 +79,15 @@ class RolloutStage(Stage):
         default=None, ge=1, description="longest prompt; not set: what the model reads"
     )
     overlong_prompts: Literal["drop", "error"] = Field(
-        default="drop", description="a prompt that is longer: leave it out and count it, or stop"
+        default="drop", description="longer prompts: leave out and count, or stop"
     )
     sampling: Sampling = Field(default=Sampling(), description="how answers are sampled")
     reward: RewardChoice = Field(description="what an answer is worth")
     select: SelectSettings = Field(default=SelectSettings(), description="which groups to learn from")
+    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
 
     @model_validator(mode="after")
-    def _can_update(self) -> RolloutStage:
+    def _can_update(self) -> Self:
         for problem in implicit_problems(self.reward, policy=self.model, selected=self.select.part):
             raise ValueError(problem)
         if self.select.min_groups > self.prompts_per_step:
@@ -123,6 +113,6 @@ class ValidationSettings(Settings):
     sampling: Sampling | None = Field(default=None, description="how answers are sampled; not set: as in training")
     reward: RewardChoice | None = Field(default=None, description="what scores them; not set: as in training")
     reasoning_check: RewardChoice | None = Field(
-        default=None, description="a reward for the reasoning of right answers: verified, verified@k, unsound"
+        default=None, description="a reward for the reasoning of right answers"
     )
     reasoning_threshold: float = Field(default=1.0, description="a reasoning_check of at least this counts as sound")

@@ -1,9 +1,9 @@
-"""Supervised fine-tuning on demonstrations."""
+"""Supervised fine-tuning, and what it shares with other stages that learn from the items of a source."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -12,94 +12,110 @@ from rewardsmith.engines.protocol import Outputs, Row
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.metrics import Clock
 from rewardsmith.trainers.objective import Meter
-from rewardsmith.trainers.stages import SftStage
-from rewardsmith.trainers.trainer import Context, Draws, Update, count_items, counting, derive, held_out, learning_rate
+from rewardsmith.trainers.stages import SftStage, SupervisedStage
+from rewardsmith.trainers.trainer import Context, Draws, Trainer, Update, count_items, counting, derive, held_out
 from rewardsmith.types import Demonstration
 
 
-class SftTrainer:
-    r"""Imitates demonstrations; the loss is the mean over the answer tokens of a batch.
+class SupervisedTrainer(Trainer):
+    """Takes batches of the items of a source, and validates on others; a subclass learns and measures."""
 
-    $$\ell = -\frac1N\sum_t \log\pi(y_t)$$
+    best = ""  # the metric of a validation by which the best checkpoint is chosen; with - in front: the lowest
 
-    Args:
-        stage: the settings.
-        context: models, data and files of the run.
-    """
-
-    def __init__(self, stage: SftStage, context: Context) -> None:
-        self._stage = stage
-        self._context = context
-        self._seed = derive(context.seed, stage.name)
+    def __init__(self, stage: SupervisedStage, context: Context) -> None:
+        self._stage, self._context = stage, context
+        seed, items = derive(derive(context.seed, stage.name), stage.reads), self._items(stage.data)
+        self._draws: Draws[Any] = Draws(items, seed, stage.data)
         self._engine = context.engine(stage.model)
-        shown, seed = self._demonstrations(stage.data), derive(self._seed, "demonstrations")
-        self._draws: Draws[Demonstration] = Draws(shown, seed, stage.data)
         self._engine.learn_with(stage.optimizer)
-        self._held_out: list[Row] = []
-        self.steps = stage.steps or 0
+        self._limit = min(stage.max_tokens or self._engine.max_length, self._engine.max_length)
+        self._total: int | None = None  # items of all epochs
         if stage.epochs is not None:
-            each = count_items(shown(derive(seed, 0)), "demonstrations", stage.data, context.log)
-            self.steps = math.ceil(stage.epochs * each / stage.batch_size)
-        self.learners = {stage.model: self._engine}
-        self.reward = None
-        self.best_by = "-validation/loss" if stage.validation else ""
+            self._total = stage.epochs * count_items(items(derive(seed, 0)), stage.reads, stage.data, context.log)
+        self.steps: int = stage.steps or math.ceil((self._total or 0) / stage.batch_size)
+        self.learners, self.reward = {stage.model: self._engine}, None
+        self.best_by = self.best if stage.validation else ""
 
-    def _demonstrations(self, name: str) -> Callable[[int], Any]:
-        source = self._context.source(name)
-        demonstrations = getattr(source, "demonstrations", None)
-        if demonstrations is None:
-            raise UserError(
-                f"data.{name} ({type(source).__name__}) has no demonstrations: sft needs answers to imitate"
-            )
-        return demonstrations  # type: ignore[no-any-return]
+    def _items(self, name: str) -> Callable[[int], Iterator[Any]]:
+        """Return what yields the items of a source in an order given by a seed."""
+        items: Callable[[int], Iterator[Any]] = getattr(self._context.source(name), self._stage.reads)
+        return items
 
     async def begin(self) -> Update:
-        """Measure the loss before the first step."""
+        """Measure the model before the first step."""
         async with self._context.on_device(self._stage.model):
             return Update(0, self._validate() if self._stage.validation else {})
 
     async def step(self, number: int) -> Update:
         """Take one optimizer step."""
         async with self._context.on_device(self._stage.model):
-            return self._step(number)
-
-    def _step(self, number: int) -> Update:
-        self._context.pause()
-        clock, meter = Clock(), Meter()
-        rows, dropped = self._rows()
-        lr = learning_rate(self._stage.optimizer, number - 1, self.steps)
-        count = counting(self._context.progress, "learning", len(rows), "demonstrations")
-        step = self._engine.update(rows, count(_imitation(rows, meter)), lr=lr)
-        clock.lap("learn")
-        tokens = sum(len(row.response) for row in rows)
-        metrics = meter.means() | {"lr": lr, "skipped_updates": float(step.skipped), "tokens/learned": float(tokens)}
-        metrics |= {} if step.skipped else {"grad_norm": step.grad_norm}
-        metrics |= {"dropped": float(dropped)} if dropped else {}
-        validation = self._stage.validation
-        if validation and (number % validation.every == 0 or number == self.steps):
-            metrics |= self._validate()
+            self._context.pause()
+            clock, lr = Clock(), self._stage.optimizer.rate(number - 1, self.steps)
+            metrics = self._learn(number, lr) | {"lr": lr}
+            clock.lap("learn")
+            validation = self._stage.validation
+            if validation and (number % validation.every == 0 or number == self.steps):
+                metrics |= self._validate()
         return Update(number, metrics | {"time/learn": clock.metrics(0)["time/learn"]})
+
+    def _learn(self, number: int, lr: float) -> dict[str, float]:
+        """Take the optimizer step and return its metrics."""
+        raise NotImplementedError
+
+    def _validate(self) -> dict[str, float]:
+        """Return how the model does on the held-out items."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """Return the position in the data."""
+        return {"draws": self._draws.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._draws.restore(state["draws"])
+
+
+class SftTrainer(SupervisedTrainer):
+    r"""Imitates demonstrations; the loss is the mean over the answer tokens of a batch.
+
+    $$\ell = -\frac1N\sum_t \log\pi(y_t)$$
+    """
+
+    best = "-validation/loss"
+    _stage: SftStage
+
+    def __init__(self, stage: SftStage, context: Context) -> None:
+        super().__init__(stage, context)
+        self._held_out: list[Row] = []
+
+    def _learn(self, number: int, lr: float) -> dict[str, float]:
+        meter, (rows, dropped) = Meter(), self._rows()
+        tokens = sum(len(row.response) for row in rows)
+
+        def loss(outputs: Outputs) -> Tensor:
+            total = -(outputs.logprobs_bT * outputs.mask_bT).sum() / tokens  # of the whole batch, whatever the part
+            meter.sum("loss", total)
+            return total
+
+        count = counting(self._context.progress, "learning", len(rows), "demonstrations")
+        step = self._engine.update(rows, count(loss), lr=lr)
+        metrics = meter.means() | {"skipped_updates": float(step.skipped), "tokens/learned": float(tokens)}
+        metrics |= {} if step.skipped else {"grad_norm": step.grad_norm}
+        return metrics | ({"dropped": float(dropped)} if dropped else {})
 
     def _rows(self) -> tuple[list[Row], int]:
         """Return the rows of a batch, and how many demonstrations were too long for it."""
         rows: list[Row] = []
         dropped = 0
         while len(rows) < self._stage.batch_size:
-            (demonstration,) = self._draws.take(1)
-            row = self._row(demonstration)
+            row = self._row(*self._draws.take(1))
             if len(row.prompt) + len(row.response) <= self._limit:
                 rows.append(row)
                 continue
             dropped += 1
             if dropped > 1_000 * self._stage.batch_size:
-                raise UserError(
-                    f"{dropped} demonstrations in a row have more than {self._limit} tokens: raise max_tokens"
-                )
+                raise UserError(f"{dropped} demonstrations have more than {self._limit} tokens: raise max_tokens")
         return rows, dropped
-
-    @property
-    def _limit(self) -> int:
-        return min(self._stage.max_tokens or self._engine.max_length, self._engine.max_length)
 
     def _row(self, demonstration: Demonstration) -> Row:
         return Row(self._engine.encode(demonstration.prompt), self._engine.encode_response(demonstration.response))
@@ -109,8 +125,8 @@ class SftTrainer:
         validation = self._stage.validation
         assert validation is not None
         if not self._held_out:
-            found = held_out(self._demonstrations(validation.data), validation.demonstrations, validation.data)
-            rows = [self._row(d) for d in found]
+            items = held_out(self._items(validation.data), validation.demonstrations, validation.data)
+            rows = [self._row(item) for item in items]
             self._held_out = [row for row in rows if len(row.prompt) + len(row.response) <= self._limit]
         if not self._held_out:
             raise UserError(f"data.{validation.data} has no demonstration of at most {self._limit} tokens")
@@ -118,23 +134,3 @@ class SftTrainer:
         total = float(self._engine.logprobs(self._held_out).double().sum())
         loss = -total / sum(len(row.response) for row in self._held_out)
         return {"validation/loss": loss, "validation/perplexity": math.exp(min(loss, 700.0))}
-
-    def state(self) -> dict[str, Any]:
-        """Return the position in the data."""
-        return {"draws": self._draws.state()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
-        self._draws.restore(state["draws"])
-
-
-def _imitation(rows: list[Row], meter: Meter) -> Callable[[Outputs], Tensor]:
-    """Return the loss of a batch, for any split of its rows."""
-    tokens = sum(len(row.response) for row in rows)
-
-    def loss(outputs: Outputs) -> Tensor:
-        total = -(outputs.logprobs_bT * outputs.mask_bT).sum() / tokens  # of the whole batch, whatever the part
-        meter.sum("loss", total)
-        return total
-
-    return loss

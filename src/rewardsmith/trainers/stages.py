@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -29,24 +29,48 @@ from rewardsmith.trainers.settings import (
 )
 from rewardsmith.trainers.trainer import Count
 
-# ---- sft ------------------------------------------------------------------------------------------------------------
+# ---- sft and reward_model -------------------------------------------------------------------------------------------
 
 
-class SftOptimizer(OptimizerSettings):
+class SupervisedOptimizer(OptimizerSettings):
     """AdamW and its schedule."""
 
     lr: float = Field(default=1e-5, gt=0, description="peak learning rate")
 
 
-class SftValidation(Settings):
+class SupervisedValidation(Settings):
+    """How well the model does on items that are not learned from."""
+
+    data: DataName = Field(description="where the items come from; the same ones in every run and stage")
+    every: int = Field(default=100, ge=1, description="steps between two validations")
+
+
+class SupervisedStage(Stage):
+    """What stages have that learn from the items of a source."""
+
+    name: str = Field(min_length=1, description="what to call this stage in the run's files")
+    steps: int | None = Field(default=None, ge=1, description="optimizer steps; this or epochs")
+    epochs: int | None = Field(default=None, ge=1, description="passes over the data, which must have an end")
+    batch_size: int = Field(default=32, ge=1, description="items per step: demonstrations, pairs or groups")
+    max_tokens: int | None = Field(default=None, ge=2, description="drop longer items; not set: what the model reads")
+    optimizer: SupervisedOptimizer = Field(default=SupervisedOptimizer(), description="AdamW and its schedule")
+    validation: SupervisedValidation | None = Field(default=None, description="measure on other items")
+    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
+
+    @model_validator(mode="after")
+    def _ends_somewhere(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("this stage has exactly one of steps and epochs")
+        return self
+
+
+class SftValidation(SupervisedValidation):
     """The loss on demonstrations that are not learned from."""
 
-    data: DataName = Field(description="where the demonstrations come from; the same ones in every run and stage")
-    every: int = Field(default=100, ge=1, description="steps between two validations")
     demonstrations: Count = Field(default=256, description="how many; all takes every one of the data")
 
 
-class SftStage(Stage):
+class SftStage(SupervisedStage):
     """Imitate demonstrations; the loss is on the answer's tokens only."""
 
     runs_by: ClassVar[str] = "rewardsmith.trainers.sft:SftTrainer"
@@ -57,26 +81,8 @@ class SftStage(Stage):
         return "demonstrations"
 
     name: str = Field(default="sft", min_length=1, description="what to call this stage in the run's files")
-    steps: int | None = Field(default=None, ge=1, description="optimizer steps; this or epochs")
-    epochs: int | None = Field(
-        default=None, ge=1, description="passes over the data, which must have an end; what is too long is replaced"
-    )
-    batch_size: int = Field(default=32, ge=1, description="demonstrations per step")
-    max_tokens: int | None = Field(
-        default=None, ge=2, description="drop demonstrations that are longer, prompt and answer together"
-    )
-    optimizer: SftOptimizer = Field(default=SftOptimizer(), description="AdamW and its schedule")
     validation: SftValidation | None = Field(default=None, description="measure the loss on other demonstrations")
-    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
 
-    @model_validator(mode="after")
-    def _ends_somewhere(self) -> SftStage:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("an sft stage has exactly one of steps and epochs")
-        return self
-
-
-# ---- reward_model ----------------------------------------------------------------------------------------------------
 
 PreferenceLoss = Annotated[
     Chosen,
@@ -86,21 +92,13 @@ PreferenceLoss = Annotated[
 ]
 
 
-class RewardModelOptimizer(OptimizerSettings):
-    """AdamW and its schedule."""
+class RewardModelValidation(SupervisedValidation):
+    """How well the model orders comparisons that are not learned from."""
 
-    lr: float = Field(default=1e-5, gt=0, description="peak learning rate")
-
-
-class RewardModelValidation(Settings):
-    """How well the model does on comparisons that are not learned from."""
-
-    data: DataName = Field(description="where the comparisons come from; the same ones in every run and stage")
-    every: int = Field(default=100, ge=1, description="steps between two validations")
     items: Count = Field(default=512, description="pairs or groups; all takes every one of the data")
 
 
-class RewardModelStage(Stage):
+class RewardModelStage(SupervisedStage):
     """Learn one number per answer from comparisons of answers: a Bradley-Terry or Plackett-Luce reward model."""
 
     runs_by: ClassVar[str] = "rewardsmith.trainers.reward_model:RewardModelTrainer"
@@ -112,40 +110,21 @@ class RewardModelStage(Stage):
 
     name: str = Field(default="reward_model", min_length=1, description="what to call this stage in the run's files")
     model: CriticName = Field(description='the model to train: one with head = "scalar"')
-    data: DataName = Field(description="where the comparisons come from")
     learn_from: Literal["preferences", "rankings"] = Field(
         default="preferences", description="pairs of answers, or groups of answers with scores"
-    )
-    steps: int | None = Field(default=None, ge=1, description="optimizer steps; this or epochs")
-    epochs: int | None = Field(default=None, ge=1, description="passes over the data, which must have an end")
-    batch_size: int = Field(
-        default=32, ge=1, description="pairs or groups per step; what is too long is left out of it"
-    )
-    max_tokens: int | None = Field(
-        default=None,
-        ge=2,
-        description="drop comparisons with a longer conversation, prompt and answer together; not set: what the model"
-        " reads",
     )
     system: Keep = Field(default="keep", description="whether the model reads the prompt's system messages")
     think: Keep = Field(default="drop", description="whether it reads what an answer thinks, up to </think>")
     loss: PreferenceLoss = Field(default=DEFAULT, description="how likely a comparison is, given the rewards")
     centre: float = Field(
-        default=0.0, ge=0, description="weight of the mean of (r_i + r_j)² over pairs, which keeps rewards around 0"
+        default=0.0, ge=0, description="weight of the mean of (r_i + r_j)² over pairs, which keeps rewards near 0"
     )
-    optimizer: RewardModelOptimizer = Field(default=RewardModelOptimizer(), description="AdamW and its schedule")
     validation: RewardModelValidation | None = Field(default=None, description="measure on other comparisons")
-    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
 
     @model_validator(mode="after")
-    def _fits_together(self) -> RewardModelStage:
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("a reward_model stage has exactly one of steps and epochs")
+    def _loss_fits_data(self) -> Self:
         if self.loss.name == "plackett-luce" and self.learn_from == "preferences":
-            raise ValueError(
-                'the loss "plackett-luce" is about groups: set learn_from = "rankings", or use "bradley-terry", which'
-                " is the same for two answers"
-            )
+            raise ValueError('the loss "plackett-luce" is about groups: set learn_from = "rankings"')
         return self
 
 
@@ -168,10 +147,9 @@ class ProcessModelStage(RolloutStage):
 
     name: str = Field(default="process_model", min_length=1, description="what to call this stage in the run's files")
     validation: ProcessValidation | None = Field(default=None, description="measure on other prompts, now and then")
-    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
 
     @model_validator(mode="after")
-    def _learns_something(self) -> ProcessModelStage:
+    def _learns_something(self) -> Self:
         if not learning_models(self.reward):
             raise ValueError(
                 'nothing learns in this stage: its reward is a sum, one part of which has type = "implicit", an update'
@@ -202,7 +180,7 @@ LossChoice = Annotated[
     Chosen, Choice("policy loss", "rewardsmith.algorithms.policy_losses:POLICY_LOSSES", default="clip", inputs=4)
 ]
 ReductionChoice = Annotated[
-    Chosen, Choice("reduction", "rewardsmith.algorithms.reductions:REDUCTIONS", default="token-mean", inputs=2)
+    Chosen, Choice("reduction", "rewardsmith.algorithms.policy_losses:REDUCTIONS", default="token-mean", inputs=2)
 ]
 
 
@@ -212,25 +190,19 @@ class KlSettings(Settings):
     rare: ClassVar[frozenset[str]] = frozenset({"place", "estimator", "unbiased", "reference"})
 
     coefficient: float = Field(default=0.0, ge=0, description="weight of the penalty; 0 is off")
-    place: Literal["reward", "loss"] = Field(
-        default="loss", description="subtract it from the reward or add it to the loss"
-    )
+    place: Literal["reward", "loss"] = Field(default="loss", description="in the reward or in the loss")
     estimator: Literal["auto", "k1", "k2", "k3"] = Field(
-        default="auto", description="auto is k1 in the reward and k2 in the loss, the ones with the right gradient"
+        default="auto", description="auto: k1 in the reward, k2 in the loss"
     )
-    unbiased: bool = Field(
-        default=False, description="in the loss: show the value of k1 or k3, and use the gradient of k2"
-    )
+    unbiased: bool = Field(default=False, description="in the loss: the value of k1 or k3 with the gradient of k2")
     reference: OptionalModelName = Field(
-        default=None, description="the model to stay near; not set: the policy as it is when the stage begins"
+        default=None, description="model to stay near; not set: the policy when the stage begins"
     )
 
     @model_validator(mode="after")
-    def _means_something(self) -> KlSettings:
+    def _means_something(self) -> Self:
         if self.place == "loss" and self.estimator == "k1" and not self.unbiased:
             raise ValueError('k1 in the loss has no gradient but noise: use place = "reward", or estimator = "k2"')
-        if self.unbiased and self.place == "reward":
-            raise ValueError('unbiased is about a gradient, and a reward has none: use place = "loss"')
         if self.reference is not None and not self.coefficient:
             raise ValueError("reference is set, but coefficient is 0: set it, or leave out the reference")
         return self
@@ -260,11 +232,11 @@ class ImportanceSettings(Settings):
     cap: float = Field(default=2.0, gt=0, description="the largest weight")
     floor: float = Field(default=0.0, ge=0, description="the smallest weight")
     outside: Literal["truncate", "drop"] = Field(
-        default="truncate", description="bring a weight beyond the bounds to the bound, or to 0"
+        default="truncate", description="a weight beyond the bounds: to the bound, or to 0"
     )
 
     @model_validator(mode="after")
-    def _bounds_in_order(self) -> ImportanceSettings:
+    def _bounds_in_order(self) -> Self:
         if self.floor > self.cap:
             raise ValueError(f"floor is {self.floor}, above cap = {self.cap}")
         return self
@@ -280,20 +252,14 @@ class OverlongSettings(Settings):
 class PolicyStage(RolloutStage):
     """Sample groups of answers, score them, and move the policy towards the better ones."""
 
-    rare: ClassVar[frozenset[str]] = frozenset(
-        {
-            "same_prompts_as",
-            "max_prompt_tokens",
-            "overlong_prompts",
-            "select",
-            "correct_threshold",
-            "old_logprobs",
-            "overlong",
-            "entropy",
-            "imitation",
-            "importance",
-        }
-    )
+    rare: ClassVar[frozenset[str]] = RolloutStage.rare | {
+        "correct_threshold",
+        "old_logprobs",
+        "overlong",
+        "entropy",
+        "imitation",
+        "importance",
+    }
 
     runs_by: ClassVar[str] = "rewardsmith.trainers.policy:PolicyTrainer"
 
@@ -301,7 +267,7 @@ class PolicyStage(RolloutStage):
     mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass over the sampled groups")
     epochs: int = Field(default=1, ge=1, description="passes over the sampled groups")
     correct_threshold: float = Field(
-        default=1.0, description="a reward of at least this counts as right: accuracy, pass@k"
+        default=1.0, description="a reward from which on an answer is right: accuracy, pass@k"
     )
     old_logprobs: Literal["auto", "sampler", "learner"] = Field(
         default="auto",
@@ -318,10 +284,9 @@ class PolicyStage(RolloutStage):
     importance: ImportanceSettings | None = Field(default=None, description="correct for what the sampler did")
     optimizer: PolicyOptimizer = Field(default=PolicyOptimizer(), description="AdamW and its schedule")
     validation: ValidationSettings | None = Field(default=None, description="measure on other prompts, now and then")
-    save: Saving = Field(default=Saving(), description="when to save, and what to keep")
 
     @model_validator(mode="after")
-    def _fits_together(self) -> PolicyStage:
+    def _fits_together(self) -> Self:
         for problem in self._problems():
             raise ValueError(problem)
         return self

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 
 from pydantic import BeforeValidator
 
-from rewardsmith.algorithms.schedules import SCHEDULES
 from rewardsmith.engines.protocol import Loss, Outputs
 from rewardsmith.errors import UserError
 from rewardsmith.jobs import Job, JobContext, Result
-from rewardsmith.learning import OptimizerSettings
 from rewardsmith.rewards.component import Component
 from rewardsmith.types import ScoredGroup
 
@@ -47,25 +45,17 @@ class GroupRecord:
     advantages: Sequence[float | None]  # mean of each rollout; None where it had none
 
 
-class Report(Protocol):
-    """Shows how far a part of a step is; see `JobContext.progress`."""
-
-    def __call__(self, phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
-        """Show it."""
-        ...
+Report = Callable[..., None]
+"""Shows how far a part of a step is; it is called like `JobContext.progress`."""
 
 
-def no_report(phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
+def no_report(*_: Any, **__: Any) -> None:
     """Show nothing."""
 
 
 def reporting(what: str, report: Report) -> Report:
     """Return a report whose phases begin with `what`, such as "validation"."""
-
-    def labelled(phase: str, done: int, total: int, *, unit: str = "rollouts", tokens: int = 0) -> None:
-        report(f"{what}: {phase}", done, total, unit=unit, tokens=tokens)
-
-    return labelled
+    return lambda phase, *counts, **more: report(f"{what}: {phase}", *counts, **more)
 
 
 def counting(report: Report, phase: str, total: int, unit: str = "rollouts") -> Callable[[Loss], Loss]:
@@ -114,7 +104,7 @@ class Trainer(Protocol):
 
     async def begin(self) -> Update:
         """Do what comes before the first step, such as a validation."""
-        ...
+        return Update(0)
 
     async def step(self, number: int) -> Update:
         """Take step `number`, counted from 1."""
@@ -122,26 +112,18 @@ class Trainer(Protocol):
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs besides the weights, as JSON values."""
-        ...
+        return {}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        ...
 
 
-class JobStage:
+class JobStage(Trainer):
     """A job as a stage: one step, whose result goes to the evaluations of the run."""
 
     def __init__(self, job: Job, context: Context) -> None:
         self._job, self._context = job, context
-        self.steps = 1
-        self.learners: dict[str, Any] = {}
-        self.best_by = ""
-        self.reward = None
-
-    async def begin(self) -> Update:
-        """Do nothing."""
-        return Update(0)
+        self.steps, self.learners, self.best_by, self.reward = 1, {}, "", None
 
     async def step(self, number: int) -> Update:
         """Run the job and write its tables."""
@@ -153,13 +135,6 @@ class JobStage:
             raise UserError(". ".join(["no item has a result", *result.notes[:1]]))
         return Update(number, {f"validation/{name}": value for name, value in result.metrics.items()})
 
-    def state(self) -> dict[str, Any]:
-        """Return nothing: a job keeps its own results."""
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Do nothing."""
-
 
 # ---- items of a source ----------------------------------------------------------------------------------------------
 
@@ -167,16 +142,11 @@ class JobStage:
 class Draws(Generic[Item]):
     """Items of a source without end, pass after pass, with a position that can be saved.
 
-    Args:
-        source: yields the items of one pass, in an order given by a seed.
-        seed: of the first pass; later ones have seeds made from it.
-        name: of the source in messages.
+    `source` yields the items of one pass, in an order given by a seed; each pass has a seed derived from `seed`.
     """
 
     def __init__(self, source: Callable[[int], Iterator[Item]], seed: int, name: str) -> None:
-        self._source = source
-        self._seed = seed
-        self._name = name
+        self._source, self._seed, self._name = source, seed, name
         self._open(0, 0)
 
     def _open(self, passes: int, taken: int) -> None:
@@ -249,16 +219,6 @@ def held_out(read: Callable[[int], Iterator[Item]], count: int | Literal["all"],
     if count == "all" and len(items) > MAX_HELD_OUT:
         raise UserError(f'data.{data} has no end, or more than {MAX_HELD_OUT:,} items: set a number instead of "all"')
     return items
-
-
-# ---- rates and seeds ------------------------------------------------------------------------------------------------
-
-
-def learning_rate(optimizer: OptimizerSettings, done: int, total: int) -> float:
-    """Return the rate of the optimizer step after `done` others; a warm-up begins above 0, or a step would be lost."""
-    at = done + 1 if done < optimizer.warmup else done
-    schedule = SCHEDULES[optimizer.schedule]
-    return optimizer.lr * schedule(at, total=total, warmup=optimizer.warmup, floor=optimizer.floor)
 
 
 def derive(seed: int, *parts: int | str) -> int:

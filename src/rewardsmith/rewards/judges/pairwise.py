@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from rewardsmith.algorithms.bradley_terry import bradley_terry, chances
-from rewardsmith.algorithms.offsets import connected, largest
+from rewardsmith.algorithms.strengths import bradley_terry, chances, connected, largest
 from rewardsmith.errors import UserError
 from rewardsmith.rewards.judges.candidates import (
     Ballot,

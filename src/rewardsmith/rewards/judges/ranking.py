@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rewardsmith.algorithms.offsets import connected, largest, without_offsets
 from rewardsmith.algorithms.ranks import average_ranks
+from rewardsmith.algorithms.strengths import connected, largest, without_offsets
 from rewardsmith.errors import UserError
 from rewardsmith.llm import RequestSettings
 from rewardsmith.rewards.judges.candidates import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rewardsmith.algorithms.calibration import bootstrap_interval
+from rewardsmith.algorithms.judge_statistics import bootstrap_interval
 from rewardsmith.console import Columns, Table
 from rewardsmith.jobs import Result
 from rewardsmith.trainers.evaluate.scorer import FailureLog

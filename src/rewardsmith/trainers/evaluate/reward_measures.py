@@ -14,27 +14,34 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rewardsmith.algorithms.calibration import (
+from rewardsmith.algorithms.judge_statistics import (
+    PRIOR,
+    PRIOR_SETS,
+    SECTIONS,
     best_threshold,
     calibration_error,
+    changed_best,
+    changed_relations,
     false_discovery_rate,
     flagged_below,
     levels_of_scores,
     mean_absolute_deviation,
-    pearson,
+    overall_score,
+    position_effects,
+    repeat_consistency,
     roc_auc,
+    section_scores,
     within,
 )
-from rewardsmith.algorithms.consistency import changed_best, changed_relations, position_effects, repeat_consistency
 from rewardsmith.algorithms.ranks import (
     gain,
     kendall_tau_b,
     pairwise_agreement,
+    pearson,
     spearman,
     tie_calibrated_agreement,
     top1,
 )
-from rewardsmith.algorithms.rewardbench import PRIOR, PRIOR_SETS, SECTIONS, overall_score, section_scores
 from rewardsmith.console import Columns, Table
 from rewardsmith.trainers.evaluate.eval_measures import Measure, mean_of, measures_table, metrics_of, ratio_of
 from rewardsmith.types import Graded, Preference, Prompt, Ranking

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -15,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rewardsmith.algorithms.calibration import calibration_error
-from rewardsmith.algorithms.groups import Groups
+from rewardsmith.algorithms.advantages import Stream
 from rewardsmith.algorithms.implicit_rewards import values_before
-from rewardsmith.algorithms.streams import Stream
+from rewardsmith.algorithms.judge_statistics import calibration_error
+from rewardsmith.algorithms.tensors import Groups
 from rewardsmith.algorithms.token_rewards import normalise_by_return, running_accuracy, step_finding, trust
 from rewardsmith.config import Chosen
 from rewardsmith.engines.protocol import Engine, Sampling
@@ -31,7 +30,7 @@ from rewardsmith.text.steps import split_steps, steps_of_tokens, sums_by_step, t
 from rewardsmith.trainers.process.implicit_parts import claim_implicit_parts, require_same_tokens
 from rewardsmith.trainers.process.process_model import ModelRewards, OutcomeBatch, ProcessModel, outcome_batch
 from rewardsmith.trainers.reference import Reference
-from rewardsmith.trainers.trainer import Context, derive, learning_rate
+from rewardsmith.trainers.trainer import Context, derive
 from rewardsmith.types import RolloutGroup, Score, ScoredGroup
 
 
@@ -191,7 +190,7 @@ class ProcessPart:
         if number is None:
             return self._scores(groups, self._model.score_only(batch), batch)
         learn = self.settings.learn
-        lr = learning_rate(learn.optimizer, number - 1, self._steps)
+        lr = learn.optimizer.rate(number - 1, self._steps)
         due = bool(learn.measure_every) and (number % learn.measure_every == 0 or number in (1, self._steps))
         found = self._model.score_and_learn(batch, lr=lr, measure=self.learns and due)
         won, count = batch.wins(found.fresh_B)
@@ -278,9 +277,9 @@ def agreement(sums_B: Tensor, batch: OutcomeBatch) -> dict[str, float]:
     metrics = {"accuracy_fresh": won / count} if count else {}
     if not bool(votes_B.any()):
         return metrics
-    groups = Groups.of(batch.groups_B[: batch.fresh], votes_B)
+    groups = Groups(batch.groups_B[: batch.fresh], votes_B)
     best_B = votes_B & (sums_B.double() == groups.range(sums_B)[1])
-    tops = Groups.of(batch.groups_B[: batch.fresh], best_B)
+    tops = Groups(batch.groups_B[: batch.fresh], best_B)
     each_B = torch.where(best_B, outcomes_B / tops.voters_B.clamp(min=1), 0)  # equal logits share the place
     metrics["best_of_n"] = float(each_B.sum() / torch.where(best_B, 1 / tops.voters_B.clamp(min=1), 0).sum())
     metrics["outcome"] = float(outcomes_B[votes_B].mean())
@@ -314,9 +313,4 @@ def step_metrics(
             if np.bincount(numbers, minlength=len(judged)).all():
                 rewards.append(sums_by_step(tokens, numbers, len(judged)))
                 truths.append(np.array([step.right for step in judged], dtype=bool))
-    result = step_finding(rewards, truths)
-    if not result.judged:
-        return {}
-    found = {name: getattr(result, name) for name in ("found", "chance", "correlation", "auc")}
-    known = {name: float(value) for name, value in found.items() if not math.isnan(value)}
-    return {**known, "judged": float(result.judged)}
+    return step_finding(rewards, truths)

@@ -7,11 +7,10 @@ from typing import Any
 
 from rewardsmith.errors import UserError
 from rewardsmith.trainers.collect import Collector, generate_and_score
-from rewardsmith.trainers.metrics import Clock, group_metrics
+from rewardsmith.trainers.metrics import Clock, FirstFailures, group_metrics
 from rewardsmith.trainers.process.process_rewards import ProcessRewards
 from rewardsmith.trainers.stages import ProcessModelStage, ProcessValidation
-from rewardsmith.trainers.trainer import Context, Draws, GroupRecord, Update, derive, held_out, reporting
-from rewardsmith.trainers.training_warnings import FirstFailures
+from rewardsmith.trainers.trainer import Context, GroupRecord, Update, derive, held_out, reporting
 from rewardsmith.types import Prompt
 
 
@@ -32,11 +31,7 @@ class ProcessModelTrainer:
             stage,
             self._policy,
             self.reward,
-            Draws(context.source(stage.data).prompts, derive(self._seed, "prompts"), stage.data),
-            seed=derive(self._seed, "rollouts"),
-            pause=context.pause,
-            on_device=self._on_device,
-            report=context.progress,
+            context,
             max_length=self._process.max_length,
         )
         self._failures = FirstFailures(context.log)
