@@ -46,12 +46,8 @@ class ModelRegistry:
         cache: str | None = None,
         on_open: Callable[[Engine], None] = lambda engine: None,
     ) -> None:
-        self._tables = tables
-        self._seed = seed
-        self._folder = folder
-        self._log = log
-        self._cache_folder = cache
-        self._on_open = on_open
+        self._tables, self._seed, self._folder, self._log = tables, seed, folder, log
+        self._cache_folder, self._on_open = cache, on_open
         self._cache: Any = None
         self._engines: dict[str, Engine] = {}
         self._models: dict[str, Model] = {}
