@@ -41,6 +41,14 @@ def test_a_mistake_prints_its_message_and_exits_2(
     assert 'Did you mean "high"?' in captured.err
 
 
+def test_a_misspelt_command_gets_the_nearest_name() -> None:
+    # In its own process: the commands of other tests are registered in this one.
+    command = [sys.executable, "-m", "rewardsmith", "scroe"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert 'Did you mean "score"?' in done.stderr
+
+
 def test_a_real_process_shows_no_traceback_and_survives_a_closed_pipe(tmp_path: Path) -> None:
     recipe = tmp_path / "typo.toml"
     recipe.write_text("stagess = []")
@@ -57,28 +65,14 @@ def test_a_real_process_shows_no_traceback_and_survives_a_closed_pipe(tmp_path: 
     assert piped.stderr == ""
 
 
-COMMANDS = [
-    "",
-    "run",
-    "explain",
-    "cache",
-    "cache stats",
-    "cache clear",
-    *JOBS,
-    *{w.split()[0] for w in JOBS if " " in w},
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_is_not_cut_at_80_columns(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_is_not_cut_at_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert run(monkeypatch, *command.split(), "--help") == 0
-    printed = capsys.readouterr().out
-    assert "Usage: " in printed
-    assert max(map(len, printed.splitlines())) <= 80
-    assert not re.findall(r"\S+…", printed)
+    for command in ("", "run", "explain", "cache", "cache stats", "cache clear", "prepare", *JOBS):
+        assert run(monkeypatch, *command.split(), "--help") == 0
+        printed = capsys.readouterr().out
+        assert "Usage: " in printed, command
+        assert max(map(len, printed.splitlines())) <= 80, command
+        assert not re.findall(r"\S+…", printed), command
 
 
 def test_the_package_is_a_command() -> None:

@@ -76,29 +76,15 @@ def test_paths_tuples_and_enums_can_be_given_in_toml(own: Callable[[str], str]) 
     assert "sizes.0" in str(problems(table(reward=reward | {"sizes": ["2"]})))
 
 
-@pytest.mark.parametrize(
-    ("where", "code", "words"),
-    [
-        ("advantage", "def R(rewards, mask): ...", ["cannot be an advantage", "1 positional argument"]),
-        ("advantage", "class R: ...", ["is a class", "an advantage is a function"]),
-        ("advantage", "R = 3", ["is an int", "an advantage is a function"]),
-        ("loss", "class R: ...", ["is a class", "a policy loss is a function"]),
-        ("reduction", "R = []", ["is a list", "a reduction is a function"]),
-    ],
-)
-def test_what_cannot_be_a_function_of_the_recipe_is_named(
-    own: Callable[[str], str], where: str, code: str, words: list[str]
-) -> None:
-    message = problems(table(**{where: f"{own(code)}:R"}))[f"stages.0.{where}.type"]
-    for word in words:
-        assert word in message
-    assert " a advantage" not in message
+@pytest.mark.parametrize("code", ["def R(rewards, mask): ...", "class R: ...", "R = 3"])
+def test_an_estimator_is_a_function_of_one_argument(own: Callable[[str], str], code: str) -> None:
+    message = problems(table(advantage=f"{own(code)}:R"))["stages.0.advantage.type"]
+    assert "cannot be an advantage: that is a function of 1 positional argument" in message
 
 
 def test_a_reward_named_as_a_rule_is_reported_to_be_a_reward(own: Callable[[str], str]) -> None:
     name = own("class R:" + SCORE)
     message = problems(table(reward={"type": "rule", "rule": f"{name}:R"}))["stages.0.reward.rule.type"]
-    assert "is a class" in message
     assert f'reward = "{name}:R"' in message
 
 

@@ -83,7 +83,6 @@ def test_defaults_are_filled_in_by_the_component_itself() -> None:
         ({"reward": {"type": "builtins:int"}}, "stages.0.reward.type", ["class with score()"]),
         ({"reward": {"type": "a:b:c"}}, "stages.0.reward.type", ["write module:Name"]),
         ({"loss": {"type": "math:sqrt"}}, "stages.0.loss.type", ["4 positional arguments"]),
-        ({"loss": {"type": "collections:OrderedDict"}}, "stages.0.loss.type", ["a policy loss is a function"]),
         ({"reward": {"type": "sum", "parts": {}}}, "stages.0.reward.parts", ["at least 1"]),
         ({"reward": {"type": "no_such_module:Reward"}}, "stages.0.reward.type", ["cannot import", "no_such_module"]),
         ({"reward": {"type": "math:sqroot"}}, "stages.0.reward.type", ["has no 'sqroot'", "sqrt"]),
@@ -149,7 +148,7 @@ def test_a_users_module_that_raises_is_reported_and_not_raised(tmp_path: Path, m
     [
         (b"title = ", "not valid TOML"),
         (b"a = 1\nb = = 2\n", "line 2"),
-        (b"\xff\xfe", "UTF-8"),
+        (b"\xff\xfe", "utf-8"),
         (b"x = " + b"[" * 5000, "not valid TOML"),
     ],
 )
@@ -281,13 +280,13 @@ def test_two_stages_cannot_have_one_name() -> None:
 def test_a_setting_of_a_few_words_shows_them_once() -> None:
     class Few(Settings):
         do: Literal["drop", "stop"] = Field(default="drop", description="what happens")
-        told: Literal["drop", "stop"] = Field(default="drop", description="drop it, or stop")
+        then: Literal["drop", "stop"] = Field(default="drop", description="drop it, or stop")
         perhaps: Literal["a1", "b1"] | None = Field(default=None, description="which")
         number: int = Field(default=1, description="how many")
 
     assert explain(Few()).splitlines() == [
         'do = "drop"    # what happens (drop | stop)',
-        'told = "drop"  # drop it, or stop',
+        'then = "drop"  # drop it, or stop',
         "# perhaps =    # which (a1 | b1) (not set)",
         "number = 1     # how many",
     ]
@@ -296,13 +295,12 @@ def test_a_setting_of_a_few_words_shows_them_once() -> None:
 # ---- what is seldom meant -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", ["gspo", "gmpo"])
-@pytest.mark.parametrize("reduction", ["token-mean", "sequence-mean-token-sum", None])
-def test_a_loss_of_whole_answers_with_a_mean_over_tokens_is_warned_of(loss: str, reduction: str | None) -> None:
-    changes = {"loss": loss} if reduction is None else {"loss": loss, "reduction": reduction}
-    (warning,) = warnings(parse_recipe(table(**changes)))
-    assert f'stages.0.reduction = "{reduction or "token-mean"}"' in warning
-    assert 'Set reduction = "sequence-mean-token-mean"' in warning
+def test_a_loss_of_whole_answers_with_a_mean_over_tokens_is_warned_of() -> None:
+    for change in ({"loss": "gspo"}, {"loss": "gmpo", "reduction": "sequence-mean-token-sum"}):
+        (warning,) = warnings(parse_recipe(table(**change)))
+        assert warning.startswith("stages.0.reduction = ")
+        assert 'Set reduction = "sequence-mean-token-mean"' in warning
+    assert not list(warnings(parse_recipe(table(loss="gspo", reduction="sequence-mean-token-mean"))))
 
 
 def test_explain_shows_a_warning_apart_from_the_recipe(

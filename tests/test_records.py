@@ -132,14 +132,6 @@ def test_the_bytes_of_a_line_never_change() -> None:
     assert loads(ScoredGroup, GOLDEN) == GOLDEN_NOUN
 
 
-def test_the_bytes_of_a_ranking_never_change() -> None:
-    noun = Ranking(Prompt("p", [Message("user", "")]), ["a", "b"], [1, -0.5])
-    assert dumps(noun) == (
-        '{"prompt":{"id":"p","messages":[{"role":"user","content":""}],"source":"","answer":null,"info":{}},'
-        '"candidates":["a","b"],"scores":{"float64":"AAAAAAAA8D8AAAAAAADgvw=="},"analysis":""}'
-    )
-
-
 def test_plain_lists_and_missing_defaults_are_accepted() -> None:
     assert loads(Rollout, '{"text": "12", "tokens": [1, 256], "logprobs": [-0.5, 0]}') == Rollout(
         "12", [1, 256], [-0.5, 0]
@@ -155,78 +147,47 @@ P = f'"prompt": {{{ASK}}}'
 
 
 HOSTILE = [
-    (Score, "", "not JSON"),
     (Score, "{", "not JSON"),
-    (Score, '{"value": 1} {"value": 2}', "not JSON"),
     (Score, b"\xff\xfe\xfa", "not JSON"),
     (Score, '{"value": ' + "9" * 5000 + "}", "not JSON"),
     (Score, "[" * 100_000, "nested too deeply"),
-    (Score, '{"value": 1, "parts": ' * 100_000, "nested too deeply|not JSON"),
     (Score, '{"value":1,"parts":{"a":' * 400 + '{"value":1}' + "}}" * 400, "nested too deeply"),
-    (
-        Prompt,
-        '{"id": "p", "messages": [{"role": "u", "content": ""}], "info": {"a": ' + "[" * 70 + "]" * 70 + "}}",
-        "nested",
-    ),
-    (Score, "null", "Score is None: it must be a table"),
+    (Score, '{"value": 1, "parts": {"a": ' * 20 + '{"value": 1}' + "}}" * 20, "nested deeper than 16"),
+    (Prompt, "{" + ASK + ', "info": {"a": ' + "[" * 70 + "]" * 70 + "}}", "nested"),
     (Score, "[]", r"Score is \[\]: it must be a table"),
     (Score, '"' + "x" * 500 + '"', "Score is 'xxx.*…: it must be a table"),
     (Score, '{"value": NaN}', r"Score\.value is nan"),
-    (Score, '{"value": Infinity}', r"Score\.value is inf"),
     (Score, '{"value": "1"}', r"Score\.value is of type str"),
     (Score, '{"value": true}', r"Score\.value is of type bool"),
     (Score, '{"value": ' + "9" * 400 + "}", r"Score\.value"),
     (Score, "{}", "give exactly one of the two"),
     (Score, '{"valeu": 1}', "unknown field 'valeu'. Did you mean \"value\"\\? Score has: failure, feedback, label"),
     (Score, '{"\\ud800": 1}', "unknown field"),
-    (Score, '{"value": 1, "parts": []}', r"Score\.parts is \[\]: it must be a table"),
     (Score, '{"value": 1, "parts": {"a": {"b": 1}}}', r"Score\.parts\.a has an unknown field 'b'"),
-    (Score, '{"value": 1, "parts": {"\\ud800": {"value": 1}}}', "lone surrogate"),
     (Score, '{"value": 1, "parts": {"\\ud800": {"value": "1"}}}', "Score"),
-    (Score, '{"failure": {"kind": "tired"}}', r"Score\.failure: Failure\.kind is 'tired'"),
+    (Score, '{"failure": {"kind": "slow"}}', r"Score\.failure: Failure\.kind is 'slow'"),
     (Score, '{"failure": {}}', r"Score\.failure has no field 'kind': Failure needs it"),
     (Score, '{"value": 1, "value": 2}', "the key 'value' appears twice"),
-    (Score, '{"value": 1, "parts": {"a": ' * 20 + '{"value": 1}' + "}}" * 20, "nested deeper than 16"),
-    (Message, '{"role": "user"}', "Message has no field 'content'"),
     (Message, '{"role": "user", "content": "\\udfff"}', r"Message\.content has a lone surrogate"),
     (Prompt, '{"id": "p", "messages": "hi"}', r"Prompt\.messages is 'hi': it must be a list"),
     (Prompt, '{"id": "p", "messages": [7]}', r"Prompt\.messages\[0\] is 7: it must be a table"),
-    (Prompt, "{" + ASK + ', "info": 3}', r"Prompt\.info is 3"),
     (Prompt, "{" + ASK + ', "answer": [NaN]}', r"Prompt\.answer\[0\] is nan"),
-    (Prompt, "{" + ASK + ', "info": {"\\ud800": 1}}', "lone surrogate"),
     (Rollout, '{"text": "", "tokens": {"int32": "!!!!"}, "logprobs": [1]}', r"Rollout\.tokens is not base64 of int32"),
     (Rollout, '{"text": "", "tokens": {"int32": "AAA="}}', r"Rollout\.tokens is not base64 of int32 numbers"),
-    (Rollout, '{"text": "", "tokens": {"int32": "é"}}', r"Rollout\.tokens is not base64"),
-    (Rollout, '{"text": "", "tokens": {"int32": 7}}', r"Rollout\.tokens is .*: it must be a list, or base64"),
     (
         Rollout,
         '{"text": "", "tokens": {"int64": "AAAAAAAAAAA="}}',
         r"Rollout\.tokens is .*: it must be a list, or base64",
     ),
-    (Rollout, '{"text": "", "tokens": {"float32": "AACAPw=="}, "logprobs": [0]}', r"Rollout\.tokens has dtype float32"),
     (Rollout, '{"text": "", "tokens": [1.5], "logprobs": [0]}', r"Rollout\.tokens has dtype float64"),
     (Rollout, '{"text": "", "tokens": [[1], [2, 3]], "logprobs": [0]}', "Rollout"),
-    (
-        Rollout,
-        '{"text": "", "tokens": [99999999999], "logprobs": [0]}',
-        r"Rollout\.tokens holds a value that does not fit",
-    ),
+    (Rollout, '{"text": "", "tokens": [99999999999], "logprobs": [0]}', "tokens holds a value that does not fit"),
     (Rollout, '{"text": "", "tokens": [' + "9" * 400 + ', 1.5], "logprobs": [0, 0]}', "Rollout"),
-    (Rollout, '{"text": "", "tokens": [1], "logprobs": [NaN]}', r"Rollout\.logprobs\[0\] is nan"),
     (Rollout, '{"text": "", "tokens": [1], "logprobs": {"float32": "AADAfw=="}}', r"Rollout\.logprobs\[0\] is nan"),
-    (Rollout, '{"text": "", "stop_reason": []}', r"Rollout\.stop_reason is \[\]"),
     (RolloutGroup, "{" + P + ', "rollouts": [{}]}', r"RolloutGroup\.rollouts\[0\] has no field 'text'"),
-    (
-        RolloutGroup,
-        "{" + P + ', "rollouts": [{"text": ""}], "policy_version": 1.5}',
-        r"policy_version is of type float",
-    ),
     (ScoredGroup, '{"group": {' + P + ', "rollouts": [{"text": ""}]}, "scores": []}', "1 rollouts but 0 scores"),
-    (Demonstration, "{" + P + ', "response": ""}', r"Demonstration\.response is empty"),
     (Preference, "{" + P + ', "chosen": "", "rejected": "", "margin": -1}', r"Preference\.margin is -1"),
-    (Ranking, "{" + P + ', "candidates": "ab", "scores": [1, 2]}', r"Ranking\.candidates is of type str"),
     (Ranking, "{" + P + ', "candidates": ["a", "b"], "scores": [1, Infinity]}', r"Ranking\.scores\[1\] is inf"),
-    (Ranking, "{" + P + ', "candidates": ["a", "\\ud800"], "scores": [1, 2]}', "surrogate"),
 ]
 
 

@@ -33,7 +33,7 @@ def test_entries_of_other_settings_are_refused_unless_fresh(tmp_path: Path) -> N
         results.append({"key": "a"})
     with results.open():
         results.check({"seed": 0})  # a part of the note may be checked before the rest is known
-        with pytest.raises(UserError, match=r"seed: '0' -> '1'\n.*--fresh"):
+        with pytest.raises(UserError, match=r"seed: 0 -> 1\n.*--fresh"):
             results.claim({"seed": 1, "model": "m"})
     with results.open(fresh=True):
         results.claim({"seed": 1, "model": "m"})

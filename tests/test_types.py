@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
@@ -77,25 +76,16 @@ def message(**changes: Any) -> Message:
     return Message(**({"role": "user", "content": "7+5?"} | changes))
 
 
-MAKERS = [message, prompt, rollout, group, failure, score, scored, demonstration, preference, ranking, graded]
-every_noun = pytest.mark.parametrize("make", MAKERS)
-
-
 REFUSED = [
     (message, {"role": 7}, r"Message\.role is of type int: it must be str"),
-    (message, {"role": ""}, r"Message\.role is empty"),
     (message, {"content": LONE}, r"Message\.content has a lone surrogate at character 1"),
     (prompt, {"id": ""}, r"Prompt\.id is empty"),
-    (prompt, {"messages": []}, r"Prompt\.messages of 'p-1' is empty"),
     (prompt, {"messages": "hello"}, r"Prompt\.messages is of type str: it must be a list or tuple"),
     (prompt, {"messages": [{"role": "user"}]}, r"Prompt\.messages\[0\] is of type dict: it must be Message"),
     (prompt, {"answer": {1, 2}}, r"Prompt\.answer is of type set: only JSON values"),
     (prompt, {"answer": float("nan")}, r"Prompt\.answer is nan: JSON has no such number"),
-    (prompt, {"answer": 10**5000}, r"Prompt\.answer is an integer of 16610 bits"),
     (prompt, {"info": {"a": {"b": [1, object()]}}}, r"Prompt\.info\.a\.b\[1\] is of type object"),
     (prompt, {"info": {1: 2}}, r"the key 1 of Prompt\.info is of type int"),
-    (prompt, {"info": {"a": LONE}}, r"Prompt\.info\.a has a lone surrogate"),
-    (rollout, {"text": b"12"}, r"Rollout\.text is of type bytes"),
     (rollout, {"tokens": [4]}, "Rollout has 1 tokens but 2 logprobs"),
     (rollout, {"tokens": [4, -1]}, r"Rollout\.tokens holds -1: a token id is not negative"),
     (rollout, {"tokens": [4, 2**31]}, r"Rollout\.tokens holds a value that does not fit int32"),
@@ -103,30 +93,23 @@ REFUSED = [
     (rollout, {"logprobs": [-1, np.nan]}, r"Rollout\.logprobs\[1\] is nan: it must be finite"),
     (rollout, {"logprobs": [-1, 0.5]}, r"Rollout\.logprobs holds 0\.5: a log-probability is at most 0"),
     (rollout, {"logprobs": [-1, -1e300]}, r"Rollout\.logprobs holds a value that does not fit float32"),
-    (rollout, {"ends": [1]}, "Rollout has 2 tokens but 1 ends: one for each, or None"),
     (rollout, {"ends": [2, 1]}, r"Rollout\.ends must not fall, and must lie between 0 and the length of the text"),
     (rollout, {"tokens": [1] * 5, "logprobs": [], "ends": [0, 2**31 - 1, -(2**31), -1, 2]}, r"ends must not fall"),
     (rollout, {"stop_reason": "eos"}, r"Rollout\.stop_reason is 'eos': one of \('stop', 'length'\)"),
     (group, {"rollouts": []}, "RolloutGroup of prompt 'p-1' has no rollouts"),
-    (group, {"rollouts": ["12"]}, r"RolloutGroup\.rollouts\[0\] is of type str: it must be Rollout"),
     (group, {"policy_version": -1}, r"RolloutGroup\.policy_version is -1: it must be at least 0"),
-    (failure, {"kind": "tired"}, r"Failure\.kind is 'tired': one of timeout, "),
+    (failure, {"kind": "slow"}, r"Failure\.kind is 'slow': one of timeout, "),
     (failure, {"attempts": 0}, r"Failure\.attempts is 0: it must be at least 1"),
     (score, {"value": None}, "Score has value None and failure None: give exactly one"),
-    (score, {"failure": failure()}, r"Score has value 0\.5 and failure .*: give exactly one"),
     (score, {"value": float("nan")}, r"Score\.value is nan: it must be finite"),
     (score, {"value": True}, r"Score\.value is of type bool: it must be a number"),
     (score, {"value": None, "failure": "timeout"}, r"Score\.failure is of type str: it must be Failure"),
     (score, {"parts": {"rule": 1.0}}, r"Score\.parts\['rule'\] is of type float: it must be Score"),
-    (score, {"parts": {"": Score(1.0)}}, r"a name in Score\.parts is empty"),
     (score, {"value": None, "failure": failure()}, r"Score\.token_values is given for a failed score"),
     (score, {"label": "Cut off"}, r"Score\.label is 'Cut off': up to 40 lower-case letters"),
     (score, {"token_support": [1, 0]}, r"Score\.token_support has dtype int64"),
     (score, {"token_support": [True]}, r"Score\.token_support has no token_values of its length"),
-    (score, {"token_values": None, "token_support": [True, False]}, r"Score\.token_support has no token_values"),
-    (scored, {"group": prompt()}, r"ScoredGroup\.group is of type Prompt"),
     (scored, {"scores": [score()]}, "ScoredGroup of prompt 'p-1' has 2 rollouts but 1 scores"),
-    (scored, {"scores": [score(), 1.0]}, r"ScoredGroup\.scores\[1\] is of type float"),
     (
         scored,
         {"scores": [score(), Score(1.0)]},
@@ -139,18 +122,12 @@ REFUSED = [
         r"ScoredGroup\.scores\[1\]\.rule: 1 token_values",
     ),
     (demonstration, {"response": ""}, r"Demonstration\.response is empty"),
-    (preference, {"chosen": None}, r"Preference\.chosen is of type NoneType"),
-    (preference, {"rejected": LONE}, r"Preference\.rejected has a lone surrogate"),
     (preference, {"margin": -1}, r"Preference\.margin is -1\.0: swap chosen and rejected"),
     (preference, {"tied": 1}, r"Preference\.tied is of type int"),
     (preference, {"tied": True}, r"Preference\.margin is 1\.5 in a tied pair"),
-    (ranking, {"candidates": ["a", 1, "c"]}, r"Ranking\.candidates\[1\] is of type int"),
     (ranking, {"candidates": ["a"], "scores": [1]}, "Ranking of prompt 'p-1' has 1 candidates: at least 2"),
     (ranking, {"scores": [1, 2]}, "Ranking of prompt 'p-1' has 3 candidates but 2 scores"),
-    (ranking, {"scores": [1, 2, np.inf]}, r"Ranking\.scores\[2\] is inf"),
-    (ranking, {"candidates": ["a", LONE, "c"]}, r"Ranking\.candidates\[1\]"),
     (graded, {"grade": 8}, r"Graded\.grade is 8\.0: from 0 to 1"),
-    (graded, {"grade": float("nan")}, r"Graded\.grade is nan"),
     (graded, {"right": 1}, r"Graded\.right is of type int"),
 ]
 
@@ -161,44 +138,36 @@ def test_what_cannot_be_used_is_refused_by_field() -> None:
             make(**changes)
 
 
-@every_noun
-def test_equal_content_is_equal_and_every_field_counts(make: Callable[..., Any]) -> None:
-    noun = make()
-    assert noun == make()
-    assert noun != "something else"
-    assert noun != copy.copy(prompt() if make is not prompt else message())
-    changed = {
-        "role": "system", "content": "?", "id": "p-2", "messages": [message(content="?")], "source": "", "answer": 12,
-        "info": {}, "text": "", "tokens": [4, 8], "logprobs": [0, 0], "stop_reason": "stop", "policy_version": 4,
-        "prompt": prompt(id="p-2"), "rollouts": [rollout()], "kind": "refused", "detail": "", "attempts": 1,
-        "value": 0.25, "parts": {}, "feedback": "", "label": "", "group": group(policy_version=0), "ends": [1, 2],
-        "response": "13", "chosen": "11", "rejected": "11", "margin": 0.0, "tied": True, "candidates": ["a", "b", "d"],
-        "analysis": "", "grade": 0.5, "right": None, "sound": False,
-        "scores": [score(value=2), score()] if make is scored else [1, 1, 1],
-    }  # fmt: skip
-    for field in fields(noun):
-        if field.name in ("failure", "token_values", "token_support"):
-            continue  # the first cannot change without the value, the second has a test of its own
-        extra = {"margin": 0.0} if field.name == "tied" else {}
-        assert replace(noun, **{field.name: changed[field.name]}, **extra) != noun, field.name
+CHANGED = {
+    message: {"content": "?"}, prompt: {"info": {}}, rollout: {"tokens": [4, 8]}, group: {"policy_version": 4},
+    failure: {"attempts": 1}, score: {"token_values": [0.25, 0.5]}, scored: {"scores": [score(value=2), score()]},
+    demonstration: {"response": "13"}, preference: {"margin": 0.0}, ranking: {"scores": [1, 1, 1]},
+    graded: {"right": None},
+}  # fmt: skip
 
 
-@every_noun
-def test_nouns_are_frozen_and_not_hashable(make: Callable[..., Any]) -> None:
-    noun = make()
-    for field in fields(noun):
-        with pytest.raises(FrozenInstanceError):
-            setattr(noun, field.name, None)
-    with pytest.raises(TypeError):
-        hash(noun)
+def test_equal_content_is_equal_arrays_included() -> None:
+    for make, change in CHANGED.items():
+        assert make() == make()
+        assert make() != "something else"
+        assert make() != make(**change), make
 
 
-@pytest.mark.parametrize(
-    "array", [rollout().tokens, rollout().logprobs, rollout(ends=[1, 2]).ends, score().token_values, ranking().scores]
-)
-def test_arrays_are_read_only(array: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="read-only"):
-        array[0] = 1
+def test_nouns_are_frozen_and_not_hashable() -> None:
+    for make in CHANGED:
+        noun = make()
+        for field in fields(noun):
+            with pytest.raises(FrozenInstanceError):
+                setattr(noun, field.name, None)
+        with pytest.raises(TypeError):
+            hash(noun)
+
+
+def test_arrays_are_read_only() -> None:
+    one = rollout(ends=[1, 2])
+    for array in (one.tokens, one.logprobs, one.ends, score().token_values, ranking().scores):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
 
 
 def test_tables_cannot_be_changed_at_any_depth() -> None:
@@ -244,11 +213,11 @@ def test_scores_know_whether_they_are_and_name_their_parts_from_the_outside_in()
     ]  # fmt: skip
 
 
-@every_noun
-def test_nouns_survive_pickling_and_copying(make: Callable[..., Any]) -> None:
-    for twin in (pickle.loads(pickle.dumps(make())), copy.deepcopy(make()), replace(make())):  # noqa: S301
-        assert twin == make()
-        assert dumps(twin) == dumps(make())
+def test_nouns_survive_pickling_and_copying() -> None:
+    for make in CHANGED:
+        for copied in (pickle.loads(pickle.dumps(make())), copy.deepcopy(make()), replace(make())):  # noqa: S301
+            assert copied == make()
+            assert dumps(copied) == dumps(make())
 
 
 def test_reporting_a_failure_cannot_fail() -> None:

@@ -6,7 +6,6 @@ import inspect
 import io
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -114,38 +113,6 @@ def run(
     return 0
 
 
-def _command(job: Any) -> Callable[..., int]:
-    """Return a function whose parameters are the settings of a job, for the library that reads flags."""
-    positional, flags = [], []
-    kinds = inspect.Parameter
-    for settings in (job, *option_classes(job)):
-        for name, info in settings.model_fields.items():
-            if name == "name":  # of a stage
-                continue
-            given_as = input_kind(info)
-            kind: Any = info.annotation
-            if given_as != "value":
-                kind = str if info.is_required() else str | None
-            default = kinds.empty if info.is_required() else info.get_default(call_default_factory=True)
-            flag = f"--{name.removeprefix('as_').replace('_', '-')}"
-            about = ". ".join(text for text in (info.description, _INPUT_HELP.get(given_as)) if text)
-            of_type: Any = Annotated[kind, Parameter(help=about, name=None if name in job.arguments else flag)]
-            if settings is job and name in job.arguments:
-                positional.append(kinds(name, kinds.POSITIONAL_ONLY, annotation=of_type, default=default))
-            else:
-                flags.append(kinds(name, kinds.KEYWORD_ONLY, annotation=of_type, default=default))
-    overrides = kinds("overrides", kinds.VAR_POSITIONAL, annotation=Overrides)
-
-    def command(*arguments: Any, **values: Any) -> int:
-        count = len(job.arguments)
-        return run_command(job, dict(zip(job.arguments, arguments, strict=False)) | values, arguments[count:])
-
-    command.__signature__ = inspect.Signature([*positional, overrides, *flags])  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in (*positional, overrides, *flags)}
-    command.__doc__ = inspect.getdoc(job)
-    return command
-
-
 _INPUT_HELP = {
     "reward": "RECIPE[:PATH] or RUN[:PATH]: which reward of a recipe, or of a run with its trained models, such as"
     " recipe.toml:policy; or a TOML file that is a reward table",
@@ -155,11 +122,38 @@ _INPUT_HELP = {
 
 
 def _register(words: str, job: Any) -> None:
-    """Add a job as a command of one or two words."""
+    """Add a job as a command of one or two words; its parameters are the settings of the job."""
     *group, name = words.split()
     place = app[group[0]] if group else app
-    if name not in place:
-        place.command(_command(job), name=name)
+    if name in place:
+        return
+    kinds = inspect.Parameter
+    found: dict[str, inspect.Parameter] = {}
+    for settings in (job, *option_classes(job)):
+        for setting, info in settings.model_fields.items():
+            if setting == "name":  # of a stage
+                continue
+            given_as = input_kind(info)
+            kind: Any = info.annotation
+            if given_as != "value":
+                kind = str if info.is_required() else str | None
+            default = kinds.empty if info.is_required() else info.get_default(call_default_factory=True)
+            positional = settings is job and setting in job.arguments
+            flag = None if positional else f"--{setting.removeprefix('as_').replace('_', '-')}"
+            about = ". ".join(text for text in (info.description, _INPUT_HELP.get(given_as)) if text)
+            of_type: Any = Annotated[kind, Parameter(help=about, name=flag)]
+            order = kinds.POSITIONAL_ONLY if positional else kinds.KEYWORD_ONLY
+            found[setting] = kinds(setting, order, annotation=of_type, default=default)
+    found["overrides"] = kinds("overrides", kinds.VAR_POSITIONAL, annotation=Overrides)
+
+    def command(*arguments: Any, **values: Any) -> int:
+        count = len(job.arguments)
+        return run_command(job, dict(zip(job.arguments, arguments, strict=False)) | values, arguments[count:])
+
+    command.__signature__ = inspect.Signature(sorted(found.values(), key=lambda one: one.kind))  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in found.values()}
+    command.__doc__ = inspect.getdoc(job)
+    place.command(command, name=name)
 
 
 def main() -> None:
@@ -168,8 +162,10 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # descriptions hold letters that a terminal may not have
             stream.reconfigure(errors="backslashreplace")
     try:
+        first = sys.argv[1] if len(sys.argv) > 1 else ""
+        known = {words.split()[0] for words in JOBS} | {"run", "explain", "cache"}
         for words, place in JOBS.items():
-            if sys.argv[1:2] in ([], [words.split()[0]]) or sys.argv[1].startswith("-"):
+            if first == words.split()[0] or first not in known:  # a misspelt one needs all for "Did you mean"
                 _register(words, import_name(place))
         sys.exit(app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value") or 0)
     except (UserError, CycloptsError) as error:

@@ -1,4 +1,4 @@
-"""How a name in a recipe becomes a thing with checked settings.
+"""From a name in a recipe to a component with checked settings.
 
 A component is anything that a recipe chooses by `type`: a reward, an estimator, a loss, a data source, a stage. Each
 room has one literal dictionary of names; `"my_module:MyReward"` works wherever a name does. The settings of a component
@@ -101,9 +101,9 @@ class Choice:
         what: what is chosen, for messages: "reward".
         table: `module:NAME` of the dictionary of names, imported at its first use: it may load torch.
         slot: settings that belong to the place and stand in the same table as those of the component.
-        default: the type of a table that does not say one; "" when it must.
-        methods: what a class must have to be chosen; a component without any is a function.
-        inputs: how many positional arguments a function must take.
+        default: the type of a table without one; "" where it must have one.
+        methods: what a class must have to be chosen.
+        inputs: how many positional arguments a function must take; 0 where a class is chosen.
         otherwise: advice about a function where a class is needed, or the other way round; has {name}.
     """
 
@@ -129,28 +129,27 @@ class Choice:
         names = import_name(self.table)
         name = table.get("type", self.default)
         if name == "":
-            known = listing(names)
-            raise PydanticCustomError("no_type", f'has no type. Set type = "…". Known: {known}')
+            raise PydanticCustomError("no_type", f'has no type. Set type = "…". Known: {listing(names)}')
+        place = self.slot.model_fields if self.slot else {}
         try:
             target = self._resolve(names, name)
             model = settings_of(target)
-            self._require_apart(name, model)
+            if clash := {"type", *place} & set(model.model_fields):
+                raise UserError(f"{name} has a setting {min(clash)!r}, which means something else here: rename it")
         except UserError as error:
             raise _found([Problem("type", str(error), shown(name))]) from None
-        try:
-            return self._validated(name, target, model, {k: v for k, v in table.items() if k != "type"})
-        except PydanticCustomError as error:
-            if "type" in table:
-                raise
-            raise _found([self._of_another_type(problem, names) for problem in problems_in(error, self.what)]) from None
-
-    def _of_another_type(self, problem: Problem, names: Mapping[str, Callable[..., Any]]) -> Problem:
-        """Name the type where a setting belongs to one that the table did not name."""
-        others = [name for name, target in names.items() if problem.path in settings_of(target).model_fields]
-        if not problem.message.startswith("unknown setting") or not others:
-            return problem
-        kinds = " or ".join(f'type = "{name}"' for name in others)
-        return Problem(problem.path, f"is a setting of {kinds}: set the type too", problem.value)
+        problems: list[Problem] = []
+        settings: list[Any] = []
+        for kind, at_place in ((model, False), (self.slot, True)):
+            part = {key: inner for key, inner in table.items() if key != "type" and (key in place) == at_place}
+            try:
+                settings.append(kind.model_validate(part) if kind else None)
+            except ValidationError as error:
+                assert kind is not None
+                problems += problems_of(error, kind, owner=f'{self.what} "{name}"', also=place)
+        if problems:
+            raise _found(problems)
+        return Chosen(name, target, *settings)
 
     def _resolve(self, names: Mapping[str, Callable[..., Any]], name: object) -> Callable[..., Any]:
         """Return what `name` stands for: an entry of `names`, or the object at `module:Name`."""
@@ -159,53 +158,33 @@ class Choice:
         if name in names:
             return names[name]
         if ":" not in name:
-            known = listing(names)
-            meant = hint([self.what], name) or nearest(name, names)
-            raise UserError(f"unknown {self.what}.{meant} Known: {known}, or your own as module:Name")
+            meant = hint(name, self.what) or nearest(name, names)
+            raise UserError(f"unknown {self.what}.{meant} Known: {listing(names)}, or your own as module:Name")
         target: Any = import_name(name)
-        if self.methods:
-            missing = [method for method in self.methods if not callable(getattr(target, method, None))]
-            if missing or not isinstance(target, type):
-                wanted = f"{name} cannot be {a(self.what)}: that is a class with {'(), '.join(self.methods)}()"
-                raise UserError(wanted + self._advice(name, inspect.isroutine(target)))
-        elif not callable(target) or isinstance(target, type) != all(isinstance(n, type) for n in names.values()):
-            found = "a class" if isinstance(target, type) else a(type(target).__name__)
-            kind = "function" if not all(isinstance(n, type) for n in names.values()) else "class"
-            wanted = f"{name} is {found}, and {a(self.what)} is a {kind}"
-            raise UserError(wanted + self._advice(name, isinstance(target, type)))
-        elif self.inputs:
-            _require_inputs(name, target, self.what, self.inputs)
+        if self.inputs:
+            fits, needed = _takes(target, self.inputs), f"a function of {self.inputs} positional arguments"
+            needed += "; its settings are keyword-only, after a *"
+        else:
+            fits = isinstance(target, type) and all(callable(getattr(target, one, None)) for one in self.methods)
+            needed = f"a class with {'(), '.join(self.methods)}()" if self.methods else "a class"
+        if not fits:
+            advice = f". {self.otherwise.format(name=name)}" if self.otherwise else ""
+            raise UserError(f"{name} cannot be {a(self.what)}: that is {needed}{advice}")
         return target  # type: ignore[no-any-return]
 
-    def _advice(self, name: str, is_other: bool) -> str:
-        """Return what to do with an object of the other sort."""
-        return f". {self.otherwise.format(name=name)}" if is_other and self.otherwise else ""
 
-    def _require_apart(self, name: object, model: type[Settings]) -> None:
-        own = {"type", *(self.slot.model_fields if self.slot else ())}
-        clash = own & set(model.model_fields)
-        if clash:
-            raise UserError(f"{name} has a setting {sorted(clash)[0]!r}, which means something else here: rename it")
-
-    def _validated(
-        self, name: str, target: Callable[..., Any], model: type[Settings], values: dict[str, Any]
-    ) -> Chosen:
-        place = self.slot.model_fields if self.slot else {}
-        problems: list[Problem] = []
-        settings: list[Settings | None] = []
-        for kind, part in (
-            (model, {k: v for k, v in values.items() if k not in place}),
-            (self.slot, {k: v for k, v in values.items() if k in place}),
-        ):
-            try:
-                settings.append(kind.model_validate(part) if kind else None)
-            except ValidationError as error:
-                assert kind is not None
-                problems += problems_of(error, kind, owner=f'{self.what} "{name}"', also=place)
-        if problems:
-            raise _found(problems)
-        assert settings[0] is not None
-        return Chosen(name, target, settings[0], settings[1])
+def _takes(function: object, inputs: int) -> bool:
+    """Return whether something is a function that can be called with so many positional arguments."""
+    if not callable(function) or isinstance(function, type):
+        return False
+    try:
+        signature = inspect.signature(function)
+        signature.bind(
+            *range(inputs), **{p.name: None for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
+        )
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 DEFAULT: Any = {}
@@ -226,7 +205,7 @@ def problems_in(error: PydanticCustomError, what: str) -> list[Problem]:
 
 
 def import_name(name: str) -> Any:
-    """Return the object at `module:Name` (or `module:Outer.Inner`); a `UserError` says which half is wrong."""
+    """Return the object at `module:Name` (or `module:Outer.Inner`); a `UserError` names the half that is wrong."""
     module_name, _, attributes = name.partition(":")
     if not module_name or not attributes or module_name.startswith(".") or ":" in attributes:
         raise UserError(f"cannot read {name!r}: write module:Name, such as my_rewards:Brevity")
@@ -290,22 +269,6 @@ def _readable(kind: Any) -> Any:
     return Annotated[kind, Strict(False)] if lenient else kind
 
 
-def _require_inputs(name: str, function: Callable[..., Any], what: str, inputs: int) -> None:
-    try:
-        signature = inspect.signature(function)
-        signature.bind_partial(*range(inputs))
-    except (TypeError, ValueError):
-        raise UserError(f"{name} cannot be {a(what)}: that is a function of {inputs} positional arguments") from None
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    more = [p.name for p in signature.parameters.values() if p.kind in positional][inputs:]
-    needed = [m for m in more if signature.parameters[m].default is inspect.Parameter.empty]
-    if needed:
-        raise UserError(
-            f"{name} cannot be {a(what)}: that is a function of {inputs} positional arguments, and {needed[0]!r} is one"
-            " more; settings are keyword-only: write them after a *"
-        )
-
-
 def summary(target: object) -> str:
     """Return the first sentence of a component's docstring, as `explain` shows it."""
     text = inspect.getdoc(target) or ""
@@ -345,24 +308,19 @@ def _worded(detail: ErrorDetails, model: type[BaseModel], owner: str, also: Iter
         known = {*(at.model_fields if at else {}), *(also if at is model else {})}
         where = f" of {owner}" if at is model else ""
         name = str(location[-1])
-        meant = hint(_contexts(at), name) or nearest(name, known)
+        meant = hint(name) or nearest(name, known)
         return f"unknown setting{where}.{meant} Known: {listing(known)}", value
     if kind == "literal_error":
         options = [part for i, part in enumerate(context["expected"].split("'")) if i % 2]
         word = str(detail["input"])
-        meant = hint([f"{context}.{location[-1]}" for context in _contexts(at)], word) or nearest(word, options)
+        meant = hint(word, str(location[-1])) or nearest(word, options)
         return f"must be one of {', '.join(options)}.{meant}", value
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return "must be a table", value
-    if kind in ("string_too_short", "too_short"):
-        return f"must have at least {context['min_length']} {'character' if kind[0] == 's' else 'entry'}", value
-    message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    message = (
+        detail["msg"].removeprefix("Value error, ").replace("Input should", "must").replace("String should", "must")
+    )
     return message, "" if isinstance(detail["input"], dict) else value
-
-
-def _contexts(model: type[BaseModel] | None) -> list[str]:
-    """Return the names by which `rewardsmith.hints` may know a table."""
-    return [kind.__name__ for kind in model.__mro__] if model else []
 
 
 def _model_at(model: Any, location: tuple[int | str, ...]) -> type[BaseModel] | None:

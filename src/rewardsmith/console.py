@@ -22,8 +22,7 @@ Form = Literal["text", "count", "number", "share"]
 Columns = Mapping[str, Form]
 """The names of columns, from left to right, and how their cells are formatted."""
 
-PIPE_WIDTH = 200
-"""Columns of output that goes to a file or a pipe, which has no width of its own."""
+PIPE_WIDTH = 200  # columns of output that goes to a file or a pipe, which has no width of its own
 
 
 @dataclass(frozen=True)

@@ -25,49 +25,34 @@ from rewardsmith.config import Chosen, Settings
 
 @dataclass(frozen=True)
 class Result:
-    """What a job returns: the run writes it to a file, the command prints it.
+    """What a job returns: the run writes it to a file, the command prints it."""
 
-    Attributes:
-        metrics: finite numbers by name.
-        tables: `rewardsmith.console.Table`s, for people and for the report.
-        notes: sentences that are printed below the tables.
-        facts: further JSON values for `--json`.
-        failed: share of the items without a result; the command ends with status 1 above `--fail-above`.
-    """
-
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    tables: Sequence[Any] = ()
-    notes: Sequence[str] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    failed: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)  # finite
+    tables: Sequence[Any] = ()  # `rewardsmith.console.Table`s, for people and for the report
+    notes: Sequence[str] = ()  # sentences that are printed below the tables
+    facts: Mapping[str, Any] = field(default_factory=dict)  # further JSON values for `--json`
+    failed: float = 0.0  # share of the items without a result; the command ends with status 1 above `--fail-above`
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values, for `--json` and for the files of a run."""
-        return {
-            "metrics": dict(self.metrics),
-            "tables": [table.as_json() for table in self.tables],
-            **self.facts,
-        }
+        return {"metrics": dict(self.metrics), "tables": [table.as_json() for table in self.tables], **self.facts}
 
 
 class JobContext(Protocol):
-    """What a run, or a command, gives its jobs.
-
-    Attributes:
-        seed: of the recipe, or of the command.
-        folder: the run folder; of a command an empty one that is removed when the command ends well.
-        fresh: whether results of an earlier start are to be discarded.
-        model_tables: the `[models]` that the recipe or the command has.
-    """
+    """What a run, or a command, gives its jobs."""
 
     seed: int
-    fresh: bool
+    fresh: bool  # whether results of an earlier start are to be discarded
 
     @property
-    def folder(self) -> Path: ...  # noqa: D102 see above
+    def folder(self) -> Path:
+        """The run folder; of a command an empty one that is removed when the command ends well."""
+        ...
 
     @property
-    def model_tables(self) -> Mapping[str, Chosen]: ...  # noqa: D102 see above
+    def model_tables(self) -> Mapping[str, Chosen]:
+        """The `[models]` of the recipe or of the command."""
+        ...
 
     def model(self, name: str) -> Any:
         """Return a model as rewards use it (`rewardsmith.llm`), opened when it is first used."""
@@ -95,15 +80,10 @@ class JobContext(Protocol):
 
 
 class StageSettings(Settings):
-    """What every stage of a recipe has.
+    """What every stage of a recipe has."""
 
-    Attributes:
-        runs_by: what runs it, as `module:Name`; it is called with the settings and the context.
-        trains_rewards: whether its trainer scores implicit rewards; elsewhere they are called as all others are.
-    """
-
-    runs_by: ClassVar[str]
-    trains_rewards: ClassVar[bool] = False
+    runs_by: ClassVar[str]  # `module:Name` of what is called with the settings and the context
+    trains_rewards: ClassVar[bool] = False  # its trainer scores implicit rewards; elsewhere they are called like others
 
     @property
     def reads(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 HIDDEN = "(hidden)"
@@ -57,33 +57,22 @@ def without_secrets(text: str) -> str:
 
 
 def secrets_in(value: object, path: str = "") -> Iterator[str]:
-    """Yield the path of each secret in a value of a recipe: a table, a list of arguments, a text."""
+    """Yield the path of each secret in a value of a recipe: a table, a text, or a list of arguments."""
     if is_reference(value):
         return
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from [_joined(path, name)] if is_secret(str(name), inner) else secrets_in(inner, _joined(path, name))
-    elif isinstance(value, list | tuple):
-        yield from _secrets_in_list(value, path)
-    elif is_secret("", value):
+    if is_secret("", value):
         yield path
-
-
-def _secrets_in_list(values: Sequence[object], path: str) -> Iterator[str]:
-    """Yield the paths in a list, which may be arguments of a command: `--api-key X`, `--api-key=X`."""
-    option = ""
-    for place, value in enumerate(values):
-        text = value if isinstance(value, str) else ""
-        name, equals, rest = text.partition("=")
-        if is_secret(option, value) or (equals and is_secret(name, rest)):
-            yield _joined(path, place)
-        else:
-            yield from secrets_in(value, _joined(path, place))
-        option = text if text.startswith("-") and not equals else ""
-
-
-def _joined(path: str, name: object) -> str:
-    return f"{path}.{name}" if path else str(name)
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            place = f"{path}.{name}".lstrip(".")
+            yield from [place] if is_secret(str(name), inner) else secrets_in(inner, place)
+    elif isinstance(value, list | tuple):
+        option = ""
+        for i, inner in enumerate(value):  # `--api-key X`, or `--api-key=X`
+            place = f"{path}.{i}".lstrip(".")
+            name, equals, rest = inner.partition("=") if isinstance(inner, str) else ("", "", "")
+            yield from [place] if is_secret(option, inner) or is_secret(name, rest) else secrets_in(inner, place)
+            option = name if name.startswith("-") and not equals else ""
 
 
 def is_reference(value: object) -> bool:

@@ -87,26 +87,28 @@ def load_table(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any
 
 def parse_recipe(table: dict[str, Any], *, source: str = "recipe") -> Recipe:
     """Return the validated recipe of an already parsed table; `source` names it in messages."""
-    try:
-        recipe = Recipe.model_validate(table)
-    except ValidationError as error:
-        raise RecipeError(source, problems_of(error, Recipe)) from None
-    problems = [*_dangling(recipe, vars(recipe)), *_stage_names(recipe), *_model_problems(recipe, recipe.models)]
-    if problems:
-        raise RecipeError(source, problems)
+    recipe: Recipe = _parsed(Recipe, table, source)
+    _refuse(source, [*_dangling(recipe, vars(recipe)), *_stage_names(recipe), *_model_problems(recipe, recipe.models)])
     return recipe
 
 
 def parse_models(table: dict[str, Any], reward: Settings | Chosen, *, source: str) -> Around:
     """Return the validated `[models]` and `cache` of a reward; every model that it names must be there."""
+    around: Around = _parsed(Around, table, source)
+    _refuse(source, [*_dangling(reward, vars(around)), *_model_problems(reward, around.models)])
+    return around
+
+
+def _parsed(kind: type[Settings], table: dict[str, Any], source: str) -> Any:
     try:
-        around = Around.model_validate(table)
+        return kind.model_validate(table)
     except ValidationError as error:
-        raise RecipeError(source, problems_of(error, Around)) from None
-    problems = [*_dangling(reward, vars(around)), *_model_problems(reward, around.models)]
+        raise RecipeError(source, problems_of(error, kind)) from None
+
+
+def _refuse(source: str, problems: list[Problem]) -> None:
     if problems:
         raise RecipeError(source, problems)
-    return around
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -117,10 +119,8 @@ def _read(file: Path) -> dict[str, Any]:
         raise UserError(f"there is no recipe {str(file)!r}.{nearest(file.name, others)}") from None
     except OSError as error:
         raise UserError(f"cannot read the recipe {str(file)!r}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file}: a recipe is UTF-8 text, but byte {error.start} is not ({error.reason})") from None
-    except (ValueError, RecursionError) as error:  # not TOML, or an integer of thousands of digits
-        raise UserError(f"{file}: not valid TOML: {error or 'nested too deeply'}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or an integer of thousands of digits
+        raise UserError(f"{file}: not valid TOML: {error}") from None
 
 
 def override(table: dict[str, Any], change: str) -> None:
@@ -140,14 +140,15 @@ def override(table: dict[str, Any], change: str) -> None:
     except (ValueError, RecursionError) as error:
         raise UserError(f"cannot read the key of the override {change!r}: {error}") from None
     place: Any = table
-    for depth, part in enumerate(parents):
-        place = _enter(place, part, change, key=".".join(parents[: depth + 1]))
-    if isinstance(place, list):
-        place[_index(place, last, change)] = _value(text)
-    elif isinstance(place, dict):
-        place[last] = _value(text)
-    else:
-        raise UserError(f"cannot apply the override {change!r}: {'.'.join(parents)} is {shown(place)}, not a table")
+    try:
+        for part in parents:
+            place = _enter(place, part)
+        if not isinstance(place, dict | list):
+            raise UserError(f"{'.'.join(parents)} is {shown(place)}, not a table")
+        key_or_index: Any = _index(place, last) if isinstance(place, list) else last
+        place[key_or_index] = _value(text)
+    except UserError as error:
+        raise UserError(f"cannot apply the override {change!r}: {error}") from None
 
 
 def _key_path(key: str) -> list[str]:
@@ -170,29 +171,29 @@ def _value(text: str) -> Any:
     return parsed["value"] if len(parsed) == 1 else text  # a line break in the text must not smuggle in a second key
 
 
-def _enter(place: Any, part: str, change: str, *, key: str) -> Any:
+def _enter(place: Any, part: str) -> Any:
     if isinstance(place, list):
-        return place[_index(place, part, change)]
+        return place[_index(place, part)]
     if not isinstance(place, dict):
-        raise UserError(f"cannot apply the override {change!r}: {key} is inside {shown(place)}, which is not a table")
+        raise UserError(f"{part} is inside {shown(place)}, which is not a table")
     inner = place.setdefault(part, {})
     if isinstance(inner, str):  # `loss = "clip"` is short for a table with a type
         inner = place[part] = {"type": inner}
     return inner
 
 
-def _index(entries: list[Any], part: str, change: str) -> int:
+def _index(entries: list[Any], part: str) -> int:
     if part.isdecimal():
         if len(part) < 9 and int(part) < len(entries):
             return int(part)
-        raise UserError(f"cannot apply the override {change!r}: there are {len(entries)} entries, counted from 0")
+        raise UserError(f"there are {len(entries)} entries, counted from 0")
     names = [{str(e.get("name")), str(e.get("type"))} if isinstance(e, dict) else set() for e in entries]
     matches = [i for i, name in enumerate(names) if part in name]
     if len(matches) == 1:
         return matches[0]
     known = {n for name in names for n in name} - {"None"}
     reason = "several entries match; use a number" if matches else f"no entry has that name.{nearest(part, known)}"
-    raise UserError(f"cannot apply the override {change!r}: {part!r}: {reason} Known: {listing(known)}")
+    raise UserError(f"{part!r}: {reason} Known: {listing(known)}")
 
 
 # ---- the resolved recipe, for checks and for people ---------------------------------------------------------------
@@ -206,20 +207,15 @@ def _fields(table: Settings | Chosen) -> Iterator[tuple[str, FieldInfo, Any]]:
                 yield name, info, getattr(settings, name)
 
 
-def _tables(path: str, value: Any) -> Iterator[tuple[str, Settings | Chosen]]:
-    """Yield every table inside a value with its path, outer before inner."""
+def places(value: Any, path: str = "") -> Iterator[tuple[str, Settings | Chosen]]:
+    """Yield every table inside a value with its path (`stages.1.reward`), outer before inner."""
     if isinstance(value, Settings | Chosen):
         yield path, value
         for name, _, inner in _fields(value):
-            yield from _tables(f"{path}.{name}".lstrip("."), inner)
+            yield from places(inner, f"{path}.{name}".lstrip("."))
     elif isinstance(value, dict | list | tuple):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _tables(f"{path}.{key}", inner)
-
-
-def places(table: Settings | Chosen) -> Iterator[tuple[str, Settings | Chosen]]:
-    """Yield every table inside a table with its path (`stages.1.reward`), outer before inner."""
-    return _tables("", table)
+            yield from places(inner, f"{path}.{key}")
 
 
 _OFFERS = {
@@ -246,17 +242,6 @@ def _dangling(whole: Settings | Chosen, tables: Mapping[str, Any]) -> Iterator[P
             yield Problem(path, f"there is no [{mark.table}.{value}].{hint}", shown(value))
 
 
-def _without_adapter(whole: Settings | Chosen, models: Mapping[str, Chosen]) -> Iterator[Problem]:
-    """Yield a problem for every implicit reward that switches off an adapter which its model has not."""
-    for path, table in _tables("", whole):
-        of: Any = table.settings if isinstance(table, Chosen) and table.target is Implicit else None
-        if of is None or of.reference != "adapter-off" or of.model not in models:
-            continue
-        if getattr(models[of.model].settings, "lora", None) is None:
-            message = f'models.{of.model} has no adapter: set its lora, or reference = "start"'
-            yield Problem(f"{path}.reference".lstrip("."), message, shown(of.reference))
-
-
 def references(whole: Settings | Chosen) -> Iterator[tuple[str, str, str]]:
     """Yield (path of the setting, `models` or `data`, name) of everything that a table names."""
     for path, mark, value in marked(whole):
@@ -265,7 +250,7 @@ def references(whole: Settings | Chosen) -> Iterator[tuple[str, str, str]]:
 
 def marked(whole: Settings | Chosen) -> Iterator[tuple[str, Refers, str]]:
     """Yield (path, mark, name) of every setting that names an entry of a table of the recipe."""
-    for path, table in _tables("", whole):
+    for path, table in places(whole):
         settings = {name: value for name, _, value in _fields(table)}
         for name, info, value in _fields(table):
             for mark in info.metadata:
@@ -281,39 +266,38 @@ def _stage_names(recipe: Recipe) -> Iterator[Problem]:
         if settings.name in names:
             yield Problem(f"stages.{i}.name", "another stage has this name: give each its own", shown(settings.name))
         yield from _file_name(f"stages.{i}.name", settings.name)
-        twin = getattr(settings, "same_prompts_as", "")
-        if twin and twin not in names:
-            known = f"{nearest(twin, names)} Known: {listing(names)}"
-            yield Problem(f"stages.{i}.same_prompts_as", f"is no stage before this one.{known}", shown(twin))
+        other = getattr(settings, "same_prompts_as", "")
+        if other and other not in names:
+            known = f"{nearest(other, names)} Known: {listing(names)}"
+            yield Problem(f"stages.{i}.same_prompts_as", f"is no stage before this one.{known}", shown(other))
         names.add(settings.name)
 
 
 def _model_problems(whole: Settings | Chosen, models: Mapping[str, Chosen]) -> Iterator[Problem]:
+    yield from offload_problems(models)
+    copies = {name: getattr(model.settings, "copy_of", None) for name, model in models.items()}
     for name in models:
         yield from _file_name(f"models.{name}", name)
-    yield from offload_problems(models)
-    yield from _circles(models)
-    yield from _without_adapter(whole, models)
+        origin, passed = copies[name], {name}
+        while origin in copies and origin not in passed:
+            passed.add(origin)
+            origin = copies[origin]
+        if origin in passed:
+            message = "is a copy of itself in the end: one must have an init"
+            yield Problem(f"models.{name}.copy_of", message, shown(origin))
+    for path, table in places(whole):
+        of: Any = table.settings if isinstance(table, Chosen) and table.target is Implicit else None
+        if of is None or of.reference != "adapter-off" or of.model not in models:
+            continue
+        if getattr(models[of.model].settings, "lora", None) is None:
+            message = f'models.{of.model} has no adapter: set its lora, or reference = "start"'
+            yield Problem(f"{path}.reference".lstrip("."), message, shown(of.reference))
 
 
 def _file_name(path: str, name: str) -> Iterator[Problem]:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
         message = "files are named after it: use up to 64 letters, digits, dots, dashes and underscores"
         yield Problem(path, message, shown(name))
-
-
-def _circles(models: Mapping[str, Chosen]) -> Iterator[Problem]:
-    """Yield a problem for every model that is, in the end, a copy of itself."""
-    copies = {name: getattr(model.settings, "copy_of", None) for name, model in models.items()}
-    for name, first in copies.items():
-        origin, seen = first, {name}
-        while origin in copies and origin not in seen:
-            seen.add(origin)
-            origin = copies[origin]
-        if origin in seen:
-            yield Problem(
-                f"models.{name}.copy_of", "is a copy of itself in the end: one must have an init", shown(origin)
-            )
 
 
 def explain(recipe: Settings | Chosen, *, everything: bool = True) -> str:
@@ -340,10 +324,10 @@ def _lines(path: str, table: Settings | Chosen, everything: bool) -> Iterator[st
         rows.append((f"type = {toml(table.name)}", summary(table.target)))
     for name, info, value in _fields(table):
         if not everything and _is_rare(table, name):
-            yield from [_HIDDEN] * max(1, sum(len(list(_fields(t))) for _, t in _tables("", value)))
+            yield from [_HIDDEN] * max(1, sum(len(list(_fields(t))) for _, t in places(value)))
         elif isinstance(value, Chosen) and not any(_fields(value)):
             rows.append((f"{name} = {toml(value.name)}", summary(value.target)))
-        elif any(_tables("", value)):
+        elif any(places(value)):
             inner.append((name, info, value))
         elif value is None:
             rows.append((f"# {name} =", f"{_about(info)} (not set)".strip()))

@@ -3,16 +3,13 @@
     line = dumps(scored_group)
     assert loads(ScoredGroup, line) == scored_group
 
-The form is stable: keys are the field names in the order of the class, every field is present, and the same noun
-always gives the same bytes. Token data is base64 of little-endian numbers (`{"int32": "AQAAAAIAAAA="}`), a third of
-the size of a printed list and exact; lists of numbers are accepted when reading. Lines may come from users' files:
-whatever is wrong with one is a `UserError` that names the field.
+Token data is base64 of little-endian numbers (`{"int32": "AQAAAAIAAAA="}`); lists of numbers are accepted when reading.
+Lines may come from users' files: whatever is wrong with one is a `UserError` that names the field.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import types
 import typing
@@ -37,7 +34,7 @@ def dumps(noun: object) -> str:
 
 
 def loads(kind: type[Noun], line: str | bytes) -> Noun:
-    """Return the `kind` that `line` holds; a `UserError` says what is wrong with it otherwise."""
+    """Return the `kind` that `line` holds; a `UserError` names what is wrong with it."""
     try:
         return from_json(kind, json.loads(line, object_pairs_hook=_table))
     except UserError:
@@ -65,8 +62,7 @@ def to_json(value: object) -> Any:
 
 def from_json(kind: type[Noun], value: object) -> Noun:
     """Return the `kind` that the plain JSON `value` describes; missing fields take their defaults."""
-    result: Noun = _decode(kind, value, kind.__name__)
-    return result
+    return _decode(kind, value, kind.__name__)  # type: ignore[no-any-return]
 
 
 @cache
@@ -117,13 +113,11 @@ def _decode_noun(kind: type, value: Any, path: str) -> Any:
 def _decode_array(value: Any, path: str) -> NDArray[Any] | list[Any]:
     if isinstance(value, list):
         return value
-    if isinstance(value, dict) and len(value) == 1:
-        ((name, text),) = value.items()
+    for name, text in value.items() if isinstance(value, dict) and len(value) == 1 else ():
         if name in _DTYPES and isinstance(text, str):
             try:
-                data = base64.b64decode(text, validate=True)
-                return np.frombuffer(data, dtype=_DTYPES[name])
-            except (binascii.Error, ValueError) as error:
+                return np.frombuffer(base64.b64decode(text, validate=True), dtype=_DTYPES[name])
+            except ValueError as error:
                 raise UserError(f"{path} is not base64 of {name} numbers: {error}") from None
     raise UserError(f'{path} is {_shown(value)}: it must be a list, or base64 such as {{"float32": "AACAPw=="}}')
 

@@ -68,14 +68,12 @@ def new_folder(folder: Path) -> Iterator[Path]:
         yield temp_path
         for path in [temp_path, *temp_path.rglob("*")]:
             _sync(path)
+        old = folder.with_name(f".{folder.name}.old")
         if folder.exists():  # a folder cannot be replaced in one step; the old one moves out of the way first
-            old = folder.with_name(f".{folder.name}.old")
             shutil.rmtree(old, ignore_errors=True)
             folder.rename(old)  # `recover` puts it back if we die here
-            temp_path.rename(folder)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            temp_path.rename(folder)
+        temp_path.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
     except BaseException:
         shutil.rmtree(temp_path, ignore_errors=True)
         raise
@@ -148,10 +146,9 @@ class ResumableJsonl:
     def note(self) -> dict[str, Any]:
         """What made the entries."""
         try:
-            note: dict[str, Any] = json.loads(self.note_file.read_text(encoding="utf-8"))
+            return dict(json.loads(self.note_file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read {str(self.note_file)!r} ({error}): {self._remedy}") from None
-        return note
 
     def entries(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield each entry with its position, for `read`."""
@@ -179,32 +176,47 @@ class ResumableJsonl:
 
     def _parse(self, line: bytes, position: int) -> dict[str, Any]:
         try:
-            entry: dict[str, Any] = json.loads(line)
+            return dict(json.loads(line))
         except ValueError:
             raise UserError(f"{str(self.file)!r} is damaged at byte {position}: {self._remedy}") from None
-        return entry
 
 
-def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Yield `path: old -> new` for each value that differs between two JSON tables."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in dict.fromkeys([*before, *now]):
-            yield from differences(before.get(name), now.get(name), f"{path}.{name}".lstrip("."))
-    elif before != now:
-        yield f"{path}: {str(before)[:300]!r} -> {str(now)[:300]!r}"
+def changes(before: Any, now: Any) -> dict[str, str]:
+    """Return `old -> new` for each value that differs between two JSON tables, by its path."""
+    old, new = (
+        {path: json.dumps(value, ensure_ascii=False, default=str) for path, value in leaves(table)}
+        for table in (before, now)
+    )
+    return {
+        path: f"{old.get(path, 'not set')[:300]} -> {new.get(path, 'not set')[:300]}"
+        for path in sorted(old.keys() | new.keys())
+        if old.get(path) != new.get(path)
+    }
+
+
+def differences(before: Any, now: Any) -> list[str]:
+    """Return `path: old -> new` for each value that differs between two JSON tables."""
+    return [f"{path}: {change}" for path, change in changes(before, now).items()]
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of nested tables with its path, and the order of parts and routes, in which it counts."""
+    if isinstance(value, dict) and value:
+        if path.endswith(("parts", "routes")):
+            yield f"order of {path}", list(value)
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for i, inner in enumerate(value):
+            yield from leaves(inner, f"{path}.{i}")
+    else:
+        yield path, value
 
 
 def _end_of_last_line(handle: IO[bytes]) -> int:
     """Return the size of a file without an incomplete last line."""
-    end = handle.seek(0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - (1 << 16))
-        handle.seek(start)
-        newline = handle.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
+    handle.seek(0)
+    return sum(len(line) for line in handle if line.endswith(b"\n"))
 
 
 def recover(parent: Path) -> None:
@@ -277,9 +289,6 @@ def _sync(path: Path) -> None:
 def file_facts(file: Path, rows: int | None = None) -> dict[str, Any]:
     """Return what identifies a file: its path, bytes, SHA-256, and how many rows it has, where known."""
     try:
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        size = file.stat().st_size
+        return {"path": str(file), "bytes": file.stat().st_size, "sha256": _digest(file), "rows": rows}
     except OSError as error:
         raise UserError(f"cannot read {str(file)!r}: {error.strerror or error}") from None
-    return {"path": str(file), "bytes": size, "sha256": digest, "rows": rows}

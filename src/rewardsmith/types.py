@@ -47,7 +47,7 @@ FailureKind = Literal[
     "invalid",  # a verdict was read, but lies outside what is allowed
     "crashed",  # the reward's own code raised, or its worker died
     "cancelled",  # the run stopped before the answer came
-    "skipped",  # nothing went wrong: it was not asked for, because it could not change the result
+    "skipped",  # nothing went wrong: it was not called, because it could not change the result
     "dropped",  # nothing went wrong here: it was left out for the whole group, for which another rollout is the cause
 ]
 
@@ -57,9 +57,7 @@ NOT_COMPUTED = frozenset({"skipped", "dropped"})
 MAX_DETAIL = 2_000
 """Characters kept of a failure's detail: it may quote model output, which has no bound of its own."""
 
-
-MAX_PARTS = 16
-"""Levels that scores may nest; real compositions have three or four."""
+MAX_PART_LEVELS = 16  # that scores may nest, also in users' rows; real compositions have three or four
 
 
 class _Noun:
@@ -88,14 +86,9 @@ def _same(a: object, b: object) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Message(_Noun):
-    """One turn of a chat.
+    """One message of a chat."""
 
-    Attributes:
-        role: who speaks: `system`, `user`, `assistant`, or another name that the chat template knows.
-        content: the text.
-    """
-
-    role: str
+    role: str  # `system`, `user`, `assistant`, or another name that the chat template knows
     content: str
 
     def __post_init__(self) -> None:
@@ -105,20 +98,13 @@ class Message(_Noun):
 
 @dataclass(frozen=True, eq=False)
 class Prompt(_Noun):
-    """What a policy is asked, and what a reward needs to know about the right answer.
+    """The input of a policy, and what a reward needs to know about the right answer."""
 
-    Attributes:
-        id: unique within its data set, for example `gsm8k-train-17`.
-        messages: the chat up to the point where the policy speaks; at least one message.
-        source: name of the data set or task; rewards are routed by it.
-        answer: ground truth for rules and verifiers, any JSON value; None where there is none.
-        info: whatever else came with the row, as JSON values: rubric, tests, reference translation, judge prompt.
-    """
-
-    id: str
-    messages: Sequence[Message]
-    source: str = ""
-    answer: Any = None
+    id: str  # unique within its data set, for example `gsm8k-train-17`
+    messages: Sequence[Message]  # the chat up to the point where the policy writes; at least one
+    source: str = ""  # name of the data set or task; rewards are routed by it
+    answer: Any = None  # ground truth for rules and verifiers, any JSON value; None where there is none
+    # Whatever else came with the row, as JSON values: rubric, tests, reference translation, judge prompt.
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -134,22 +120,16 @@ class Prompt(_Noun):
 
 @dataclass(frozen=True, eq=False)
 class Rollout(_Noun):
-    """One answer of the policy.
+    """One answer of the policy."""
 
-    Attributes:
-        text: the decoded answer, without the end-of-sequence marker.
-        tokens: int32 [T], the sampled token ids, the end-of-sequence token included. Empty where only the text is
-            known, as for answers that another system wrote.
-        logprobs: float32 [T], log-probability of each token under the sampling distribution; empty where unknown.
-        stop_reason: `stop` when the policy ended the answer itself, `length` when the token limit cut it off.
-        ends: int32 [T], how many characters of `text` there are up to the end of each token: where a reward for a part
-            of the text belongs. None where nobody asked for it; see `rewardsmith.text.steps`.
-    """
-
-    text: str
+    text: str  # the decoded answer, without the end-of-sequence marker
+    # [T], the sampled token ids, the end-of-sequence token included. Empty where only the text is known.
     tokens: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    # [T], log-probability of each token under the sampling distribution; empty where unknown.
     logprobs: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-    stop_reason: StopReason = "stop"
+    stop_reason: StopReason = "stop"  # `length` when the token limit cut it off
+    # [T], how many characters of `text` there are up to the end of each token: where a reward for a part of the text
+    # belongs (`rewardsmith.text.steps`). None where no reward needs it.
     ends: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
@@ -178,35 +158,26 @@ class Rollout(_Noun):
 
 @dataclass(frozen=True, eq=False)
 class RolloutGroup(_Noun):
-    """One prompt and all its rollouts. A reward always sees the whole group.
-
-    Attributes:
-        prompt: what was asked.
-        rollouts: the n answers, at least one.
-        policy_version: how many updates the policy had seen when it wrote them; bounds staleness.
-    """
+    """One prompt and all its rollouts, at least one. A reward always sees the whole group."""
 
     prompt: Prompt
     rollouts: Sequence[Rollout]
-    policy_version: int = 0
+    policy_version: int = 0  # how many updates the policy had when it wrote them; bounds staleness
 
     def __post_init__(self) -> None:
         require("RolloutGroup.prompt", self.prompt, Prompt)
         self._set("rollouts", tuple_of("RolloutGroup.rollouts", self.rollouts, Rollout))
         if not self.rollouts:
             raise ValueError(f"RolloutGroup of prompt {self.prompt.id!r} has no rollouts: it needs at least one")
-        require_count("RolloutGroup.policy_version", self.policy_version, least=0)
+        require_count("RolloutGroup.policy_version", self.policy_version, minimum=0)
 
 
 @dataclass(frozen=True, eq=False)
 class Failure(_Noun):
     """Why there is no score.
 
-    Attributes:
-        kind: the cause, one of `FailureKind`.
-        detail: what was seen, for a person to read; cut to `MAX_DETAIL` characters. It may quote hostile text: what is
-            no Unicode is replaced, never refused, so that reporting a failure cannot fail.
-        attempts: how many times it was tried.
+    The detail is for a person to read, and cut to `MAX_DETAIL` characters. It may quote hostile text: what is no
+    Unicode is replaced, never refused, so that reporting a failure cannot fail.
     """
 
     kind: FailureKind
@@ -218,33 +189,23 @@ class Failure(_Noun):
             raise ValueError(f"Failure.kind is {self.kind!r}: one of {', '.join(get_args(FailureKind))}")
         require("Failure.detail", self.detail, str)
         self._set("detail", unicode(self.detail[:MAX_DETAIL]))
-        require_count("Failure.attempts", self.attempts, least=1)
+        require_count("Failure.attempts", self.attempts, minimum=1)
 
 
 @dataclass(frozen=True, eq=False)
 class Score(_Noun):
-    """What a reward says of one rollout: a finite value or a failure, never both and never neither.
-
-    Attributes:
-        value: the reward, finite; None exactly when `failure` is set.
-        failure: why there is no value; None exactly when `value` is set.
-        parts: the named scores that this one was composed of; each has a value or a failure of its own. The names
-            are there even when this score failed, so that metrics and files keep one schema.
-        token_values: float32 [T], a reward per token for rewards that give one; None for outcome rewards.
-        token_support: bool [T], which tokens carry a reward of their own, such as the ends of steps; None when all do.
-            Only with `token_values`.
-        feedback: what a judge wrote, for people and for the rollouts file.
-        label: what kind of verdict this is, such as the reason of a rejection: lower-case letters, digits and dashes.
-            Metrics count the labels of each part; "" is not counted.
-    """
+    """The reward of one rollout: a finite value or a failure, never both and never neither."""
 
     value: float | None = None
     failure: Failure | None = None
+    # The named scores that this one was composed of; each has a value or a failure of its own. The names are there even
+    # when this score failed, so that metrics and files keep one schema.
     parts: Mapping[str, Score] = field(default_factory=dict)
-    token_values: NDArray[np.float32] | None = None
+    token_values: NDArray[np.float32] | None = None  # [T], a reward per token; None for outcome rewards
+    # [T], which tokens carry a reward of their own, such as the ends of steps; None when all do.
     token_support: NDArray[np.bool_] | None = None
-    feedback: str = ""
-    label: str = ""
+    feedback: str = ""  # what a judge wrote, for people and for the rollouts file
+    label: str = ""  # the kind of verdict, such as the reason of a rejection; metrics count the labels of each part
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.failure is None):
@@ -260,8 +221,8 @@ class Score(_Noun):
             require_text("a name in Score.parts", name, empty=False)
             require(f"Score.parts[{name!r}]", part, Score)
         self._set("parts", FrozenDict(self.parts))
-        if _depth(self) > MAX_PARTS:
-            raise ValueError(f"Score.parts are nested deeper than {MAX_PARTS} levels")
+        if _depth(self) > MAX_PART_LEVELS:
+            raise ValueError(f"Score.parts are nested deeper than {MAX_PART_LEVELS} levels")
         if self.token_values is not None:
             if self.failure is not None:
                 raise ValueError("Score.token_values is given for a failed score: a failure has no values")
@@ -294,12 +255,7 @@ def _depth(score: Score) -> int:
 
 @dataclass(frozen=True, eq=False)
 class ScoredGroup(_Noun):
-    """A group with one score per rollout; all scores have the same part names.
-
-    Attributes:
-        group: the rollouts.
-        scores: one per rollout, in the same order.
-    """
+    """A group with one score per rollout, in the same order; all scores have the same part names."""
 
     group: RolloutGroup
     scores: Sequence[Score]
@@ -330,12 +286,7 @@ class ScoredGroup(_Noun):
 
 @dataclass(frozen=True, eq=False)
 class Demonstration(_Noun):
-    """A prompt with an answer to imitate.
-
-    Attributes:
-        prompt: what was asked.
-        response: the answer to imitate, not empty.
-    """
+    """A prompt with an answer to imitate, which is not empty."""
 
     prompt: Prompt
     response: str
@@ -347,21 +298,13 @@ class Demonstration(_Noun):
 
 @dataclass(frozen=True, eq=False)
 class Preference(_Noun):
-    """Two answers to one prompt, one better than the other or both alike.
-
-    Attributes:
-        prompt: what was asked.
-        chosen: the better answer.
-        rejected: the other one.
-        margin: by how much the first is better, at least 0, in the unit of the annotation; 0 where unknown.
-        tied: True when neither is better; `margin` is 0 then.
-    """
+    """Two answers to one prompt, one better than the other or both alike."""
 
     prompt: Prompt
     chosen: str
     rejected: str
-    margin: float = 0.0
-    tied: bool = False
+    margin: float = 0.0  # by how much the first is better, in the unit of the annotation; 0 where unknown
+    tied: bool = False  # neither is better; the margin is 0 then
 
     def __post_init__(self) -> None:
         require("Preference.prompt", self.prompt, Prompt)
@@ -377,19 +320,12 @@ class Preference(_Noun):
 
 @dataclass(frozen=True, eq=False)
 class Ranking(_Noun):
-    """Several answers to one prompt with a quality score each: what a group ranker is trained on.
-
-    Attributes:
-        prompt: what was asked.
-        candidates: at least two answers.
-        scores: float64 [n], one finite score per candidate, higher is better; equal scores are ties.
-        analysis: the annotator's comparison, "" where there is none.
-    """
+    """Several answers to one prompt with a quality score each: what a group ranker is trained on."""
 
     prompt: Prompt
-    candidates: Sequence[str]
-    scores: NDArray[np.float64]
-    analysis: str = ""
+    candidates: Sequence[str]  # at least two
+    scores: NDArray[np.float64]  # [n], higher is better; equal scores are ties
+    analysis: str = ""  # the annotator's comparison
 
     def __post_init__(self) -> None:
         require("Ranking.prompt", self.prompt, Prompt)
@@ -409,21 +345,13 @@ class Ranking(_Noun):
 
 @dataclass(frozen=True, eq=False)
 class Graded(_Noun):
-    """An answer with a grade: what a grading judge is measured on.
+    """An answer with a grade: what a grading judge is measured on."""
 
-    Attributes:
-        prompt: what was asked; `info` may have the criteria.
-        response: the answer that was graded.
-        grade: the teacher's, or the true one, from 0 to 1.
-        right: whether the final answer is right; None where unknown.
-        sound: whether every step of the way holds; None where unknown.
-    """
-
-    prompt: Prompt
+    prompt: Prompt  # `info` may have the criteria
     response: str
-    grade: float
-    right: bool | None = None
-    sound: bool | None = None
+    grade: float  # the teacher's, or the true one, from 0 to 1
+    right: bool | None = None  # whether the final answer is right
+    sound: bool | None = None  # whether every step of the way holds
 
     def __post_init__(self) -> None:
         require("Graded.prompt", self.prompt, Prompt)

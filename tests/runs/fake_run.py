@@ -1,10 +1,11 @@
-"""A run folder as a real run would leave it, made up: three stages, curves, rollouts with parts and failures."""
+"""Run folders as real runs would leave them, made up: curves, rollouts with parts and failures, rewards per token."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,44 +14,13 @@ from rewardsmith.records import to_json
 
 RECIPE = """\
 # The quickstart: imitate sloppy arithmetic, then let a verifiable reward select what is right.
-title = "arithmetic with shown steps"
-
-[models.policy]
-init = "tiny-llama"
+title = "arithmetic with steps"
 
 [[stages]]
 type = "policy"
-steps = 40
 loss = { type = "clip", low = 0.2, high = 0.28 }
 """
-
-SYSTEM = "Solve the problem step by step. End with # and the result."
-
-
-def write_fake_run(folder: Path, *, steps: int = 40, prompts: int = 6, rollouts: int = 4, seed: int = 0) -> Path:
-    """Write a whole run into `folder` and return it."""
-    rng = random.Random(seed)
-    (folder / "rollouts").mkdir(parents=True, exist_ok=True)
-    (folder / "recipe.toml").write_text(RECIPE)
-    metrics = [
-        {"stage": "sft", "step": i, "seconds": 0.1 * i, "metrics": _sft(rng, i)} for i in range(1, 3 * steps + 1)
-    ]
-    groups = []
-    for step in range(steps + 1):
-        skill = 0.25 + 0.68 / (1 + math.exp(-(step - 0.4 * steps) / (0.1 * steps)))
-        values: dict[str, float] = policy_metrics(rng, skill, step) if step else {}
-        if step % max(1, steps // 8) == 0:
-            values |= {"validation/mean@4": skill + rng.gauss(0, 0.01), "validation/pass@4": min(1.0, skill + 0.18)}
-            values |= {"validation/arithmetic/mean@4": skill - 0.05, "validation/response_length": 17.0 + skill}
-            groups += [_group(random.Random(1000 + i), skill, step, "validation", rollouts) for i in range(prompts)]
-        metrics.append({"stage": "policy", "step": step, "seconds": 1.7 * step, "metrics": values})
-        if step:
-            groups += [_group(rng, skill, step, "train", rollouts) for _ in range(prompts)]
-    metrics.append({"stage": "evaluate", "step": 0, "seconds": 2.0, "metrics": {"validation/mean@2": 0.89}})
-    write_lines(folder / "metrics.jsonl", metrics)
-    write_lines(folder / "rollouts" / "policy.jsonl", groups)
-    (folder / "summary.json").write_text(json.dumps(_summary(metrics, steps)))
-    return folder
+PROBLEM = Prompt("chain", [Message("user", "(14 + 27) - 6 = ?")], source="arithmetic", answer="35")
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -58,97 +28,123 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
-def line(
-    text: str, score: Score, *, step: int = 1, kind: str = "train", dropped: str = "", prompt: Prompt | None = None
+def record(
+    rollouts: Sequence[Rollout], scores: Sequence[Score], step: int = 1, prompt: Prompt = PROBLEM, **changes: Any
 ) -> dict[str, Any]:
+    """Return one line of a rollouts file."""
+    scored = to_json(ScoredGroup(RolloutGroup(prompt, rollouts), scores))
+    line = {"step": step, "kind": "train", "dropped": "", "scored": scored, "advantages": [0.25] * len(scores)}
+    return line | changes
+
+
+def line(text: str, score: Score, *, step: int = 1, dropped: str = "", prompt: Prompt = PROBLEM) -> dict[str, Any]:
     """Return one line of a rollouts file, with one rollout."""
-    group = RolloutGroup(prompt or Prompt("p", [Message("user", "1+1?")]), [Rollout(text)])
-    scored = to_json(ScoredGroup(group, [score]))
-    return {"step": step, "kind": kind, "dropped": dropped, "scored": scored, "advantages": [0.5]}
+    return record([Rollout(text)], [score], step, prompt, dropped=dropped)
 
 
-def policy_metrics(rng: random.Random, skill: float, step: int) -> dict[str, float]:
-    noise = rng.gauss
-    return {
-        "reward/mean": skill + noise(0, 0.03),
-        "reward/spread": 0.4 * (1.1 - skill) + noise(0, 0.01),
-        "reward/rule": skill + noise(0, 0.03),
-        "reward/judge": 0.5 + 0.4 * skill + noise(0, 0.02),
-        "response/length": 14 + 5 * skill + noise(0, 0.3),
-        "response/truncated": max(0.0, 0.1 - 0.1 * skill + noise(0, 0.01)),
-        "policy/entropy": 1.2 - skill + noise(0, 0.02),
-        "policy/kl": 0.02 * skill * (1 + abs(noise(0, 0.3))),
-        "policy/clip_fraction": 0.05 + abs(noise(0, 0.02)),
-        "optimizer/grad_norm": 0.6 + abs(noise(0, 0.3)),
-        "optimizer/lr": 2e-4 * (1 - 0.7 * step / 40),
-        "loss/policy": -0.01 * skill + noise(0, 0.004),
-        "groups/too_easy": 10 * skill,
-        "time/generate": 0.9 + abs(noise(0, 0.05)),
-        "time/score": 0.1,
-        "time/update": 0.6 + abs(noise(0, 0.05)),
-        "failures/judge/timeout": float(rng.random() < 0.2),
-        "failures/judge/unparsable": float(rng.random() < 0.1),
-    }
+# ---- a policy with a rule and a judge --------------------------------------------------------------------------------
 
 
-def _sft(rng: random.Random, step: int) -> dict[str, float]:
-    return {
-        "loss/imitation": 0.4 + 2.6 * math.exp(-step / 25) + rng.gauss(0, 0.04),
-        "optimizer/grad_norm": 1.0 + rng.random(),
-    }
-
-
-def _group(rng: random.Random, skill: float, step: int, kind: str, rollouts: int) -> dict[str, Any]:
-    a, b, c = rng.randint(2, 60), rng.randint(2, 30), rng.randint(2, 9)
-    chat = [Message("system", SYSTEM), Message("user", f"({a} + {b}) - {c} = ?")]
-    prompt = Prompt(f"arith-{a}-{b}-{c}", chat, source="arithmetic", answer=str(a + b - c))
-    luck = random.Random(hash((a, b, c, step)))
-    pairs = [_answer(luck, skill, a, b, c) for _ in range(rollouts)]
-    group = RolloutGroup(prompt, [rollout for rollout, _ in pairs], policy_version=step)
-    scores = [score for _, score in pairs]
-    known = [score.value for score in scores if score.value is not None]
-    mean = sum(known) / len(known) if known else 0.0
-    dropped = "too_easy" if kind == "train" and known and min(known) > 0.9 else ""
-    advantages = [
-        None if dropped or kind == "validation" or score.value is None else round(score.value - mean, 4)
-        for score in scores
+def write_fake_run(folder: Path, *, steps: int = 40, prompts: int = 6) -> Path:
+    """Write a whole run into `folder` and return it."""
+    rng = random.Random(0)
+    metrics = [{"stage": "sft", "step": i, "metrics": {"loss": 3 * math.exp(-i / 25)}} for i in range(1, 3 * steps)]
+    groups, ends = [], []
+    for step in range(steps + 1):
+        skill = 0.25 + 0.68 / (1 + math.exp(-(step - 0.4 * steps) / (0.1 * steps)))
+        values = _policy_metrics(rng, skill) if step else {}
+        if step % max(1, steps // 8) == 0:
+            ends.append({"validation/mean@4": skill, "validation/pass@4": min(1.0, skill + 0.18)})
+            values |= ends[-1]
+            groups += [_group(random.Random(1000 + i), skill, step, "validation") for i in range(prompts)]
+        metrics.append({"stage": "policy", "step": step, "metrics": values})
+        groups += [_group(rng, skill, step, "train") for _ in range(prompts if step else 0)]
+    metrics.append({"stage": "evaluate", "step": 0, "metrics": {"validation/mean@2": 0.89}})
+    write_lines(folder / "metrics.jsonl", metrics)
+    write_lines(folder / "rollouts" / "policy.jsonl", groups)
+    (folder / "recipe.toml").write_text(RECIPE)
+    stages = [
+        {"name": "sft", "type": "sft", "steps": 3 * steps, "seconds": 12.3, "before": {}, "after": {}},
+        {"name": "policy", "type": "policy", "steps": steps, "seconds": 70, "before": ends[0], "after": ends[-1]},
+        {"name": "evaluate", "type": "evaluate", "steps": 0, "seconds": 2.0, "after": {"validation/mean@2": 0.89}},
     ]
-    scored = to_json(ScoredGroup(group, scores))
-    return {"step": step, "kind": kind, "dropped": dropped, "scored": scored, "advantages": advantages}
+    summary = {"title": "arithmetic: a cold start, then RL", "state": "finished", "seconds": 96.4, "stages": stages}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
 
 
-def _answer(rng: random.Random, skill: float, a: int, b: int, c: int) -> tuple[Rollout, Score]:
-    right = rng.random() < skill
-    first = a + b if right or rng.random() < 0.5 else a + b + rng.choice([-10, 1, 10])
-    last = first - c if right else first - c + rng.choice([-1, 1, 9])
-    right = last == a + b - c
-    text = f"{a} + {b} = {first}\n{first} - {c} = {last}\n#{last}"
-    cut = not right and rng.random() < 0.2
-    text = text[: len(text) // 2] if cut else text
-    tokens = list(text.encode())
-    rollout = Rollout(text, tokens, [-0.1] * len(tokens), "length" if cut else "stop")
-    rule = Score(float(right))
-    if rng.random() < 0.06:
-        down = Failure("timeout", "the judge did not answer within 30 s", attempts=3)
-        return rollout, Score(failure=down, parts={"rule": rule, "judge": Score(failure=down)})
-    style = Score(round(rng.uniform(0.4, 1.0), 2), feedback="The steps are shown, and they are easy to follow.")
-    value = 0.8 * (rule.value or 0.0) + 0.2 * (style.value or 0.0)
-    return rollout, Score(value, parts={"rule": rule, "judge": style}, feedback=style.feedback)
-
-
-def _summary(metrics: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-    seen = [row["metrics"] for row in metrics if row["stage"] == "policy" and "validation/mean@4" in row["metrics"]]
-    names = [name for name in seen[0] if name.startswith("validation/")]
-    ends = [{name: row[name] for name in names} for row in (seen[0], seen[-1])]
-    policy = {"name": "policy", "type": "policy", "steps": steps, "seconds": 70.1, "before": ends[0], "after": ends[1]}
-    last = {"name": "evaluate", "type": "evaluate", "steps": 0, "seconds": 2.0, "before": {}}
+def _policy_metrics(rng: random.Random, skill: float) -> dict[str, float]:
     return {
-        "title": "arithmetic with shown steps: cold start, RL with a rule and a judge, held-out evaluation",
-        "state": "finished",
-        "seconds": 96.4,
-        "stages": [
-            {"name": "sft", "type": "sft", "steps": 3 * steps, "seconds": 12.3, "before": {}, "after": {}},
-            policy,
-            last | {"after": {"validation/mean@2": 0.89}},
-        ],
+        "reward/mean": skill + rng.gauss(0, 0.03),
+        "reward/rule": skill,
+        "reward/judge": 0.5 + 0.4 * skill,
+        "policy/entropy": 1.2 - skill,
+        "time/generate": 0.9,
+        "time/score": 0.1,
+        "failures/judge/timeout": float(rng.random() < 0.2),
     }
+
+
+def _group(rng: random.Random, skill: float, step: int, kind: str) -> dict[str, Any]:
+    a, b = rng.randint(2, 60), rng.randint(2, 30)
+    chat = [Message("system", "End with # and the result."), Message("user", f"{a} + {b} = ?")]
+    luck = random.Random(1000 * a + 10 * b + step)
+    rollouts, scores = [], []
+    for _ in range(4):
+        result = a + b if luck.random() < skill else a + b + 1
+        rollouts.append(Rollout(f"{a} + {b} = {result}\n#{result}", [1, 2], [-0.1, -0.1]))
+        rule, judge = Score(float(result == a + b)), Score(round(luck.uniform(0.4, 1.0), 2), feedback="easy to follow")
+        if luck.random() < 0.06:
+            failure = Failure("timeout", "no reply within 30 s", attempts=3)
+            scores.append(Score(failure=failure, parts={"rule": rule, "judge": Score(failure=failure)}))
+        else:
+            value = 0.8 * (rule.value or 0.0) + 0.2 * (judge.value or 0.0)
+            scores.append(Score(value, parts={"rule": rule, "judge": judge}))
+    known = [score.value for score in scores if score.value is not None]
+    dropped = "too_easy" if kind == "train" and known and min(known) > 0.8 else ""
+    without = kind == "validation" or bool(dropped)
+    advantages = [None if without or score.value is None else score.value - 0.5 for score in scores]
+    prompt = Prompt(f"arith-{a}-{b}", chat, source="arithmetic", answer=str(a + b))
+    return record(rollouts, scores, step, prompt, kind=kind, dropped=dropped, advantages=advantages)
+
+
+# ---- rewards per token -----------------------------------------------------------------------------------------------
+
+
+def by_letter(text: str) -> Rollout:
+    """Return a rollout with a token for each character, and one that ends it."""
+    return Rollout(text, [*map(ord, text), 0], ends=[*range(1, len(text) + 1), len(text)])
+
+
+def dense(values: Sequence[float], support: Sequence[bool] | None = None) -> Score:
+    """Return the score of a part with rewards per token; its value is their sum."""
+    return Score(float(sum(values)), token_values=values, token_support=support)
+
+
+def write_process_run(folder: Path, *, steps: int) -> Path:
+    """Write a run whose policy has rewards by token and by step, which learn to find the wrong step."""
+    rng = random.Random(0)
+    metrics, groups = [], []
+    for step in range(1, steps + 1):
+        learned = {
+            f"learned/{part}/{name}": value
+            for part in ("process", "step")
+            for name, value in {
+                "accuracy_fresh": 0.6, "accuracy_after": 0.7, "steps/found": 0.5, "steps/chance": 0.3, "trust": 0.4,
+                "loss": 0.6,
+            }.items()
+        }  # fmt: skip
+        values = _policy_metrics(rng, 0.5) | learned | {"learned/grad_norm": 0.5}
+        metrics.append({"stage": "policy", "step": step, "metrics": values})
+        rollouts = [by_letter("14 + 27 = 41\n#35"), by_letter("14 + 27 = 31\n#25")]
+        tokens = [[rng.gauss(0, 1) for _ in rollout.tokens] for rollout in rollouts]
+        ends = [[token in (10, 0) for token in rollout.tokens.tolist()] for rollout in rollouts]
+        scores = [
+            Score(1.0, parts={"process": dense(values), "step": dense(values, support)})
+            for values, support in zip(tokens, ends, strict=True)
+        ]
+        groups.append(record(rollouts, scores, step))
+    write_lines(folder / "metrics.jsonl", metrics)
+    write_lines(folder / "rollouts" / "policy.jsonl", groups)
+    (folder / "summary.json").write_text(json.dumps({"title": "process rewards", "state": "finished"}))
+    return folder

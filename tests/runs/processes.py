@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +127,20 @@ class Launched:
 
 _fork = multiprocessing.get_context("forkserver")
 _fork.set_forkserver_preload(
-    ["rewardsmith.cli", "rewardsmith.runs.start", "rewardsmith.trainers.policy", "rewardsmith.trainers.sft"]
+    [
+        "rewardsmith.cli",
+        "rewardsmith.runs.start",
+        "rewardsmith.trainers.policy",
+        "rewardsmith.trainers.sft",
+        "rewardsmith.engines.embedded.engine",
+        "rewardsmith.engines.embedded.chat_model",
+        "transformers.models.llama.modeling_llama",
+    ]
 )
 
 
 def prepared(folder: Path, recipe: str = RECIPE) -> Path:
-    """Make a folder with a recipe, `small.toml`, and the reward beside it."""
+    """Make a folder with a recipe, `small.toml`, and its reward."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "small.toml").write_text(recipe, encoding="utf-8")
     (folder / "digits.py").write_text(REWARD, encoding="utf-8")
@@ -202,6 +211,21 @@ def arm(strike: Strike) -> None:
     setattr(place, name, striking)
 
 
+def uninterrupted(
+    make: Callable[[Path, str], Path], factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Any]]:
+    """Return a function from a variant, whose folder `make` prepares, to the outcome of its run."""
+
+    @cache
+    def of(variant: str) -> dict[str, Any]:
+        folder = make(factory.mktemp(variant), variant)
+        status, output = run(folder)
+        assert status == 0, output
+        return outcome(folder / "runs/small")
+
+    return of
+
+
 def outcome(folder: Path) -> dict[str, Any]:
     """Return all of a finished run that must not depend on how often it was interrupted."""
     models = {str(f.relative_to(folder)): f.read_bytes() for f in folder.glob("models/**/*") if f.is_file()}
@@ -230,7 +254,7 @@ def _untimed(value: Any) -> Any:
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
     """Compare outcomes, and show the first difference."""
     for here, there in zip(found["metrics"], expected["metrics"], strict=False):
-        where = f"{there['stage']} step {there['step']}, beside (stage, step) {here['stage'], here['step']}"
+        where = f"{there['stage']} step {there['step']}, next to (stage, step) {here['stage'], here['step']}"
         names = here["metrics"].keys() | there["metrics"].keys()
         values = {name: (here["metrics"].get(name), there["metrics"].get(name)) for name in sorted(names)}
         assert here == there, f"{where}: { ({name: pair for name, pair in values.items() if pair[0] != pair[1]}) }"

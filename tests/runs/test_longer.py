@@ -53,12 +53,6 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return outcome(folder / "runs/small")
 
 
-# ---- what is counted -------------------------------------------------------------------------------------------------
-
-
-# ---- a finished run with more steps ----------------------------------------------------------------------------------
-
-
 def test_a_finished_run_that_gets_more_steps_ends_like_one_that_had_them_from_the_start(
     finished: Path, six: dict[str, Any]
 ) -> None:
@@ -67,7 +61,6 @@ def test_a_finished_run_that_gets_more_steps_ends_like_one_that_had_them_from_th
     assert status == 0, output
     assert "run folder: runs/small\n" in output
     assert "resuming from 01-sft-000004" in output
-    assert "schedule" not in output
     found = outcome(finished / "runs/small")
     assert found == six
     assert found["models"]["models/policy/model.safetensors"] != before
@@ -94,15 +87,6 @@ def test_a_finished_run_stays_finished_when_the_longer_recipe_is_refused(finishe
     assert "none.jsonl" in (finished / "runs/small/run.log").read_text()
     status, output = run(finished, "--folder", "runs/small")
     assert (status, "has finished already" in output) == (0, True)
-
-
-def test_a_learning_rate_that_depends_on_the_number_of_steps_is_warned_of(tmp_path: Path) -> None:
-    recipe = SFT.replace("lr = 2e-3", 'lr = 2e-3, schedule = "cosine"')
-    folder = prepared(tmp_path, recipe.replace("steps = 4", "steps = 1"))
-    assert run(folder)[0] == 0
-    status, output = run(folder, "stages.sft.steps=2", "--accept-changes")
-    assert status == 0, output
-    assert 'warning: 2 steps instead of 1. With optimizer.schedule = "cosine"' in output
 
 
 def test_a_stage_from_which_a_later_one_has_trained_cannot_have_more_steps(tmp_path: Path) -> None:

@@ -128,8 +128,6 @@ def test_stored_rollouts_are_scored_by_the_recipe_s_judge(tmp_path, changes, mon
         ("stages.0.reward.judge.model=critic", 'a model that writes: one with head = "language"'),
         ('models.policy={ type = "server", urls = ["http://localhost:1/v1"] }', "a model in this process"),
         ('models.judge.urls=["localhost"]', "models.judge"),
-        ('models.judge={ urls = ["http://h/v1"] }', 'is a setting of type = "server": set the type too'),
-        ('models.judge={ command = "vllm", model = "m" }', 'is a setting of type = "managed"'),
     ],
 )
 def test_a_model_that_cannot_do_it_is_refused_before_the_run(changes, change, output):

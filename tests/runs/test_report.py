@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rewardsmith import Failure, Message, Prompt, Score
-from rewardsmith.runs import report, report_rollouts
+from rewardsmith.runs import report_rollouts
 from rewardsmith.runs.report import MAX_POINTS, SCRIPTS, thinned, write_report
 from tests.runs.fake_run import line, write_fake_run, write_lines
 
@@ -24,7 +24,7 @@ HOSTILE = [
     "]]>",
     "{{script}} {{data}}",
     "&lt;b&gt; &amp; \u2028 \u2029",
-    "NUL \0 and bell \a, turned \u202e around",
+    "NUL \0 and bell \aand back \u202e wards",
     "'\"`${alert(1)}",
 ]
 
@@ -75,7 +75,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Page:
     return page_of(write_fake_run(tmp_path_factory.mktemp("runs") / "run"))
 
 
-# ---- a whole run ---------------------------------------------------------------------------------------------------
+# ---- a whole run -----------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_reported_from_its_title_to_its_recipe(whole: Page) -> None:
@@ -106,7 +106,7 @@ def test_the_same_prompts_stand_before_and_after(whole: Page) -> None:
     assert found["drops"][0][0] == "too_easy"
 
 
-# ---- the page itself -----------------------------------------------------------------------------------------------
+# ---- the page itself -------------------------------------------------------------------------------------------------
 
 
 def test_the_page_needs_nothing_and_allows_nothing(whole: Page) -> None:
@@ -171,7 +171,7 @@ def test_files_that_were_cut_off_are_read_as_far_as_they_go(tmp_path: Path, shar
     assert data["unread"] <= 1
 
 
-# ---- bounds --------------------------------------------------------------------------------------------------------
+# ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
 def test_ten_thousand_groups_are_read_at_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,21 +200,8 @@ def test_long_texts_and_large_groups_are_cut_with_a_note(tmp_path: Path) -> None
     first = shown["rollouts"][0]
     assert (len(first["text"]), first["cut"]) == (4_000, 6_000)
     assert first["feedback"]["cut"] == 2_000
-    assert [r["advantage"] for r in shown["rollouts"]] == [0.5] + [None] * 7
+    assert [r["advantage"] for r in shown["rollouts"]] == [0.25] + [None] * 7
     assert shown["prompt"]["earlier"] == 18
-
-
-def test_a_long_file_of_metrics_is_sampled_but_no_validation_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows: list[dict[str, Any]] = [{"stage": "p", "step": s, "metrics": {"reward/mean": 1.0}} for s in range(1_000)]
-    for row in rows[7::100]:
-        row["metrics"] = {"validation/mean@4": 0.5}
-    write_lines(tmp_path / "metrics.jsonl", rows)
-    monkeypatch.setattr(report, "MAX_METRICS_BYTES", (tmp_path / "metrics.jsonl").stat().st_size // 10 + 1)
-    curves = {curve["name"]: curve["x"] for curve in page_of(tmp_path).data["stages"][0]["curves"]}
-    assert curves["validation/mean@4"] == list(range(7, 1_000, 100))
-    assert curves["reward/mean"] == list(range(0, 1_000, 10))
 
 
 def test_thinning_keeps_the_ends_and_every_spike() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.runs.processes import Strike, assert_same, outcome, prepared, run
+from tests.runs.processes import Strike, assert_same, outcome, prepared, run, uninterrupted
 
 pytestmark = pytest.mark.slow
 
@@ -108,17 +108,7 @@ def folder_of(path: Path, variant: str) -> Path:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
     """What comes of each variant without an interruption."""
-    found: dict[str, dict[str, Any]] = {}
-
-    def of(variant: str) -> dict[str, Any]:
-        if variant not in found:
-            folder = folder_of(tmp_path_factory.mktemp(variant), variant)
-            status, output = run(folder)
-            assert status == 0, output
-            found[variant] = outcome(folder / "runs/small")
-        return found[variant]
-
-    return of
+    return uninterrupted(folder_of, tmp_path_factory)
 
 
 def test_the_policy_is_rewarded_by_what_was_trained(expected: Callable[[str], dict[str, Any]]) -> None:

@@ -35,13 +35,13 @@ def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stopped(stopped_once: Path, tmp_path: Path) -> Path:
-    """A prepared with a run that was stopped after two of four steps."""
+    """A folder with a run that was stopped after two of four steps."""
     return Path(shutil.copytree(stopped_once, tmp_path / "stopped"))
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A prepared with a run that has ended; a copy of the policy was evaluated, and a tracker followed."""
+    """A folder with a run that has ended; a copy of the policy was evaluated, and a tracker followed."""
     stages = [EVALUATE.format(name="own", model="policy"), EVALUATE.format(name="copied", model="copy")]
     copy = '[models.copy]\ncopy_of = "policy"\n\n[data.train]'
     recipe = SFT.replace("[data.train]", copy).replace('title = "', 'trackers = ["tensorboard"]\ntitle = "')
@@ -176,6 +176,3 @@ def test_a_stage_that_was_removed_does_not_shift_the_others(tmp_path: Path) -> N
     assert (status, done) == (0, [0, 1, 2, 3, 4]), output
     # What is left of the old numbering must not pass for the last checkpoint.
     assert sorted(path.name for path in (folder / "runs/small/checkpoints").iterdir())[-1] == "01-second-000004"
-
-
-# ---- messages while a run starts -------------------------------------------------------------------------------------

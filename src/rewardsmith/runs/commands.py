@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -41,10 +41,7 @@ class CommandOptions(Settings):
     """Flags that every job has as a command."""
 
     fail_above: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="end with status 1 if more than this share has no result",
+        default=1.0, ge=0, le=1, description="end with status 1 if more than this share has no result"
     )
     fresh: bool = Field(default=False, description="discard the results of an earlier start of this command")
     show_prompts: int = Field(default=0, ge=0, description="print the first N requests to models, with their replies")
@@ -96,12 +93,15 @@ def run_command(kind: type[Job], values: Mapping[str, Any], overrides: Sequence[
     options = _validated(CommandOptions, {n: v for n, v in flags.items() if n in CommandOptions.model_fields})
     inputs = CommandInputs()
     for name, info in kind.model_fields.items():
-        if name in own and (found := input_kind(info)) != "value" and own[name] is not None:
-            own[name] = inputs.find(found, own[name], flags, overrides)
+        if own.get(name) is not None and input_kind(info) == "reward":
+            own[name] = inputs.add_reward(own[name], overrides)
+        elif own.get(name) is not None and input_kind(info) == "data":
+            inputs.data[own[name]] = find_source(own[name], flags.get("source") or ())
     job = _validated(kind, own)
     if "models" in flags:
-        inputs.load_models(flags["models"], job, overrides)
-    inputs.require_used(overrides)
+        inputs.add_models(flags["models"], job, overrides)
+    elif overrides and not any(input_kind(info) == "reward" for info in kind.model_fields.values()):
+        raise UserError(f"{overrides[0]!r}: this command reads no recipe that could be changed; leave it out")
     return CommandRun(job, inputs, options).run()
 
 
@@ -120,47 +120,32 @@ def _as_flag(kind: type[Any], problem: Problem) -> Problem:
     return Problem(f"--{problem.path.replace('_', '-')}", problem.message, problem.value)
 
 
+@dataclass
 class CommandInputs:
-    """The reward, data and models that a command names, as the tables of a recipe."""
+    """The rewards, data and models that a command names, as the tables of a recipe."""
 
-    def __init__(self) -> None:
-        self.models: Mapping[str, Chosen] = {}
-        self.data: dict[str, Chosen] = {}
-        self.cache: str | None = None
-        self.seed = 0
-        self.warnings: Mapping[str, str] = {}
-        self._overridden = False
+    models: dict[str, Chosen] = field(default_factory=dict)
+    data: dict[str, Chosen] = field(default_factory=dict)
+    warnings: dict[str, str] = field(default_factory=dict)
+    cache: str | None = None
+    seed: int = 0
 
-    def find(self, kind: Input, value: str, flags: Mapping[str, Any], overrides: Sequence[str]) -> Any:
-        """Return what a flag stands for."""
-        if kind == "reward":
-            found = find_reward(value, overrides)
-            self._add_models(found.models)
-            self.cache, self.seed = found.cache, found.seed
-            self.warnings, self._overridden = {**self.warnings, **found.warnings}, True
-            return found.reward
-        if kind == "data":
-            self.data[value] = find_source(value, flags.get("source") or ())
-            return value
-        return value
-
-    def _add_models(self, models: Mapping[str, Chosen]) -> None:
-        """Add the models of another reward; one name cannot stand for two models."""
-        twice = next((name for name, model in models.items() if self.models.get(name, model) != model), None)
+    def add_reward(self, place: str, overrides: Sequence[str]) -> Chosen:
+        """Return the reward at a place, and take its models; one name cannot stand for two models."""
+        found = find_reward(place, overrides)
+        twice = next((name for name, model in found.models.items() if self.models.get(name, model) != model), None)
         if twice is not None:
             raise UserError(f"two rewards have different tables [models.{twice}]: rename one of the models")
-        self.models = {**self.models, **models}
+        self.models |= found.models
+        self.warnings |= found.warnings
+        self.cache, self.seed = found.cache, found.seed
+        return found.reward
 
-    def load_models(self, file: Path, job: Job, overrides: Sequence[str]) -> None:
+    def add_models(self, file: Path, job: Job, overrides: Sequence[str]) -> None:
         """Take the models of a TOML file, of which the job names one or more."""
         table = load_table(file, overrides)
         found = parse_models({n: table[n] for n in ("models", "cache") if n in table}, job, source=str(file))
-        self.models, self.cache, self.seed, self._overridden = found.models, found.cache, table.get("seed", 0), True
-
-    def require_used(self, overrides: Sequence[str]) -> None:
-        """Refuse overrides that change nothing."""
-        if overrides and not self._overridden:
-            raise UserError(f"{overrides[0]!r}: this command reads no recipe that could be changed; leave it out")
+        self.models, self.cache, self.seed = found.models, found.cache, table.get("seed", 0)
 
 
 class CommandRun:
@@ -170,25 +155,17 @@ class CommandRun:
         self._job, self._inputs, self._options = job, inputs, options
         self._progress = Progress(Console(stderr=True))
         self._folder: Path | None = None
+        self.model_tables: Mapping[str, Chosen] = inputs.models
         self.seed: int = getattr(job, "seed", inputs.seed)
         self.fresh = options.fresh
         self.log = self._progress.log
         self._display = ExitStack()
         self._phase, self._done = "", 0
-        self._print_prompts = PromptPrinter(options.show_prompts, self.log) if options.show_prompts else None
+        self._prompt_numbers = iter(range(1, options.show_prompts + 1))
         self._models = ModelRegistry(
-            inputs.models,
-            seed=inputs.seed,
-            folder=lambda: self.folder,
-            log=self.log,
-            cache=inputs.cache,
+            inputs.models, seed=inputs.seed, folder=lambda: self.folder, log=self.log, cache=inputs.cache,
             on_open=self._warn,
-        )
-
-    @property
-    def model_tables(self) -> Mapping[str, Chosen]:
-        """The models that the command names."""
-        return self._inputs.models
+        )  # fmt: skip
 
     @property
     def folder(self) -> Path:
@@ -199,7 +176,7 @@ class CommandRun:
     def model(self, name: str) -> Any:
         """Return a model as rewards use it."""
         model = self._models(name)
-        return PrintedModel(model, self._print_prompts) if self._print_prompts else model
+        return PrintedModel(model, self._prompt_numbers, self.log) if self._options.show_prompts else model
 
     def reward(self, chosen: Chosen) -> Component:
         """Return a reward, with its models."""
@@ -264,69 +241,40 @@ def stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# ---- --show-prompts --------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class PromptPrinter:
-    """Prints the next `left` calls of all models together, each prompt with its reply."""
-
-    left: int
-    write: Callable[[str], None]
-    number: int = 0
-
-    def next(self) -> int | None:
-        """Return the number of a call, from 1; None when enough were printed."""
-        if self.left <= 0:
-            return None
-        self.left -= 1
-        self.number += 1
-        return self.number
-
-    def show(self, number: int, model: str, details: str, prompt: Conversation | str, reply: str) -> None:
-        """Print a prompt and its reply together, so that concurrent calls do not mix."""
-        messages = [("", prompt)] if isinstance(prompt, str) else [(one.role, one.content) for one in prompt]
-        text = "\n".join(f"[{role}]\n{content}" if role else content for role, content in messages)
-        self.write(f"--- prompt {number} to {model}{details}:\n{text}\n--- reply {number} of {model}:\n{reply}\n---")
-
-
 class PrintedModel(WrappedModel):
-    """A model whose first calls are printed."""
+    """A model whose calls are printed, each prompt with its reply, as long as all models together have `numbers`."""
 
-    def __init__(self, model: Any, printer: PromptPrinter) -> None:
+    def __init__(self, model: Any, numbers: Iterator[int], write: Callable[[str], None]) -> None:
         super().__init__(model)
-        self._printer = printer
+        self._numbers, self._write = numbers, write
 
     async def chat(self, question: ChatRequest) -> ChatReply:
         """Return the model's reply, and print both."""
-        number = self._printer.next()
+        number = next(self._numbers, None)
         if number is None:
             return await super().chat(question)
-        text = "(nothing)"
+        text = ""
         try:
             reply = await super().chat(question)
-            text = _reply_text(reply)
+            thought = f"(thought)\n{reply.thought}\n(answer)\n" if reply.thought else ""
+            text = f"{thought}{reply.text}{' (truncated)' * reply.truncated}{' (from the cache)' * reply.cached}"
         except BaseException as error:
             text = f"(no reply: {error or type(error).__name__})"
             raise
         finally:
-            retry = f" (attempt {question.attempt + 1})" if question.attempt else ""
-            details = f"{retry}, temperature {question.temperature:g}, max_tokens {question.max_tokens}"
-            self._printer.show(number, self.name, details, question.prompt, text)
+            details = f"attempt {question.attempt + 1}, temperature {question.temperature:g}"
+            self._print(number, f"{details}, max_tokens {question.max_tokens}", question.prompt, text)
         return reply
 
     async def rate(self, conversations: Sequence[Conversation]) -> list[float]:
         """Return the model's numbers, and print them with the conversations."""
         values = await super().rate(conversations)
-        for conversation, value in zip(conversations, values, strict=False):
-            number = self._printer.next()
-            if number is None:
-                break
-            self._printer.show(number, self.name, " (rate)", conversation, f"{value:g}")
+        for conversation, value, number in zip(conversations, values, self._numbers, strict=False):
+            self._print(number, "rate", conversation, f"{value:g}")
         return values
 
-
-def _reply_text(reply: ChatReply) -> str:
-    thought = f"(thought)\n{reply.thought}\n(answer)\n" if reply.thought else ""
-    notes = [note for note, holds in (("truncated", reply.truncated), ("from the cache", reply.cached)) if holds]
-    return f"{thought}{reply.text}" + (f"\n({', '.join(notes)})" if notes else "")
+    def _print(self, number: int, details: str, prompt: Conversation | str, reply: str) -> None:
+        """Print a prompt and its reply together, so that concurrent calls do not mix."""
+        text = prompt if isinstance(prompt, str) else "\n".join(f"[{one.role}]\n{one.content}" for one in prompt)
+        head = f"--- prompt {number} to {self.name} ({details}):"
+        self._write(f"{head}\n{text}\n--- reply {number} of {self.name}:\n{reply}\n---")

@@ -61,8 +61,6 @@ class RunFolder:
                         file.close()
                 self._files.clear()
 
-    # ---- lines that grow -------------------------------------------------------------------------------------------
-
     def log(self, stage: str, step: int, seconds: float, metrics: Mapping[str, float]) -> None:
         """Add a line of metrics."""
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
@@ -81,12 +79,10 @@ class RunFolder:
             self._files[name].write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
             self._files[name].flush()
 
-    def _lengths(self) -> dict[str, int]:
-        """Return how long each growing file is, after making sure that it has reached the disk."""
-        for file in self._files.values():
-            os.fsync(file.fileno())
+    def _growing(self) -> dict[str, Path]:
+        """Return the files that grow, by their names in the folder."""
         files = [self.path / METRICS, *(self.path / "rollouts").glob("*.jsonl")]
-        return {str(file.relative_to(self.path)): file.stat().st_size for file in files if file.exists()}
+        return {str(file.relative_to(self.path)): file for file in files if file.exists()}
 
     def require_lengths(self, checkpoint: str, lengths: Mapping[str, int]) -> None:
         """Raise a `UserError` if a growing file has lost lines that it had at a checkpoint."""
@@ -101,17 +97,14 @@ class RunFolder:
 
     def rewind(self, lengths: Mapping[str, int]) -> None:
         """Cut the growing files to what they were at a checkpoint: what came after it is done again."""
-        for file in [self.path / METRICS, *(self.path / "rollouts").glob("*.jsonl")]:
-            if file.exists():
-                os.truncate(file, lengths.get(str(file.relative_to(self.path)), 0))
+        for name, file in self._growing().items():
+            os.truncate(file, lengths.get(name, 0))
 
     def keep_evaluations_of(self, stages: Sequence[str]) -> None:
         """Remove what other stages measured: those that come again, and those that the recipe no longer has."""
         for file in (self.path / EVALUATIONS).glob("*.json"):
             if file.stem not in stages:
                 file.unlink(missing_ok=True)
-
-    # ---- files that are written as a whole -------------------------------------------------------------------------
 
     def write(self, name: str, text: str) -> None:
         """Write a text file of the run."""
@@ -127,12 +120,8 @@ class RunFolder:
 
     def read(self, name: str) -> str | None:
         """Return a text file of the run, or None if there is none."""
-        try:
-            return (self.path / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-
-    # ---- checkpoints -----------------------------------------------------------------------------------------------
+        file = self.path / name
+        return file.read_text(encoding="utf-8") if file.exists() else None
 
     def save(
         self, name: str, facts: dict[str, Any], models: Mapping[str, Any], reward: Component | None = None
@@ -143,7 +132,10 @@ class RunFolder:
                 engine.save(folder / model)
             if reward is not None:
                 save(reward, folder / _REWARDS)
-            facts = facts | {"lengths": self._lengths(), "models": sorted(models)}
+            for file in self._files.values():
+                os.fsync(file.fileno())
+            lengths = {name: file.stat().st_size for name, file in self._growing().items()}
+            facts = facts | {"lengths": lengths, "models": sorted(models)}
             (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
             write_sums(folder)
 
@@ -159,11 +151,7 @@ class RunFolder:
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return the facts of a checkpoint."""
-        file = self.path / CHECKPOINTS / name / _FACTS
-        try:
-            return dict(json.loads(file.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise UserError(f"{file} is damaged ({error}): remove that folder to resume from an earlier one") from None
+        return dict(json.loads((self.path / CHECKPOINTS / name / _FACTS).read_text(encoding="utf-8")))
 
     def model(self, checkpoint: str, name: str) -> Path:
         """Return the folder of a model in a checkpoint."""

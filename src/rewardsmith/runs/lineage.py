@@ -10,12 +10,8 @@ An implicit process reward is the distance between two models, so its record nam
     {"type": "implicit", "model": "prm", "beta": 0.05, "reference": "start", "reference_weights": "embedded:5f…",
      "update": "after", "loss": "cross-entropy", "offset": "none"}
 
-A model with an adapter has two hashes, `embedded:5f…+c3…`: that of the weights below, which is the hash of the model
-without any adapter and stays the same while it learns, and that of the adapter.
-
-A judge is only what it was trained to be under the prompt that it was trained with and the parser that reads it. The
-record has a hash of the weights before and after each stage, and of every template, so that the two can be compared
-years later. A reward or a data source describes itself by its method `facts()`, where it has one.
+A model with an adapter has two hashes, `embedded:5f…+c3…`: of the weights below, which stay the same while it learns,
+and of the adapter. A reward or a data source describes itself by its method `facts()`, where it has one.
 """
 
 from __future__ import annotations
@@ -33,8 +29,10 @@ from rewardsmith.recipe import Recipe, places, references
 from rewardsmith.rewards import REWARDS
 from rewardsmith.rewards.tree import walk
 from rewardsmith.runs.folder import RunFolder
-from rewardsmith.runs.preflight import LINEAGE, RewardTrees
+from rewardsmith.runs.preflight import RewardTrees
 from rewardsmith.trainers.trainer import Trainer
+
+LINEAGE = "lineage.json"
 
 Identify = Callable[[str], Awaitable[str]]
 """From the name of a model to what it is now."""
@@ -44,10 +42,7 @@ class Lineage:
     """Writes the record of a run; `identify` returns what a model is."""
 
     def __init__(self, recipe: Recipe, files: RunFolder, identify: Identify, trees: RewardTrees) -> None:
-        self._recipe = recipe
-        self._files = files
-        self._identify = identify
-        self._trees = trees
+        self._recipe, self._files, self._identify, self._trees = recipe, files, identify, trees
         self._records: list[dict[str, Any]] = []
 
     def resume(self, stage: int, *, begun: bool) -> None:
@@ -61,14 +56,14 @@ class Lineage:
         name = getattr(chosen.settings, "name", chosen.name)
         if len(self._records) > number and self._records[number].get("stage") == name:
             return
-        named = list(references(chosen))
+        named = [(table, value) for _, table, value in references(chosen)]
         models = {
             model: {"init": self._init(model), "before": await self._identity(model)}
-            for model in dict.fromkeys(value for _, table, value in named if table == "models")
+            for model in dict.fromkeys(value for table, value in named if table == "models")
         }
         data = {
             source: {"type": self._recipe.data[source].name} | _facts(sources(source))
-            for source in dict.fromkeys(value for _, table, value in named if table == "data")
+            for source in dict.fromkeys(value for table, value in named if table == "data")
         }
         record = {"stage": name, "type": chosen.name, "version": __version__, "models": models, "data": data}
         rewards = {place: about | _reference(about, models) for place, about in _rewards(chosen, self._trees).items()}
@@ -123,9 +118,7 @@ _NAMES = {kind: name for name, kind in REWARDS.items()}
 
 
 def _facts(thing: Any) -> dict[str, Any]:
-    facts = getattr(thing, "facts", None)
     try:
-        found = json.loads(json.dumps(facts())) if callable(facts) else {}
-    except Exception:  # noqa: BLE001 a user's own component may have a method of that name that means something else
+        return dict(json.loads(json.dumps(thing.facts())))
+    except Exception:  # noqa: BLE001 a user's own component has no such method, or one that means something else
         return {}
-    return found if isinstance(found, dict) else {}

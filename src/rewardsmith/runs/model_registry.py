@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewardsmith.config import Chosen, Settings
+from rewardsmith.console import count_of
 from rewardsmith.engines.model_settings import ManagedSettings, ModelSettings, SentenceSettings, ServerSettings
 from rewardsmith.engines.offload import DeviceScheduler, OffloadedModel
 from rewardsmith.errors import UserError, listing, nearest
@@ -45,12 +46,8 @@ class ModelRegistry:
         cache: str | None = None,
         on_open: Callable[[Engine], None] = lambda engine: None,
     ) -> None:
-        self._tables = tables
-        self._seed = seed
-        self._folder = folder
-        self._log = log
-        self._cache_folder = cache
-        self._on_open = on_open
+        self._tables, self._seed, self._folder, self._log = tables, seed, folder, log
+        self._cache_folder, self._on_open = cache, on_open
         self._cache: Any = None
         self._engines: dict[str, Engine] = {}
         self._models: dict[str, Model] = {}
@@ -60,38 +57,37 @@ class ModelRegistry:
 
     def engine(self, name: str) -> Engine:
         """Return an embedded model; one with `offload` stays off the device until it is needed."""
-        if name not in self._engines:
-            engine = self._engines[name] = self._load(name)
-            self._on_open(engine)
-            if engine.settings.offload:
-                engine.sleep()
-                self._scheduler.add(engine.name, engine.sleep, engine.wake)
-        return self._engines[name]
-
-    def _load(self, name: str) -> Engine:
+        if name in self._engines:
+            return self._engines[name]
         settings = self._tables[name].settings
         assert isinstance(settings, ModelSettings)  # the recipe was checked
+        engine: Engine
         if settings.copy_of is not None:
             self._log(f"loading {name}: a copy of {settings.copy_of}")
-            return self.engine(settings.copy_of).copy(settings, name=name)
-        self._log(f"loading {name}: {settings.init}")
-        from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 it imports torch
+            engine = self.engine(settings.copy_of).copy(settings, name=name)
+        else:
+            self._log(f"loading {name}: {settings.init}")
+            from rewardsmith.engines.embedded.engine import EmbeddedEngine  # noqa: PLC0415 it imports torch
 
-        return EmbeddedEngine.open(settings, seed=derive(self._seed, "weights", name) % 2**32, name=name)
+            engine = EmbeddedEngine.open(settings, seed=derive(self._seed, "weights", name) % 2**32, name=name)
+        self._engines[name] = engine
+        self._on_open(engine)
+        if settings.offload:
+            engine.sleep()
+            self._scheduler.add(name, engine.sleep, engine.wake)
+        return engine
 
     def __call__(self, name: str) -> Model:
         """Return a model of the recipe, with the verdict cache around it."""
         if name not in self._models:
             model = self._make(name, self._settings(name))
-            self._models[name] = model if self._cache_folder == "" else self._with_cache(model)
+            if self._cache_folder != "":
+                from rewardsmith.rewards.cache import CachedModel, VerdictCache  # noqa: PLC0415
+
+                self._cache = self._cache or VerdictCache(self._cache_folder, log=self._log)
+                model = CachedModel(model, self._cache)
+            self._models[name] = model
         return self._models[name]
-
-    def _with_cache(self, model: Model) -> Any:
-        from rewardsmith.rewards.cache import CachedModel, VerdictCache  # noqa: PLC0415
-
-        if self._cache is None:
-            self._cache = VerdictCache(self._cache_folder, log=self._log)
-        return CachedModel(model, self._cache)
 
     def before(self, name: str) -> Any:
         """Return a model for the checks before a run; an embedded one is not loaded yet."""
@@ -133,13 +129,9 @@ class ModelRegistry:
         self._offloaded[name] = OffloadedModel(model, self._scheduler)
         return self._offloaded[name]
 
-    # ---- offload ---------------------------------------------------------------------------------------------------
-
     def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
         """Keep these models on the device; those that share it are offloaded."""
         return self._scheduler.on_device(*names)
-
-    # ---- usage -----------------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
         """Return the usage of each model since the last call, as `models/NAME/calls` and so on."""
@@ -160,8 +152,6 @@ class ModelRegistry:
         for name, model in self._models.items():
             if away := getattr(model, "away", ()):
                 self._log(f"models.{name}: no reply from {', '.join(away)}; using the other addresses meanwhile")
-
-    # ---- the end ---------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Close connections, and stop the servers that were started."""
@@ -207,11 +197,8 @@ def add_usage(first: Mapping[str, Usage], second: Mapping[str, Usage]) -> dict[s
 
 def usage_line(used: Usage) -> str:
     """Return one line for people: calls, cache hits, retries, failures, tokens, cost."""
-    parts = [f"{used.calls:,} call{'' if used.calls == 1 else 's'}"]
-    parts += [f"{used.cached:,} cache hit{'' if used.cached == 1 else 's'}"] if used.cached else []
-    parts += [f"{used.retries:,} {'retry' if used.retries == 1 else 'retries'}"] if used.retries else []
-    parts += [f"{used.failed:,} failed"] if used.failed else []
+    counts = {"from the cache": used.cached, "retried": used.retries, "failed": used.failed}
+    parts = [count_of(used.calls, "call"), *(f"{count:,} {name}" for name, count in counts.items() if count)]
     if used.prompt_tokens or used.tokens:  # not known of numbers and vectors
         parts.append(f"{used.prompt_tokens:,} prompt and {used.tokens:,} completion tokens")
-    parts += [f"cost {used.cost:.4g}"] if used.cost else []
-    return ", ".join(parts)
+    return ", ".join([*parts, *([f"cost {used.cost:.4g}"] if used.cost else [])])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from rewardsmith.config import Chosen, Settings
@@ -29,14 +27,8 @@ from rewardsmith.trainers.process.implicit_parts import (
 from rewardsmith.trainers.trainer import HELD_OUT_SEED, count_items, held_out
 from rewardsmith.types import Prompt
 
-PROMPTS_CHECKED = 256
-"""Prompts that a reward is checked against before the run begins."""
-
-SOURCES_CHECKED = 10_000
-"""Prompts whose source is looked up in the routes of a reward before the run begins; others when they are scored."""
-
-LINEAGE = "lineage.json"
-_BY_SEQUENCE = "sequence-mean-token-mean"
+PROMPTS_CHECKED = 256  # against which a reward is checked before the run begins
+SOURCES_CHECKED = 10_000  # prompts whose source is looked up in the routes of a reward
 
 
 @dataclass(frozen=True)
@@ -103,51 +95,30 @@ class RewardTrees:
             yield Problem(f"{place.path}.select.part", message, shown(part))
 
 
-# ---- settings that can be used, but seldom should be -----------------------------------------------------------------
-
-
 def warnings(recipe: Recipe) -> Iterator[str]:
-    """Yield a warning for settings that seldom go together."""
+    """Yield a warning for settings that can be used, but seldom go together."""
+    learned: set[str] = set()  # models that were process reward models in an earlier stage
     for i, stage in enumerate(recipe.stages):
         loss, reduction = (getattr(stage.settings, name, None) for name in ("loss", "reduction"))
-        if (
-            loss
-            and reduction
-            and loss.name in ("gspo", "gmpo")
-            and ":" not in reduction.name
-            and reduction.name != _BY_SEQUENCE
-        ):
+        if loss and loss.name in ("gspo", "gmpo") and reduction and reduction.name != "sequence-mean-token-mean":
             yield (
                 f'stages.{i}.reduction = "{reduction.name}" weighs long answers more than short ones, but the loss'
                 f' "{loss.name}" is one of whole answers: its paper averages over them. Set reduction ='
-                f' "{_BY_SEQUENCE}"'
+                ' "sequence-mean-token-mean"'
             )
-        for name, part in process_parts(stage).items():
-            of: Any = part.settings
-            if of.reference == "start" and of.reference_model is None and (before := _trained_before(recipe, i, of)):
+        parts: dict[str, Any] = {name: part.settings for name, part in process_parts(stage).items()}
+        for name, of in parts.items():
+            if (
+                of.reference == "start"
+                and of.reference_model is None
+                and learned & {*copies_of(recipe.models, of.model)}
+            ):
                 yield (
-                    f"stages.{i}: models.{of.model} has been a process reward model before ({before}). With"
+                    f"stages.{i}: models.{of.model} has been a process reward model before. With"
                     f' parts.{name}.reference = "start" all its rewards are 0 when this stage begins: set'
                     f" parts.{name}.reference_model to the model that it was trained from"
                 )
-
-
-def _trained_before(recipe: Recipe, number: int, implicit: Any) -> str:
-    """Return where a model, or one that it is a copy of, became a process reward model; "" if nowhere."""
-    names = copies_of(recipe.models, implicit.model)
-    for earlier in recipe.stages[:number]:
-        parts: list[Any] = [part.settings for part in process_parts(earlier).values()]
-        if any(of.model in names and of.update != "none" for of in parts):
-            return f"the stage {getattr(earlier.settings, 'name', earlier.name)}"
-    settings: Any = recipe.models[names[-1]].settings
-    adapter = getattr(getattr(settings, "lora", None), "init", None)
-    published = Path(adapter).parent if adapter else Path(getattr(settings, "init", None) or "")
-    run = published.parent.parent
-    if not (run / LINEAGE).is_file():
-        return ""
-    stages = json.loads((run / LINEAGE).read_text(encoding="utf-8"))["stages"]
-    rewards = [about for stage in stages for about in stage["rewards"].values() if about["type"] == "implicit"]
-    return f"the run {run}" if any(one["model"] == published.name and "loss" in one for one in rewards) else ""
+        learned |= {of.model for of in parts.values() if of.update != "none"}
 
 
 def copies_of(models: Mapping[str, Chosen], name: str) -> list[str]:
@@ -156,9 +127,6 @@ def copies_of(models: Mapping[str, Chosen], name: str) -> list[str]:
     while (copied := getattr(models[names[-1]].settings, "copy_of", None)) is not None:
         names.append(copied)
     return names
-
-
-# ---- what would stop the run later -----------------------------------------------------------------------------------
 
 
 async def check_recipe(
@@ -268,15 +236,15 @@ def _check_lengths(path: str, stage: Chosen, outlines: Mapping[str, ModelOutline
     """Refuse a model that cannot read all that the policy of a stage writes, or reads it as other tokens."""
     settings: Any = stage.settings
     policy = getattr(settings, "model", "")
-    readers = {policy: ""}
-    for name, part in process_parts(stage).items():
+    readers = [policy]
+    for reader, part in process_parts(stage).items():
         of: Any = part.settings
-        readers |= {model: name for model in (of.model, of.reference_model) if model is not None}
-    for model, reader in readers.items():
-        if reader and policy in outlines and model in outlines:
-            require_same_tokens(outlines[policy], outlines[model], f"the implicit reward {reader!r}")
+        for model in (of.model, of.reference_model):
+            readers.append(model)
+            if policy in outlines and model in outlines:
+                require_same_tokens(outlines[policy], outlines[model], f"the implicit reward {reader!r}")
     validation = getattr(settings, "validation", None)
-    for where, table, names in ((path, settings, list(readers)), (f"{path}.validation", validation, [policy])):
+    for where, table, names in ((path, settings, readers), (f"{path}.validation", validation, [policy])):
         sampling: Any = getattr(table, "sampling", None)
         for name in names if sampling is not None else ():
             if name in outlines and sampling.max_tokens >= outlines[name].max_length:

@@ -231,7 +231,6 @@ function rollouts(found) {
   const counts = [`${plural(found.groups, "group")}, ${plural(found.rollouts, "rollout")} read${where}`,
     found.truncated ? `${show(found.truncated)} cut off at the token limit` : "",
     ...found.drops.map(([reason, count]) => `${plural(count, "group")} dropped: ${reason}`),
-    found.plain ? `${plural(found.plain, "rollout")} without colours: there are too many tokens for one page` : "",
     found.unread ? `${plural(found.unread, "line")} could not be read` : ""].filter(Boolean);
   const sides = [["first", "Training groups of the first step"], ["last", "Training groups of the last step"],
     ["dropped", "Dropped groups"]];

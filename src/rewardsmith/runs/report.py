@@ -14,21 +14,18 @@ import html
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rewardsmith.runs.report_rollouts import MAX_ALL_VALUES, TokenBudget, number, parse_line, read_rollouts
+from rewardsmith.runs.report_rollouts import number, parse_line, read_rollouts
 from rewardsmith.runs.summary import chance_of, is_share, results
 from rewardsmith.storage import write_atomically
 
-MAX_POINTS = 2_000  # points of a curve
-MAX_ALL_POINTS = 240_000  # points of all curves together: hundreds of metrics share them
+MAX_POINTS = 500  # points of a curve
+MAX_METRICS_BYTES = 24_000_000  # of a longer file every n-th line is read, and every line with a validation
 MAX_CURVES = 600  # the report shows how many more there were
-MAX_METRICS_BYTES = (
-    24_000_000  # bytes of metrics that are parsed; of a longer file every n-th line, and every line with a validation
-)
 MAX_ROWS = 250  # rows of a table of an evaluation
 SCRIPTS = ("report_charts.js", "report_tokens.js", "report.js")  # the page's scripts, in the order in which they run
 Curves = dict[str, dict[int, float]]
@@ -77,14 +74,12 @@ def digest(folder: Path) -> dict[str, Any]:
     known = {stage["name"]: stage for stage in summary.get("stages", [])}
     names = list(dict.fromkeys([*known, *metrics, *rollouts]))
     curves = sum(len(metrics.get(name, {})) for name in names)
-    points = max(100, min(MAX_POINTS, MAX_ALL_POINTS // max(1, curves)))
     left, stages = MAX_CURVES, []
     for name in names:
         shown = dict(list(metrics.get(name, {}).items())[:left])
         left -= len(shown)
-        budget = TokenBudget(MAX_ALL_VALUES // max(1, len(rollouts)))
-        examples = read_rollouts(rollouts[name], budget) if name in rollouts else None
-        stages.append(_stage(name, known.get(name, {}), shown, points, examples))
+        examples = read_rollouts(rollouts[name]) if name in rollouts else None
+        stages.append(_stage(name, known.get(name, {}), shown, examples))
     recipe = folder / "recipe.toml"
     return {
         "title": summary.get("title") or folder.resolve().name or "run",
@@ -100,9 +95,7 @@ def digest(folder: Path) -> dict[str, Any]:
     }
 
 
-def _stage(
-    name: str, known: Mapping[str, Any], curves: Curves, points: int, rollouts: dict[str, Any] | None
-) -> dict[str, Any]:
+def _stage(name: str, known: Mapping[str, Any], curves: Curves, rollouts: dict[str, Any] | None) -> dict[str, Any]:
     steps = max((step for curve in curves.values() for step in curve), default=0)
     validation = {metric: sorted(curve.items()) for metric, curve in curves.items() if metric.startswith("validation/")}
     first = {metric: curve[0][1] for metric, curve in validation.items() if len(curve) > 1}
@@ -120,7 +113,7 @@ def _stage(
         "after": after,
         "results": [{"name": one, "chance": after.get(chance_of(one))} for one in results(before, after)],
         "shares": [metric for metric in after if is_share(metric, [before, after, *history])],
-        "curves": [{"name": metric[:200], **drawn(curve, points)} for metric, curve in curves.items()],
+        "curves": [{"name": metric[:200], **drawn(curve)} for metric, curve in curves.items()],
         "rollouts": rollouts,
     }
 
@@ -143,28 +136,24 @@ def read_metrics(path: Path) -> tuple[dict[str, Curves], int]:
     """
     stages: dict[str, Curves] = {}
     unread = 0
-    for line in _sampled_lines(path):
-        record = parse_line(line)
-        unread += not record
-        if record:
-            curves = stages.setdefault(record["stage"], {})
-            for name, value in record["metrics"].items():
+    if not path.exists():
+        return stages, unread
+    every = 1 + path.stat().st_size // MAX_METRICS_BYTES
+    with path.open("rb") as file:
+        for i, line in enumerate(file):
+            if i % every and b'"validation/' not in line:
+                continue
+            record = parse_line(line)
+            unread += not record
+            curves = stages.setdefault(record["stage"], {}) if record else {}
+            for name, value in record.get("metrics", {}).items():
                 curves.setdefault(name, {})[record["step"]] = math.nan if value is None else float(value)
     return stages, unread
 
 
-def _sampled_lines(path: Path) -> Iterator[bytes]:
-    if path.exists():
-        every = -(-path.stat().st_size // MAX_METRICS_BYTES)
-        with path.open("rb") as file:
-            for i, line in enumerate(file):
-                if every <= 1 or i % every == 0 or b'"validation/' in line:
-                    yield line
-
-
-def drawn(curve: dict[int, float], limit: int) -> dict[str, Any]:
-    """Return at most `limit` points of a curve as `x` and `y`, and how many values were not finite."""
-    points = thinned(sorted(curve.items()), limit)
+def drawn(curve: dict[int, float]) -> dict[str, Any]:
+    """Return at most `MAX_POINTS` points of a curve as `x` and `y`, and how many values were not finite."""
+    points = thinned(sorted(curve.items()), MAX_POINTS)
     lost = sum(not math.isfinite(value) for value in curve.values())
     return {"x": [step for step, _ in points], "y": [number(value) for _, value in points], "lost": lost}
 
@@ -198,7 +187,7 @@ def read_evaluations(folder: Path, stages: Sequence[str]) -> list[dict[str, Any]
 
 def _evaluation(name: str, content: dict[str, Any]) -> dict[str, Any]:
     metrics = _numbers(content["metrics"])
-    main = [one for one in content["main"] if one in metrics]
+    main = [one for one in content.get("main", ()) if one in metrics]
     if "accuracy" in main and "chance" in metrics and "chance" not in main:
         main.insert(main.index("accuracy") + 1, "chance")  # what an accuracy over pairs is worth
     return {

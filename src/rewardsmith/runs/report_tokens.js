@@ -12,21 +12,17 @@ function tint(value, scale) {
   return level ? `${value < 0 ? "down" : "up"} l${level}` : "";
 }
 
-// Returns what is to be drawn: for each piece its text, its class and what it tells when pointed at.
+// Returns what is to be drawn: for each token its text, its class and its title.
 function pieces(one, values, scale) {
-  const letters = [...one.text], { sizes, counts } = one.rewards;
-  const all = [];
-  let place = 0, token = 1;
-  values.forEach((value, i) => {
-    const text = letters.slice(place, place += sizes[i]).join("");
-    all.push({ text, value, from: token, to: (token += counts[i]) - 1 });
-  });
+  const letters = [...one.text], all = [];
+  let place = 0;
+  values.forEach((value, i) => all.push({ text: letters.slice(place, place += one.rewards.sizes[i]).join(""), value, at: i + 1 }));
   for (let i = all.length - 1, end = null; i >= 0; i -= 1) {
-    const piece = all[i], many = piece.to > piece.from;
+    const piece = all[i];
     if (piece.value !== null) end = piece;
     piece.tint = end ? `${tint(end.value, scale)}${end === piece ? "" : " step"}` : "";
-    piece.told = `token${many ? `s ${piece.from}–${piece.to}` : ` ${piece.from}`}: ${piece.value !== null ? signed(piece.value)
-      : end ? `in the step of token ${end.to}, ${signed(end.value)}` : "no reward"}`;
+    piece.title = `token ${piece.at}: ${piece.value !== null ? signed(piece.value)
+      : end ? `in the step of token ${end.at}, ${signed(end.value)}` : "no reward"}`;
   }
   return { all, rest: letters.slice(place).join("") };
 }
@@ -37,16 +33,16 @@ function sign({ text, value, tint }) {
   return text === "" ? "◦" : /^\s*\n\s*$/.test(text) ? "↵" : null;
 }
 
-function paint(pre, one, part, scale, told) {
+function paint(pre, one, part, scale, pointed) {
   const { all, rest } = pieces(one, part.values, scale);
   const spans = all.map((piece) => el("span",
-    { class: `tok ${piece.tint}`, title: piece.told, "data-sign": sign(piece) }, piece.text));
+    { class: `tok ${piece.tint}`, title: piece.title, "data-sign": sign(piece) }, piece.text));
   let at = -1;
   const point = (i) => {
     if (spans[at]) spans[at].classList.remove("at");
     at = i;
     if (spans[at]) spans[at].classList.add("at");
-    told.textContent = spans[at] ? all[at].told : "";
+    pointed.textContent = spans[at] ? all[at].title : "";
   };
   const moves = { ArrowLeft: () => at - 1, ArrowRight: () => at + 1, Home: () => 0, End: () => spans.length - 1,
     Escape: () => -1 };
@@ -65,7 +61,7 @@ function paint(pre, one, part, scale, told) {
 
 // A page may have a hundred thousand tokens: a text is coloured when it comes into sight.
 const waiting = new Map();
-const sight = new IntersectionObserver((seen) => seen.filter((one) => one.isIntersecting).forEach((one) => wake(one.target)),
+const sight = new IntersectionObserver((entries) => entries.filter((one) => one.isIntersecting).forEach((one) => wake(one.target)),
   { rootMargin: "400px" });
 function wake(pre) {
   sight.unobserve(pre);
@@ -78,17 +74,17 @@ window.addEventListener("beforeprint", () => [...waiting.keys()].forEach(wake));
 // Returns the text of a rollout, a line below it with the sum, and how to show another part in it.
 function coloured(one) {
   const pre = el("pre", { dir: "auto", tabindex: "0", class: "inked" });
-  const told = el("span", { class: "told", "aria-live": "polite" }), sum = el("span");
+  const pointed = el("span", { class: "pointed", "aria-live": "polite" }), sum = el("span");
   const show = (name, scale) => {
     const part = one.rewards.parts.find((other) => other.name === name);
     pre.replaceChildren(el("span", {}, one.text));
     sum.replaceChildren(...(part ? [el("span", {}, `sum of ${name} `), el("b", {}, signed(part.sum))] : []));
-    told.textContent = "";
+    pointed.textContent = "";
     if (!part) return;
-    waiting.set(pre, () => paint(pre, one, part, scale, told));
+    waiting.set(pre, () => paint(pre, one, part, scale, pointed));
     sight.observe(pre);
   };
-  return { show, nodes: [pre, el("p", { class: "sum soft small num" }, sum, told)] };
+  return { show, nodes: [pre, el("p", { class: "sum soft small num" }, sum, pointed)] };
 }
 
 function legend(name, scale) {

@@ -9,40 +9,26 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from rewardsmith.config import Chosen
 from rewardsmith.errors import UserError, listing, nearest
-from rewardsmith.learning import OptimizerSettings
-from rewardsmith.recipe import Recipe, places, toml
+from rewardsmith.recipe import Recipe
 from rewardsmith.runs.folder import RECIPE, RunFolder
 from rewardsmith.runs.summary import Summary
 
 
 @dataclass
 class RunState:
-    """How far a run is, in addition to its models.
-
-    Attributes:
-        summary: of the run so far.
-        trained: models that were trained so far.
-        best: of each stage the best validation, and the checkpoint that has it.
-        learned: the last checkpoint of a stage that trained; a stage that is extended resumes from there.
-        steps: of all stages together.
-        seconds: how long the run has taken.
-    """
+    """How far a run is, in addition to its models."""
 
     summary: Summary
-    trained: list[str] = field(default_factory=list)
-    best: dict[str, tuple[float, str]] = field(default_factory=dict)
-    learned: str = ""
-    steps: int = 0
+    trained: list[str] = field(default_factory=list)  # models
+    best: dict[str, tuple[float, str]] = field(default_factory=dict)  # by stage: validation, and its checkpoint
+    learned: str = ""  # the last checkpoint of a stage that trained; a stage that is extended resumes from there
+    steps: int = 0  # of all stages together
     seconds: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -71,15 +57,8 @@ def read_checkpoint(files: RunFolder, recipe: Recipe) -> Checkpoint | None:
         raise UserError(f"the run stopped in the stage {facts['stage']!r}, which the recipe no longer has.{known}")
     files.require_lengths(name, facts["lengths"])
     run = RunState(**facts["run"] | {"summary": Summary.from_json(facts["run"]["summary"])})
-    return Checkpoint(
-        name,
-        stages.index(facts["stage"]),
-        facts["step"],
-        frozenset(facts["models"]),
-        facts["lengths"],
-        facts["state"],
-        run,
-    )
+    models = frozenset(facts["models"])
+    return Checkpoint(name, stages.index(facts["stage"]), facts["step"], models, facts["lengths"], facts["state"], run)
 
 
 def resumes_from(files: RunFolder, recipe: Recipe) -> str:
@@ -132,25 +111,6 @@ def _steps_done(files: RunFolder) -> dict[str, tuple[int, int]]:
     return {stage["name"]: (stage["done"], stage["steps"]) for stage in stages}
 
 
-def describe_new_length(stage: Chosen, planned: int, done: int, steps: int) -> str:
-    """Return the effect of a change from `planned` to `steps` steps, of which `done` are done; "" if there is none."""
-    if planned == steps:
-        return ""
-    if done >= steps:
-        return f"{done} steps are done already, and the recipe has {steps}: none is added, and none is undone"
-    scheduled = [
-        f'{path}.schedule = "{table.schedule}"'
-        for path, table in places(stage)
-        if isinstance(table, OptimizerSettings) and table.schedule != "constant"
-    ]
-    if not scheduled:
-        return ""
-    return (
-        f"warning: {steps} steps instead of {planned}. With {', '.join(scheduled)} the learning rate of the first"
-        f" {done} was that of {planned} steps: a run with {steps} steps from the start would differ"
-    )
-
-
 def _trains(stage: Chosen) -> bool:
     return hasattr(stage.settings, "steps")
 
@@ -158,26 +118,3 @@ def _trains(stage: Chosen) -> bool:
 def stage_names(recipe: Recipe) -> list[str]:
     """Return the names of the stages."""
     return [str(getattr(stage.settings, "name", "")) for stage in recipe.stages]
-
-
-def changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
-    """Return each setting whose value differs between two tables as `{path: "old -> new"}`, in order of the paths."""
-    old, new = (dict(leaves("", table)) for table in (before, now))
-    paths = [path for path in sorted(old.keys() | new.keys()) if old.get(path) != new.get(path)]
-    shown = ({path: toml(value) for path, value in values.items()} for values in (old, new))
-    first, second = shown
-    return {path: f"{first.get(path, 'not set')} -> {second.get(path, 'not set')}" for path in paths}
-
-
-def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each value of nested tables with its path, and the order of parts and routes, in which it counts."""
-    if isinstance(value, dict) and value:
-        if path.endswith(("parts", "routes")):
-            yield f"order of {path}", list(value)
-        for key, inner in value.items():
-            yield from leaves(f"{path}.{key}".lstrip("."), inner)
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for i, inner in enumerate(value):
-            yield from leaves(f"{path}.{i}", inner)
-    else:
-        yield path, value

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from rewardsmith.config import Chosen, import_name
@@ -26,7 +25,7 @@ from rewardsmith.runs.lineage import Lineage
 from rewardsmith.runs.model_registry import ModelRegistry, add_usage
 from rewardsmith.runs.preflight import RewardTrees, check_recipe
 from rewardsmith.runs.progress import LOG, Progress, RunLog
-from rewardsmith.runs.resume import Checkpoint, RunState, describe_new_length, read_checkpoint, stage_names
+from rewardsmith.runs.resume import Checkpoint, RunState, read_checkpoint, stage_names
 from rewardsmith.runs.summary import Summary
 from rewardsmith.runs.trackers import Guarded
 from rewardsmith.storage import new_folder, writing
@@ -64,36 +63,20 @@ class Run:
         if recipe.workers is not None:
             shared(recipe.workers)
         self._models = ModelRegistry(
-            recipe.models,
-            seed=recipe.seed,
-            folder=self.folder,
-            log=self.log,
-            cache=recipe.cache,
+            recipe.models, seed=recipe.seed, folder=self.folder, log=self.log, cache=recipe.cache,
             on_open=self._load_weights,
-        )
+        )  # fmt: skip
+        self.engine, self.model, self.on_device = self._models.engine, self._models.__call__, self._models.on_device
+        self.model_tables = recipe.models
         self._rewards = rewards or RewardTrees(recipe)
         self._lineage = Lineage(recipe, folder, self._identify, self._rewards)
         self._trackers = [Guarded(tracker.name, tracker.build()) for tracker in recipe.trackers]
-
-    # ---- the context of trainers -----------------------------------------------------------------------------------
-
-    def engine(self, name: str) -> Engine:
-        """Return a model of the recipe, loaded at its first use, with the weights of the last checkpoint."""
-        return self._models.engine(name)
 
     def _load_weights(self, engine: Engine) -> None:
         if self._resumed is not None and engine.name in self._saved:
             engine.load(self._files.model(self._resumed.name, engine.name))
         elif engine.settings.copy_of is not None:
             self._saved.add(engine.name)  # its origin may have changed when the run is resumed
-
-    def model(self, name: str) -> Any:
-        """Return a model of the recipe as rewards use it."""
-        return self._models(name)
-
-    def on_device(self, *names: str) -> AbstractAsyncContextManager[None]:
-        """Keep these models on the device; those that share it are offloaded."""
-        return self._models.on_device(*names)
 
     def reward(self, chosen: Chosen) -> Component:
         """Return a reward of the recipe, with its models."""
@@ -111,11 +94,6 @@ class Run:
         """Write groups to the rollouts file of the stage."""
         self._files.keep(self._stage, records)
 
-    @property
-    def model_tables(self) -> Mapping[str, Chosen]:
-        """The models of the recipe."""
-        return self.recipe.models
-
     def keep_result(self, result: Result) -> None:
         """Write the result of a job."""
         self._files.keep_evaluation(self._stage, {"name": self._stage, "kind": "job", **result.as_json()})
@@ -129,8 +107,6 @@ class Run:
         """Raise `Stopped` if the user wants to stop."""
         if self.stopping:
             raise Stopped
-
-    # ---- the stages ------------------------------------------------------------------------------------------------
 
     async def go(self) -> None:
         """Run all stages from the last checkpoint on, or from the start."""
@@ -181,9 +157,7 @@ class Run:
         settings: Any = chosen.settings
         self._stage, done = settings.name, 0 if resumed is None else resumed.step
         trainer: Trainer = import_name(settings.runs_by)(settings, self)
-        planned = self.state.summary.begin(self._stage, chosen.name, trainer.steps)
-        if done and (text := describe_new_length(chosen, planned, done, trainer.steps)):
-            self.log(f"stages.{index}: {text}")
+        self.state.summary.begin(self._stage, chosen.name, trainer.steps)
         if done < trainer.steps:
             if resumed is not None:
                 self._restore(trainer, resumed)
@@ -280,15 +254,13 @@ class Run:
     def _seconds(self) -> float:
         return time.monotonic() - self._begun
 
-    # ---- files -----------------------------------------------------------------------------------------------------
-
     def _save(self, index: int, step: int, trainer_state: dict[str, Any], trainer: Trainer) -> None:
         name = _checkpoint(index, self._stage, step)
         if trainer.learners:
             self.state.learned = name
         self.state.seconds = self._seconds
         self.progress("saving a checkpoint", 0, 0)
-        facts = {"stage": self._stage, "step": step, "state": trainer_state, "run": self.state.as_json()}
+        facts = {"stage": self._stage, "step": step, "state": trainer_state, "run": asdict(self.state)}
         self._files.save(name, facts, {model: self.engine(model) for model in self._saved}, trainer.reward)
         saving = [s.settings.save for s in self.recipe.stages if hasattr(s.settings, "save")]
         # A later name is from before the recipe lost a stage: it must not pass for the last checkpoint.

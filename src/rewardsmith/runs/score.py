@@ -30,10 +30,9 @@ from rewardsmith.rewards.component import Component
 from rewardsmith.rewards.measure import Measured, quantiles
 from rewardsmith.rewards.tree import check, latencies
 from rewardsmith.runs.lookup import named_models
-from rewardsmith.runs.resume import changes
 from rewardsmith.runs.score_statistics import Comparison, OutcomeTally, component_name, without_implicit
 from rewardsmith.runs.stored_rollouts import RolloutJob, StoredGroup, StoredRollouts
-from rewardsmith.storage import ResumableJsonl
+from rewardsmith.storage import ResumableJsonl, changes
 from rewardsmith.trainers.evaluate.scorer import FailureLog, run_in_order
 from rewardsmith.trainers.settings import RewardChoice
 from rewardsmith.trainers.trainer import GroupRecord

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import signal
 import tomllib
@@ -18,13 +17,14 @@ from rich.console import Console
 from rewardsmith import __version__
 from rewardsmith.errors import UserError
 from rewardsmith.recipe import Recipe, explain
-from rewardsmith.runs.folder import CHECKPOINTS, LOCK, METRICS, RECIPE, SUMMARY, RunFolder
+from rewardsmith.runs.folder import LOCK, RECIPE, SUMMARY, RunFolder
 from rewardsmith.runs.model_registry import usage_line
 from rewardsmith.runs.preflight import RewardTrees
 from rewardsmith.runs.progress import LOG, Progress, RunLog
 from rewardsmith.runs.report import write_report
-from rewardsmith.runs.resume import changes, extended
+from rewardsmith.runs.resume import extended
 from rewardsmith.runs.run import Run, Stopped
+from rewardsmith.storage import differences
 
 Resume = Literal["auto", "never", "must"]
 
@@ -41,18 +41,9 @@ def start(
 ) -> Path:
     """Run a recipe from the start or from its last checkpoint; return the run folder.
 
-    Args:
-        recipe: what to do.
-        name: of the run; without a folder it is `runs/NAME`, or `runs/NAME-2` and so on.
-        rewards: of the recipe, where they are built already.
-        folder: where the files go.
-        resume: `auto` resumes a run that has not finished, `must` insists that there is one, `never` starts a new one.
-        accept_changes: resume although the recipe has changed since the run stopped.
-        console: where to write.
-
-    Raises:
-        UserError: for every mistake of a user.
-        Stopped: after Ctrl-C; the message names what was saved.
+    Without a `folder` it is `runs/NAME`, or `runs/NAME-2` and so on. `auto` resumes a run that has not finished, `must`
+    insists that there is one, `never` starts a new one; `accept_changes` resumes although the recipe has changed.
+    `Stopped` is raised after Ctrl-C, with what was saved.
     """
     console = console or Console(stderr=True)
     path = _choose(folder, Path("runs") / name, resume, recipe, accept_changes)
@@ -73,14 +64,17 @@ def start(
             raise
         console.print(f"run folder: {path}", highlight=False)
         try:
-            with _recorded(run, files), _stopping(run, files, console):
+            with _recorded(run, files), _stopping(run, console):
                 asyncio.run(run.go())
             console.print(run.state.summary.table())
         finally:
             if run.state.summary.state != "failed":
                 for model, used in run.state.summary.models.items():
                     console.print(f"{model}: {usage_line(used)}", highlight=False, markup=False)
-            _report(path, console)
+            try:
+                write_report(path)
+            except OSError as error:  # a report is not worth losing a run's own message for
+                console.print(f"the report could not be written: {error}", style="yellow")
         console.print(f"models: {path / 'models'}\nreport: {path / 'report.html'}", highlight=False)
     return path
 
@@ -94,7 +88,7 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
         with run.run_log.warnings():
             yield
     except BaseException as caught:
-        error = _as_shown(caught, files)
+        error = _as_shown(caught)
         summary = run.state.summary
         if isinstance(error, Stopped):
             run.run_log.write(str(error))
@@ -116,12 +110,12 @@ def _recorded(run: Run, files: RunFolder) -> Iterator[None]:
     run.run_log.write(f"finished after {run.state.summary.seconds:.0f} s")
 
 
-def _as_shown(error: BaseException, files: RunFolder) -> BaseException:
+def _as_shown(error: BaseException) -> BaseException:
     """Return an error as the user sees it: a stop with what it saved or lost, a full GPU with the remedy."""
     if isinstance(error, Stopped):
         return Stopped("stopped; everything is saved. To resume, run the same command again.")
     if isinstance(error, KeyboardInterrupt):
-        return Stopped(f"stopped at once; {_lost(files)}. To resume, run the same command again.")
+        return Stopped("stopped at once; the work since the last checkpoint is lost. To resume, run the same command.")
     if isinstance(error, torch.OutOfMemoryError):
         return UserError(
             "the GPU has not enough memory. Lower models.NAME.rows for writing and models.NAME.tokens_per_pass for"
@@ -130,17 +124,10 @@ def _as_shown(error: BaseException, files: RunFolder) -> BaseException:
     return error
 
 
-def _report(folder: Path, console: Console) -> None:
-    try:
-        write_report(folder)
-    except OSError as error:  # a report is not worth losing a run's own message for
-        console.print(f"the report could not be written: {error}", style="yellow")
-
-
 def _choose(folder: Path | None, default: Path, resume: Resume, recipe: Recipe, accept_changes: bool) -> Path:
     """Return the folder to use: the newest one of this name that has not finished, or the next free one.
 
-    A start that failed before its first step leaves a folder that is free.
+    A start that failed before its first step leaves a folder without a recipe, which is free.
     """
     if folder is not None:
         if resume == "must" and not (folder / RECIPE).exists():
@@ -149,7 +136,7 @@ def _choose(folder: Path | None, default: Path, resume: Resume, recipe: Recipe, 
     taken: list[Path] = []
     while (free := default if not taken else default.with_name(f"{default.name}-{len(taken) + 1}")).exists():
         taken.append(free)
-    while taken and _has_not_begun(taken[-1]):
+    while taken and (taken[-1] / LOCK).exists() and not (taken[-1] / RECIPE).exists():
         free = taken.pop()
     if taken and resume != "never" and (taken[-1] / RECIPE).exists():
         newest = taken[-1]
@@ -158,18 +145,6 @@ def _choose(folder: Path | None, default: Path, resume: Resume, recipe: Recipe, 
     if resume == "must":
         raise UserError(f"no run {str(default)!r} has been stopped before its end: there is nothing to resume")
     return free
-
-
-def _has_not_begun(folder: Path) -> bool:
-    """Return whether a folder is what a start that failed has left: no step, no checkpoint, and no process in it."""
-    try:
-        with (folder / LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:  # no run has ever begun here, or one is running
-        return False
-    grown = [folder / METRICS, *(folder / "rollouts").glob("*.jsonl")]
-    steps = any(path.exists() and path.stat().st_size for path in grown)
-    return not steps and not any((folder / CHECKPOINTS).glob("[!.]*"))
 
 
 def _state(folder: Path) -> str:
@@ -181,24 +156,18 @@ def _state(folder: Path) -> str:
 def _require_unchanged(files: RunFolder, recipe: Recipe) -> None:
     """Refuse to resume under another recipe than before."""
     text = files.read(RECIPE)
-    changed = {} if text is None else changes(tomllib.loads(text), tomllib.loads(explain(recipe)))
+    changed = [] if text is None else differences(tomllib.loads(text), tomllib.loads(explain(recipe)))
     if changed:
         raise UserError(
             f"the recipe has changed since the run in {str(files.path)!r} stopped:\n"
-            + "\n".join(f"  {path}: {change}" for path, change in changed.items())
+            + "\n".join(f"  {change}" for change in changed)
             + "\nUse --accept-changes to resume with the new settings; --resume never or another --folder starts a new"
             " run"
         )
 
 
-def _lost(files: RunFolder) -> str:
-    """Return what a stop without saving loses."""
-    names = files.checkpoints()
-    return f"all work since checkpoint {names[-1]} is lost" if names else "all work is lost: there is no checkpoint yet"
-
-
 @contextmanager
-def _stopping(run: Run, files: RunFolder, console: Console) -> Iterator[None]:
+def _stopping(run: Run, console: Console) -> Iterator[None]:
     """On Ctrl-C or SIGTERM, let the run save at the next safe point; a second Ctrl-C ends it at once."""
 
     def stop(number: int, _frame: object) -> None:
@@ -206,13 +175,11 @@ def _stopping(run: Run, files: RunFolder, console: Console) -> Iterator[None]:
             raise KeyboardInterrupt
         run.stopping = True
         run.run_log.write("stopping: saving at the next safe point")
-        console.print(
+        text = (
             "\nstopping: the run saves and ends at the next safe point, at the latest after the update in progress."
-            f" Ctrl-C again stops at once; then {_lost(files)}.",
-            style="yellow",
-            highlight=False,
-            soft_wrap=True,
+            " Ctrl-C again stops at once, and loses the work since the last checkpoint."
         )
+        console.print(text, style="yellow", highlight=False, soft_wrap=True)
 
     before = {kind: signal.signal(kind, stop) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -185,7 +185,7 @@ def _parse_group(file: Path, place: str, raw: Any) -> StoredGroup:
             return StoredGroup(from_json(RolloutGroup, raw), None, None, place, file)
         record = from_json(GroupRecord, raw) if "scored" in raw else None
         if record is not None:
-            require_count("GroupRecord.step", record.step, least=0)
+            require_count("GroupRecord.step", record.step, minimum=0)
             require_text("GroupRecord.kind", record.kind)
             require_text("GroupRecord.dropped", record.dropped)
         scored = record.scored if record else from_json(ScoredGroup, raw)

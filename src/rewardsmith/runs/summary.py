@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -42,14 +42,12 @@ class Summary:
     models: dict[str, Usage] = field(default_factory=dict)
     error: str = ""
 
-    def begin(self, name: str, kind: str, steps: int) -> int:
-        """Begin or resume a stage; return how many steps it had before, which the recipe may have changed."""
-        stage = next((stage for stage in self.stages if stage.name == name), None)
-        if stage is None:
-            self.stages.append(StageSummary(name, kind, steps))
-            return steps
-        before, stage.steps = stage.steps, steps
-        return before
+    def begin(self, name: str, kind: str, steps: int) -> None:
+        """Begin a stage, or resume it with a number of steps that the recipe may have changed."""
+        known = [stage for stage in self.stages if stage.name == name]
+        self.stages += [] if known else [StageSummary(name, kind, steps)]
+        for stage in known:
+            stage.steps = steps
 
     def add(self, name: str, update: Update, seconds: float) -> None:
         """Add the validation of a step; `seconds` is the time since the run began."""
@@ -78,28 +76,26 @@ class Summary:
 
     def table(self) -> Table:
         """Return the table of before and after that a user sees at the end, without columns that would be empty."""
-        rows = [row for stage in self.stages for row in _rows(stage)]
-        shown = [i for i, head in enumerate(_HEADS) if head in ("stage", "time") or any(row[i] for row in rows)]
+        rows = []
+        for stage in self.stages:
+            both = (stage.before, stage.after)
+            for i, name in enumerate(results(*both) or [""]):
+                share, chance = is_share(name, both), stage.after.get(chance_of(name))
+                label = name.removeprefix("validation/")
+                label += "" if chance is None else f" (chance {_format(chance, share)})"
+                head = (stage.name, f"{stage.seconds:.0f} s") if i == 0 else ("", "")
+                rows.append((head[0], label, *(_format(side.get(name), share) for side in both), head[1]))
         table = Table(title=self.title or None, title_style="bold", title_justify="left")
+        shown = [i for i in range(len(_HEADS)) if any(row[i] for row in rows)]
         for i in shown:
             table.add_column(_HEADS[i], justify="left" if _HEADS[i] in ("stage", "measure") else "right")
-        for row, following in zip(rows, [*rows[1:], _HEADS], strict=True):
-            table.add_row(*(row[i] for i in shown), end_section=bool(following[0]))
+        for row in rows:
+            table.add_row(*(row[i] for i in shown))
         return table
 
 
 _HEADS = ("stage", "measure", "before", "after", "time")
 _LEARNED = re.compile(r"learned/.+/(accuracy_fresh|loss)")
-
-
-def _rows(stage: StageSummary) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each measure, at least one; the first one names the stage."""
-    both = (stage.before, stage.after)
-    for i, name in enumerate(results(*both) or [""]):
-        share, chance = is_share(name, both), stage.after.get(chance_of(name))
-        sides = (_format(side.get(name), share) for side in both)
-        label = name.removeprefix("validation/") + ("" if chance is None else f" (chance {_format(chance, share)})")
-        yield (stage.name if i == 0 else "", label, *sides, f"{stage.seconds:.0f} s" if i == 0 else "")
 
 
 def _format(value: float | None, share: bool) -> str:

@@ -12,15 +12,14 @@ import logging
 import os
 import tomllib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
 from rewardsmith.errors import UserError
-from rewardsmith.runs.resume import leaves
-from rewardsmith.storage import write_atomically
+from rewardsmith.storage import leaves, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +38,11 @@ class Tracker(Protocol):
 
 
 class Guarded:
-    """A tracker that cannot hurt its run: a failure of `start` is a `UserError`, one of `log` a warning."""
+    """A tracker that cannot hurt its run: a failure of `start` is a `UserError`, a later one a single warning."""
 
     def __init__(self, name: str, tracker: Tracker) -> None:
-        self.name = name
-        self.on = False
-        self._tracker = tracker
-        self._started = False
+        self._name, self._tracker = name, tracker
+        self._started = self._failed = False
 
     def start(self, folder: Path, name: str, recipe: str) -> None:
         """Start the tracker; whatever keeps it from starting is a `UserError`."""
@@ -55,35 +52,30 @@ class Guarded:
             raise
         except Exception as error:  # another library's code, which may raise anything
             raise UserError(
-                f"trackers: {self.name} could not start ({type(error).__name__}: {error}). Fix that, or remove"
-                f' "{self.name}" from the trackers of the recipe: the run and its report are complete without it'
+                f"trackers: {self._name} could not start ({type(error).__name__}: {error}). Fix that, or remove"
+                f' "{self._name}" from the trackers of the recipe: the run and its report are complete without it'
             ) from error
-        self.on = self._started = True
+        self._started = True
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log, unless the tracker is off."""
-        if not self.on:
-            return
-        try:
-            self._tracker.log(step, metrics)
-        except Exception as error:  # noqa: BLE001 another library's code, which may raise anything
-            self.on = False
-            logger.warning(
-                "the tracker %s failed at step %d and is off from here (%s: %s); the run continues",
-                *(self.name, step, type(error).__name__, error),
-            )
+        if self._started and not self._failed:
+            self._try(f"at step {step}", self._tracker.log, step, metrics)
 
     def close(self) -> None:
         """Close the tracker once, also one that was switched off: it may hold files or a process."""
-        if not self._started:
-            return
-        was_on, self.on, self._started = self.on, False, False
+        if self._started:
+            self._started = False
+            self._try("to close", self._tracker.close)
+
+    def _try(self, when: str, call: Callable[..., None], *arguments: Any) -> None:
         try:
-            self._tracker.close()
+            call(*arguments)
         except Exception as error:  # noqa: BLE001 another library's code, which may raise anything
-            # One that was switched off has been warned about already.
-            level = logging.WARNING if was_on else logging.DEBUG
-            logger.log(level, "the tracker %s did not close (%s: %s)", self.name, type(error).__name__, error)
+            if not self._failed:
+                message = "the tracker %s failed %s and is off from here (%s: %s); the run continues"
+                logger.warning(message, self._name, when, type(error).__name__, error)
+            self._failed = True
 
 
 class AccelerateTracker:
@@ -96,7 +88,11 @@ class AccelerateTracker:
 
     def start(self, folder: Path, name: str, recipe: str) -> None:
         """Open the run of the service that belongs to this folder."""
-        _require_installed(self._library)
+        try:
+            importlib.import_module(self._library)
+        except ModuleNotFoundError as error:
+            remedy = f'pip install --upgrade "rewardsmith[{self._library}]"'
+            raise UserError(f"trackers: {self._library} is not installed ({error}): {remedy}") from None
         self._open(**self._options, **self._of_run(folder, name, settings_by_path(recipe)))
 
     def _open(self, **options: Any) -> None:
@@ -121,24 +117,20 @@ class AccelerateTracker:
 class TensorBoard(AccelerateTracker):
     """Event files in `trackers/tensorboard` of the run: `tensorboard --logdir RUN`."""
 
-    def __init__(
-        self,
-        *,
-        flush_seconds: Annotated[float, Field(gt=0, description="how often pending values are written to disk")] = 10.0,
-    ) -> None:
-        super().__init__("tensorboard", "tensorboard", flush_secs=flush_seconds)
-        self._folder = Path()
+    def __init__(self) -> None:
+        super().__init__("tensorboard", "tensorboard", flush_secs=10)
 
-    def start(self, folder: Path, name: str, recipe: str) -> None:
-        """Check that the library is there; the file is opened by the first `log`, which knows the step."""
-        _require_installed(self._library)
-        self._folder = folder / "trackers"
+    def _of_run(self, folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+        return {"logging_dir": folder / "trackers"}
+
+    def _open(self, **options: Any) -> None:
+        self._options = options  # the file is opened by the first `log`, which knows the step
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics. A new file hides what an earlier one has from its first step on."""
         if self._tracker is None:
-            resumed = any((self._folder / "tensorboard").glob("events.out.tfevents.*"))
-            self._open(logging_dir=self._folder, purge_step=step if resumed else None, **self._options)
+            resumed = any((self._options["logging_dir"] / "tensorboard").glob("events.out.tfevents.*"))
+            super()._open(purge_step=step if resumed else None, **self._options)
         super().log(step, metrics)
 
 
@@ -202,27 +194,12 @@ class Trackio(AccelerateTracker):
         return {"name": _remembered(folder, "trackio", f"{name}-{uuid.uuid4().hex[:6]}"), "config": settings}
 
 
-TRACKERS: dict[str, type[Tracker]] = {
-    "tensorboard": TensorBoard,
-    "wandb": Wandb,
-    "trackio": Trackio,
-}
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": Wandb, "trackio": Trackio}
 
 
 def settings_by_path(recipe: str) -> dict[str, Any]:
     """Return the settings of a recipe by their paths, as an override names them: `stages.1.loss.high`."""
-    settings = leaves("", tomllib.loads(recipe))
-    return {
-        path: value if isinstance(value, bool | int | float | str | list) else str(value) for path, value in settings
-    }
-
-
-def _require_installed(library: str) -> None:
-    try:
-        importlib.import_module(library)
-    except ModuleNotFoundError as error:
-        message = f"trackers: {library} is not installed ({error})"
-        raise UserError(f'{message}: pip install --upgrade "rewardsmith[{library}]"') from None
+    return dict(leaves(tomllib.loads(recipe)))
 
 
 def _remembered(folder: Path, tracker: str, new: str) -> str:

@@ -1,16 +1,16 @@
-"""`--show-prompts`: requests and replies as they are."""
+"""`--show-prompts`: requests to models and their replies are printed as they are."""
 
 import asyncio
 
 import pytest
 
 from rewardsmith.llm import ChatReply, ChatRequest, ModelCallError, Usage
-from rewardsmith.runs.commands import PrintedModel, PromptPrinter
+from rewardsmith.runs.commands import PrintedModel
 from rewardsmith.types import Message
 
 
 class Scripted:
-    """Replies with the prompt backwards, or not at all."""
+    """Replies with the prompt backwards, or fails."""
 
     name = "judge"
 
@@ -28,45 +28,57 @@ class Scripted:
         return [float(len(conversation)) for conversation in conversations]
 
 
-def question(text: str, **how: int) -> ChatRequest:
-    return ChatRequest([Message("system", "Be just."), Message("user", text)], **how)
+def printed(output: list[str], count: int) -> PrintedModel:
+    return PrintedModel(Scripted(), iter(range(1, count + 1)), output.append)
 
 
-def test_the_first_questions_are_shown_with_their_answers_and_the_others_pass() -> None:
+def request(text: str, **settings: int) -> ChatRequest:
+    return ChatRequest([Message("system", "Be just."), Message("user", text)], **settings)
+
+
+def test_the_first_requests_are_printed_with_their_replies_and_the_others_pass() -> None:
     output: list[str] = []
-    model = PrintedModel(Scripted(), PromptPrinter(2, output.append))
+    model = printed(output, 2)
 
     async def all_at_once() -> list[ChatReply]:
-        return await asyncio.gather(*(model.chat(question(text, max_tokens=5)) for text in ("ab", "cd", "ef")))
+        return await asyncio.gather(*(model.chat(request(text, max_tokens=5)) for text in ("ab", "cd", "ef")))
 
-    assert [answer.text for answer in asyncio.run(all_at_once())] == ["ba", "dc", "fe"]
+    assert [reply.text for reply in asyncio.run(all_at_once())] == ["ba", "dc", "fe"]
     assert output == [
-        f"--- prompt {i} to judge, temperature 0, max_tokens 5:\n[system]\nBe just.\n[user]\n{text}\n"
+        f"--- prompt {i} to judge (attempt 1, temperature 0, max_tokens 5):\n[system]\nBe just.\n[user]\n{text}\n"
         f"--- reply {i} of judge:\n{text[::-1]}\n---"
         for i, text in ((1, "ab"), (2, "cd"))
     ]
-    assert model.usage.calls == 7
-    assert model.name == "judge"
+    assert (model.usage.calls, model.name) == (7, "judge")
 
 
-def test_what_is_special_about_a_reply_is_printed() -> None:
-    for request, printed in (
-        (question("long"), "gnol\n(truncated)"),
-        (question("deep"), "(thought)\nhm\n(answer)\npeed"),
-        (ChatRequest("plain"), "prompt 10 to judge, temperature 0, max_tokens 1024:\nplain\n"),
-        (question("again", attempt=1), " (attempt 2), "),
-    ):
-        output: list[str] = []
-        asyncio.run(PrintedModel(Scripted(), PromptPrinter(1, output.append, number=9)).chat(request))
-        assert printed in output[0]
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (request("long"), "gnol (truncated)"),
+        (request("deep"), "(thought)\nhm\n(answer)\npeed"),
+        (ChatRequest("plain"), "prompt 1 to judge (attempt 1, temperature 0, max_tokens 1024):\nplain\n"),
+        (request("again", attempt=1), "attempt 2"),
+    ],
+)
+def test_the_details_of_a_reply_are_printed(sent: ChatRequest, words: str) -> None:
+    output: list[str] = []
+    asyncio.run(printed(output, 1).chat(sent))
+    assert words in output[0]
+
+
+def test_a_failed_call_is_printed_and_stays_a_failure() -> None:
+    output: list[str] = []
     with pytest.raises(ModelCallError, match="within 3 s"):
-        asyncio.run(PrintedModel(Scripted(), PromptPrinter(1, output.append)).chat(question("hard")))
-    assert output[1].endswith("--- reply 1 of judge:\n(no reply: no answer within 3 s)\n---")
+        asyncio.run(printed(output, 1).chat(request("hard")))
+    assert output[0].endswith("--- reply 1 of judge:\n(no reply: no answer within 3 s)\n---")
 
 
-def test_numbers_are_shown_conversation_by_conversation() -> None:
+def test_numbers_are_printed_conversation_by_conversation() -> None:
     output: list[str] = []
     talks = [[Message("user", "a")], [Message("user", "b"), Message("assistant", "c")], [Message("user", "d")]]
-    assert asyncio.run(PrintedModel(Scripted(), PromptPrinter(2, output.append)).rate(talks)) == [1.0, 2.0, 1.0]
-    assert output[1] == ("--- prompt 2 to judge (rate):\n[user]\nb\n[assistant]\nc\n--- reply 2 of judge:\n2\n---")
-    assert len(output) == 2
+    model = printed(output, 3)
+    assert asyncio.run(model.rate(talks[:2])) == [1.0, 2.0]
+    assert output[1] == "--- prompt 2 to judge (rate):\n[user]\nb\n[assistant]\nc\n--- reply 2 of judge:\n2\n---"
+    asyncio.run(model.rate(talks))
+    assert len(output) == 3
