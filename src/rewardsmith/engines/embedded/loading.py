@@ -176,7 +176,7 @@ def restore_weights(model: Any, folder: Path, *, adapter: bool) -> None:
     except Exception as error:  # transformers and safetensors raise many kinds
         raise UserError(f"the weights in {str(folder)!r} cannot be read: {error}") from error
     if wrong := sorted({*report["missing_keys"], *report["unexpected_keys"]}):  # missing ones would be random
-        raise UserError(f"{folder} lacks weights, or has others (see {wrong[0]}): the checkpoint is not complete")
+        raise UserError(f"{folder} does not fit the model (see {wrong[0]}): it is not complete, or of another model")
     own, saved = model.state_dict(), other.state_dict()
     _require_same(saved, own, folder)
     with torch.no_grad():
@@ -187,4 +187,4 @@ def restore_weights(model: Any, folder: Path, *, adapter: bool) -> None:
 def _require_same(saved: Mapping[str, Tensor], own: Mapping[str, Tensor], folder: Path) -> None:
     wrong = sorted(set(saved) ^ set(own)) or [name for name in saved if saved[name].shape != own[name].shape]
     if wrong:
-        raise UserError(f"{folder} does not fit the model (see {wrong[0]}): it was saved by another one")
+        raise UserError(f"{folder} does not fit the model (see {wrong[0]}): it is of another model")
