@@ -93,7 +93,7 @@ def test_a_published_adapter_is_where_another_model_may_start(tmp_path: Path) ->
     engine, base = open_both("tiny-llama")
     train(engine)
     engine.publish(tmp_path)
-    merged = EmbeddedEngine.open(ModelSettings(init=str(tmp_path)))
+    merged = EmbeddedEngine.open(ModelSettings(init=str(tmp_path), device="cpu"))
     torch.testing.assert_close(merged.logprobs(ROWS), engine.logprobs(ROWS), atol=1e-5, rtol=1e-5)
     again, fresh = (open_both("tiny-llama", **lora)[0] for lora in ({"init": str(tmp_path / "adapter")}, {}))
     assert fresh.adapter_is_fresh
